@@ -1,0 +1,64 @@
+# Every command a contributor needs. Requires make and Python 3.11+ with venv; the rest is installed.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TYPED  := src/millrace tools $(wildcard benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format types imports test nightly bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.project ## Create the environment and install what is locked (no-op when up to date)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Millrace needs Python 3.11 or later, but $(PYTHON) is {v.major}.{v.minor}. Name another one: make setup PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# Two stamps, so that an edit of pyproject.toml does not install the lock file again.
+$(VENV)/.locked: requirements.lock | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.locked
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lint: setup ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## Put the code into the house format and apply safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## Check types: mypy on the code, pyright on the public API
+	$(BIN)/mypy $(TYPED)
+	$(if $(wildcard tests/typing),$(BIN)/pyright --pythonpath $(BIN)/python)
+
+imports: setup ## Check that imports point down only
+	$(BIN)/lint-imports
+
+test: setup ## Run lint, types, imports and every test, and show the time each area took
+	@$(BIN)/python tools/run_areas.py lint types imports
+
+nightly: setup ## Run the long cases which `make test` leaves out
+	@$(BIN)/python tools/run_areas.py --nightly
+
+bench: setup ## Run every benchmark, one after the other
+	@set -e; for file in benchmarks/[a-z]*.py; do \
+	  name=$$(basename "$$file" .py); echo "benchmarks.$$name"; $(BIN)/python -m "benchmarks.$$name"; \
+	done
+
+lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to their newest versions
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet --disable-pip-version-check uv && \
+	"$$dir/bin/uv" pip compile pyproject.toml --extra dev --output-file requirements.lock --quiet \
+	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --custom-compile-command 'make lock' $(UPGRADE)
+
+clean: ## Remove the environment and everything that was built or cached
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +

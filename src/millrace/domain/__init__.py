@@ -1,0 +1,1 @@
+"""The rules of the queue: pure, without clock, chance or I/O of their own."""

@@ -1,0 +1,60 @@
+"""Changes: what to write about a run that ended, decided once, in Python, for every store."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from millrace.domain.job import Spec
+from millrace.domain.outcome import Failure
+
+
+class Verb(StrEnum):
+    COMPLETE = "complete"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    BURY = "bury"
+    CANCEL = "cancel"
+
+
+RETURNS_TO_WAITING = frozenset({Verb.RETRY, Verb.SNOOZE, Verb.RELEASE})
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """`failed` and `stalled` are what the run adds to those counters; `jobs` are enqueued in the same step."""
+
+    verb: Verb
+    delay: int = 0
+    result: bytes | None = None
+    error: Failure | None = None
+    reason: str | None = None
+    failed: int = 0
+    stalled: int = 0
+    duration: int | None = None
+    jobs: tuple[Spec, ...] = ()
+
+    @classmethod
+    def completed(cls, result: bytes | None = None, **more: object) -> Change:
+        return cls(Verb.COMPLETE, result=result, **more)  # type: ignore[arg-type]
+
+    @classmethod
+    def retry(cls, error: Failure | None, *, delay: int, stalled: int = 0) -> Change:
+        return cls(Verb.RETRY, delay=delay, error=error, failed=1, stalled=stalled)
+
+    @classmethod
+    def snooze(cls, delay: int) -> Change:
+        return cls(Verb.SNOOZE, delay=delay)
+
+    @classmethod
+    def release(cls, delay: int = 0) -> Change:
+        return cls(Verb.RELEASE, delay=delay)
+
+    @classmethod
+    def bury(cls, error: Failure | None, reason: str, *, failed: int = 1, stalled: int = 0) -> Change:
+        return cls(Verb.BURY, error=error, reason=reason, failed=failed, stalled=stalled)
+
+    @classmethod
+    def cancel(cls) -> Change:
+        return cls(Verb.CANCEL, reason="requested")

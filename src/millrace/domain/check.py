@@ -1,0 +1,85 @@
+"""What a spec must look like before any store does I/O for it: the same error on every store (X2)."""
+
+from __future__ import annotations
+
+import re
+
+from millrace.domain.errors import InvalidInput, PayloadInvalid
+from millrace.domain.job import Spec
+
+MAX_PAYLOAD = 1 << 20
+LARGE_PAYLOAD = 256 << 10
+MAX_ID_CHARACTERS = 200
+MAX_ID_BYTES = 800
+MAX_DURATION = 100 * 365 * 24 * 3600 * 1000  # a century: further off is a mistake in units
+MAX_PARENTS = 10_000
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def check_name(kind: str, name: object) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidInput(
+            f"{kind} name {name!r} is not allowed: use 1 to 128 letters, digits, dots, underscores or hyphens"
+        )
+
+
+def check_id(kind: str, text: object) -> None:
+    """Ids may be any text, within a length; no store ever uses one as a file or key name unencoded (BR-18)."""
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_ID_CHARACTERS:
+        size = len(text) if isinstance(text, str) else type(text).__name__
+        raise InvalidInput(f"{kind} must be text of 1 to {MAX_ID_CHARACTERS} characters, this one has {size}")
+    if text.isascii():
+        if "\0" in text:
+            raise InvalidInput(f"{kind} {text!r} holds a NUL character; remove it")
+        return
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{kind} {text!r} holds half a surrogate pair, which no store can keep") from None
+    if size > MAX_ID_BYTES or "\0" in text:
+        raise InvalidInput(f"{kind} {text[:40]!r}… is longer than {MAX_ID_BYTES} bytes or holds a NUL character")
+
+
+def check_duration(what: str, value: object, least: int = 0) -> None:
+    if not isinstance(value, int) or not least <= value <= MAX_DURATION:
+        raise InvalidInput(f"{what} must be between {least} and {MAX_DURATION} milliseconds, not {value!r}")
+
+
+def check_spec(spec: Spec) -> None:
+    check_id("job id", spec.id)
+    check_name("task", spec.task)
+    check_name("queue", spec.queue)
+    if not 0 <= spec.priority <= 15:
+        raise InvalidInput(f"priority must be between 0 and 15, not {spec.priority!r}; higher runs first")
+    if len(spec.payload) > MAX_PAYLOAD:
+        raise PayloadInvalid(
+            f"the payload of job {spec.id!r} is {len(spec.payload):,} bytes; at most {MAX_PAYLOAD:,} are taken. "
+            "Keep big data elsewhere and pass a reference to it."
+        )
+    if spec.delay:
+        check_duration("delay", spec.delay)
+    if spec.expires is not None:
+        check_duration("expires", spec.expires, 1)
+    if spec.group is not None:
+        check_id("group", spec.group)
+    if spec.key is not None:
+        check_id("key", spec.key)
+        if spec.scope == "window":
+            check_duration("window", spec.window, 1)
+    if spec.after:
+        if len(spec.after) > MAX_PARENTS:
+            raise InvalidInput(f"job {spec.id!r} names {len(spec.after)} parents; at most {MAX_PARENTS} are taken")
+        for parent in spec.after:
+            check_id("parent id", parent)
+    if spec.max_attempts is not None and spec.max_attempts < 1:
+        raise InvalidInput(f"max_attempts must be at least 1 or None, not {spec.max_attempts!r}")
+    if spec.max_stalls is not None and spec.max_stalls < 1:
+        raise InvalidInput(f"max_stalls must be at least 1 or None, not {spec.max_stalls!r}")
+    if spec.timeout is not None:
+        check_duration("timeout", spec.timeout, 1)
+    check_duration("lease", spec.lease, 1)
+    if spec.keep_result is not None:
+        check_duration("keep_result", spec.keep_result)
+    if spec.on_dead_letter is not None:
+        check_name("task", spec.on_dead_letter)

@@ -1,0 +1,315 @@
+"""What an operator does to jobs and queues: cancel, replay, archive, settings, drain, obliterate, reading.
+
+Functions over a ledger's tables, each one atomic step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from millrace.domain import transition
+from millrace.domain.check import check_name
+from millrace.domain.errors import CursorExpired, InvalidInput
+from millrace.domain.event import Kind
+from millrace.domain.job import FINISHED, LIVE, Job, State, lane_line
+from millrace.domain.ledger import Ledger, without_expired_result
+from millrace.domain.request import (
+    Archived,
+    Cancelled,
+    EventPage,
+    LaneStatus,
+    Page,
+    Partition,
+    Query,
+    QueueCounts,
+    Replayed,
+    WorkerInfo,
+    WorkerRecord,
+)
+from millrace.domain.settings import Limits, QueueSettings, StoreSettings, updated
+from millrace.domain.step import Step
+from millrace.domain.tables import KeyHold, TaskRow
+
+MOST_AHEAD = 10_000
+SEARCH_BUDGET = 10_000
+Target = Literal["queue", "task", "store"]
+
+
+def cancel(ledger: Ledger, ids: Sequence[str], running: Literal["refuse", "request"], now: int) -> list[Cancelled]:
+    step = ledger.step(now)
+    ledger.tables.prefetch_ids(ids)
+    return [_cancel_one(step, job_id, running) for job_id in ids]
+
+
+def _cancel_one(step: Step, job_id: str, running: str) -> Cancelled:
+    job = step.tables.by_id(job_id)
+    if job is None:
+        return Cancelled.NOT_FOUND
+    if job.state is State.WAITING:
+        step.log(transition.cancel(job, step.now))
+        step.finished(job, State.WAITING)
+        step.carry_out()
+        return Cancelled.CANCELLED
+    if job.state is not State.RUNNING:
+        return Cancelled(job.state.value)
+    if running == "refuse":
+        return Cancelled.RUNNING
+    job.cancel_requested = True
+    step.tables.update(job)
+    return Cancelled.REQUESTED
+
+
+def replay(ledger: Ledger, ids: Sequence[str], now: int) -> list[Replayed]:
+    step = ledger.step(now)
+    ledger.tables.prefetch_ids(ids)
+    return [replay_one(step, job_id) for job_id in ids]
+
+
+def replay_one(step: Step, job_id: str, reason: str | None = None) -> Replayed:
+    job = step.tables.by_id(job_id)
+    if job is None:
+        return Replayed.NOT_FOUND
+    if job.state not in FINISHED:
+        return Replayed(job.state.value)
+    if not _take_key_back(step, job):
+        return Replayed.KEY_TAKEN
+    row = step.tables.queue(job.queue)
+    if job.state is State.COMPLETED:
+        row.completed -= 1
+    elif job.state is State.DEAD:
+        row.dead -= 1
+    else:
+        row.cancelled -= 1
+    if job.archived:
+        row.archived -= 1
+        row.archived_dead -= job.state is State.DEAD
+    step.tables.put_queue(row)
+    step.log(transition.replay(job, step.now, reason))
+    step.added(job)
+    return Replayed.REPLAYED
+
+
+def _take_key_back(step: Step, job: Job) -> bool:
+    """A live key was freed by the job's end; bringing it back must not make two live owners (I11)."""
+    spec = job.spec
+    if spec.key is None or spec.scope != "live":
+        return True
+    hold = step.tables.key(spec.queue, spec.key)
+    if hold is not None and hold.seq != job.seq and (hold.until is None or hold.until > step.now):
+        return False
+    step.tables.put_key(KeyHold(spec.queue, spec.key, spec.id, job.seq, "live"))
+    return True
+
+
+def archive(ledger: Ledger, ids: Sequence[str], archived: bool, now: int) -> list[Archived]:
+    step = ledger.step(now)
+    ledger.tables.prefetch_ids(ids)
+    return [_archive_one(step, job_id, archived) for job_id in ids]
+
+
+def _archive_one(step: Step, job_id: str, archived: bool) -> Archived:
+    job = step.tables.by_id(job_id)
+    if job is None:
+        return Archived.NOT_FOUND
+    if job.state not in FINISHED:
+        return Archived.NOT_FINISHED
+    if job.archived == archived:
+        return Archived.UNCHANGED
+    set_archived(step, job, archived)
+    return Archived.DONE
+
+
+def set_archived(step: Step, job: Job, archived: bool) -> None:
+    by = 1 if archived else -1
+    row = step.tables.queue(job.queue)
+    row.archived += by
+    row.archived_dead += by if job.state is State.DEAD else 0
+    step.tables.put_queue(row)
+    step.log(transition.archive(job, archived, step.now))
+    step.tables.update(job)
+
+
+def control(
+    ledger: Ledger, target: Target, name: str, changes: Mapping[str, Any], now: int
+) -> QueueSettings | Limits | StoreSettings:
+    """Change durable settings and answer what they are now; no changes: only answer."""
+    if target == "queue":
+        check_name("queue", name)
+        return _control_queue(ledger, name, changes, now)
+    if target == "task":
+        check_name("task", name)
+        return _control_task(ledger, name, changes)
+    settings = updated(ledger.tables.settings(), changes)
+    ledger.tables.put_settings(settings)
+    return settings
+
+
+def _control_queue(ledger: Ledger, name: str, changes: Mapping[str, Any], now: int) -> QueueSettings:
+    row = ledger.tables.queue(name)
+    old = row.settings
+    new = updated(old, changes)
+    if new == old:
+        return new
+    if new.lanes != old.lanes and row.waiting + row.running > 0:
+        raise InvalidInput(
+            f"queue {name!r} has {old.lanes or 'no'} lanes and {row.waiting + row.running} live jobs. Drain it before "
+            f"changing it to {new.lanes or 'no'} lanes: the same partition key would move to another lane."
+        )
+    row.settings = new
+    if new.rate != old.rate or new.burst != old.burst:
+        row.bucket = None
+    ledger.tables.put_queue(row)
+    step = ledger.step(now)
+    for lane in set(old.paused_lanes) ^ set(new.paused_lanes):
+        line = ledger.tables.line(name, lane_line(lane))
+        if line is not None:
+            step.elect(line)
+    ledger.tables.stir(name, row.waiting)
+    return new
+
+
+def _control_task(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Limits:
+    row = ledger.tables.task(name) or TaskRow(name, running=ledger.tables.running_of_task(name))
+    old, row.limits = row.limits, updated(row.limits, changes)
+    if row.limits.rate != old.rate or row.limits.burst != old.burst:
+        row.bucket = None
+    ledger.tables.put_task(row)
+    return row.limits
+
+
+def drain(ledger: Ledger, queue: str, limit: int, now: int) -> int:
+    """Cancel up to `limit` waiting jobs of a queue; settings, running jobs and counters stay (BW-06)."""
+    step = ledger.step(now)
+    count = 0
+    for seq in ledger.tables.seqs_of_queue(queue, frozenset({State.WAITING}), limit):
+        job = ledger.tables.by_seq(seq)
+        if job is not None and job.state is State.WAITING:
+            step.log(transition.cancel(job, now, "drained"))
+            step.finished(job, State.WAITING)
+            count += 1
+    step.carry_out()
+    return count
+
+
+def obliterate(ledger: Ledger, queue: str, limit: int, now: int) -> int:
+    """Remove up to `limit` jobs of a queue, running ones too: their settles will be LOST."""
+    step = ledger.step(now)
+    seqs = ledger.tables.seqs_of_queue(queue, frozenset(State), limit)
+    for seq in seqs:
+        job = ledger.tables.by_seq(seq)
+        if job is not None and job.state in LIVE:
+            was = job.state
+            step.log(transition.cancel(job, now, "obliterated"))
+            step.finished(job, was)
+    step.carry_out()
+    for seq in seqs:
+        job = ledger.tables.by_seq(seq)
+        if job is not None and job.state in FINISHED:
+            step.remove(job, Kind.PRUNED, "obliterated")
+    return len(seqs)
+
+
+def find(ledger: Ledger, query: Query, now: int) -> Page:
+    jobs, resume, scanned = ledger.tables.search(query, now, SEARCH_BUDGET)
+    handed = tuple(without_expired_result(ledger.tables.hand_out(job), now) for job in jobs)
+    return Page(handed, None if resume is None else str(resume), scanned)
+
+
+def position(ledger: Ledger, job_id: str, now: int) -> int | None:
+    """How many jobs run before it, counted up to 10,000; None when it does not wait."""
+    job = ledger.tables.by_id(job_id)
+    if job is None or job.state is not State.WAITING:
+        return None
+    return ledger.tables.ahead(job, now, MOST_AHEAD)
+
+
+def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
+    trimmed, _ = ledger.tables.feed_bounds()
+    after = trimmed if cursor is None else _cursor(cursor)
+    if after < trimmed:
+        raise CursorExpired(str(after), trimmed - after, str(trimmed))
+    page = ledger.tables.feed(after, limit)
+    return EventPage(tuple(event for _, event in page), str(page[-1][0] if page else max(after, 0)))
+
+
+def _cursor(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise InvalidInput(f"{text!r} is not a cursor of this store; use one that it gave out, or None")
+    return int(text)
+
+
+def counts(ledger: Ledger, now: int) -> list[QueueCounts]:
+    answers = []
+    for name in ledger.tables.queues():
+        row = ledger.tables.queue(name)
+        scheduled, retrying, oldest = ledger.tables.words(name, now)
+        answers.append(
+            QueueCounts(
+                name,
+                row.waiting,
+                row.running,
+                row.completed,
+                row.dead,
+                row.cancelled,
+                row.blocked,
+                scheduled,
+                retrying,
+                row.waiting - row.blocked - scheduled - retrying,
+                row.archived,
+                None if oldest is None else max(0, now - oldest),
+                row.settings.paused,
+                row.processed,
+                row.died,
+            )
+        )
+    return answers
+
+
+def lanes(ledger: Ledger, queue: str) -> list[LaneStatus]:
+    """Each lane of a pool: what waits, what holds it, what it has done (W-45)."""
+    settings = ledger.tables.queue(queue).settings
+    answers = []
+    for lane in range(settings.lanes or 0):
+        line = ledger.tables.line(queue, lane_line(lane))
+        paused = lane in settings.paused_lanes
+        if line is None:
+            answers.append(LaneStatus(lane, paused=paused))
+        else:
+            running = line.live - line.waiting
+            answers.append(LaneStatus(lane, line.waiting, running, line.holder, line.processed, line.died, paused))
+    return answers
+
+
+def beat(ledger: Ledger, info: WorkerInfo, ttl: int, now: int) -> None:
+    known = ledger.tables.worker(info.id)
+    started = now if known is None else known.started_at
+    ledger.tables.put_worker(WorkerRecord(info, started, now, ttl, True))
+
+
+def workers(ledger: Ledger, now: int) -> list[WorkerRecord]:
+    return [
+        WorkerRecord(record.info, record.started_at, record.last_beat, record.ttl, record.last_beat + record.ttl >= now)
+        for record in ledger.tables.workers()
+    ]
+
+
+def partitions(ledger: Ledger, n: int) -> list[Partition]:
+    """At most n ranges of seq that together hold every job there is now."""
+    first, last = ledger.tables.seq_bounds()
+    if last == 0:
+        return []
+    size = -(-(last - first + 1) // max(1, n))
+    return [Partition(f"{start - 1}-{min(last, start + size - 1)}") for start in range(first, last + 1, size)]
+
+
+def partition_bounds(partition: Partition) -> tuple[int, int]:
+    after, _, to = partition.token.partition("-")
+    if not (after.isdigit() and to.isdigit()):
+        raise InvalidInput(f"{partition.token!r} is not a partition of this store; use one that it gave out")
+    return int(after), int(to)
+
+
+def scan(ledger: Ledger, after: int, to: int, limit: int, now: int) -> list[Job]:
+    jobs = ledger.tables.scan(after, to, limit)
+    return [without_expired_result(ledger.tables.hand_out(job), now) for job in jobs]

@@ -1,0 +1,100 @@
+"""The order of claims over many ranges at once: priority, then due time, then seq, within every allowance.
+
+Each range holds the open, due jobs of one (queue, task, priority) in order, so the next job to take is one of
+their heads: the cost of a claim is the number of ranges and of jobs taken, never the length of a queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from millrace.domain.tables import Range
+
+Head = tuple[int, int, int, int]  # sort key …, index of the range
+
+
+class QueueOrder:
+    """The ranges of one queue, and whose turn it is under `fair_share`."""
+
+    def __init__(self, ranges: list[Range], taken: int, period: int) -> None:
+        self._ranges = ranges
+        self._taken = taken
+        self._period = period
+        self._by_priority: list[Head] = []
+        self._by_age: list[Head] = []
+        for index in range(len(ranges)):
+            self._show(index)
+        heapq.heapify(self._by_priority)
+        heapq.heapify(self._by_age)
+
+    def candidate(self) -> tuple[Head, Range] | None:
+        """The job this queue would give next, with its key in the order over all queues."""
+        heads = self._by_age if self._fair_turn() else self._by_priority
+        while heads:
+            source = self._ranges[heads[0][3]]
+            peeked = source.peek()
+            if peeked is not None and (heads[0][1:3] if heads is self._by_priority else heads[0][0:2]) == peeked:
+                return (-source.priority, *peeked, heads[0][3]), source
+            heapq.heappop(heads)  # it was taken through the other order, or its range was closed
+        return None
+
+    def took(self, index: int) -> None:
+        self._taken += 1
+        self._ranges[index].advance()
+        self._show(index, push=True)
+
+    def close(self, index: int) -> None:
+        """Nothing more may be taken from this range in this claim."""
+        self._ranges[index] = Closed(self._ranges[index])
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def _fair_turn(self) -> bool:
+        return self._period > 0 and (self._taken + 1) % self._period == 0
+
+    def _show(self, index: int, push: bool = False) -> None:
+        source = self._ranges[index]
+        peeked = source.peek()
+        if peeked is None:
+            return
+        at, seq = peeked
+        put = heapq.heappush if push else list.append
+        put(self._by_priority, (-source.priority, at, seq, index))
+        if self._period:
+            put(self._by_age, (at, seq, source.priority, index))
+
+
+class Closed:
+    """A range that gives nothing more."""
+
+    def __init__(self, source: Range) -> None:
+        self.queue, self.task, self.priority = source.queue, source.task, source.priority
+
+    def peek(self) -> tuple[int, int] | None:
+        return None
+
+    def advance(self) -> None:
+        raise AssertionError("a closed range gives no job")
+
+
+def pick(queues: list[QueueOrder], allowed: Callable[[Range, int], bool], limit: int) -> Iterator[int]:
+    """Up to `limit` seqs in claim order; a range whose head `allowed` refuses is left out from then on."""
+    while limit > 0:
+        best: tuple[Head, Range] | None = None
+        owner: QueueOrder | None = None
+        for queue in queues:
+            found = queue.candidate()
+            if found is not None and (best is None or found[0][:3] < best[0][:3]):
+                best, owner = found, queue
+        if best is None or owner is None:
+            return
+        head, source = best
+        if not allowed(source, head[2]):
+            owner.close(head[3])
+            continue
+        owner.took(head[3])
+        limit -= 1
+        yield head[2]

@@ -1,0 +1,201 @@
+"""What is asked of a store and what it answers. Batch first: many items in, one answer per item, in order."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from millrace.domain.event import Event
+from millrace.domain.job import Job, Lease, State
+
+
+class Enqueued(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The answer to one enqueue. A duplicate is an answer, never an exception (R-03)."""
+
+    status: Literal["queued", "duplicate", "completed"]
+    id: str  # of the job that now stands for this enqueue: the owner's when a key was hit
+    seq: int
+    generation: int
+    state: State
+    by: Literal["id", "key"] | None = None
+    result: bytes | None = None
+    result_expired: bool = False
+    payload_differs: bool = False
+    lane: int | None = None
+    position: int | None = None
+    depth: int | None = None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """`tasks=None` takes any task; `lease=None` gives each job the lease its spec asks for."""
+
+    queues: tuple[str, ...]
+    worker: str
+    limit: int = 1
+    tasks: frozenset[str] | None = None
+    lease: int | None = None
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """`ignore` holds the lease ids that the asking worker runs itself: it extends or aborts those (L-07)."""
+
+    worker: str
+    limit: int = 100
+    lease: int = 30_000
+    queues: tuple[str, ...] | None = None
+    tasks: frozenset[str] | None = None
+    ignore: frozenset[str] = frozenset()
+
+
+class Receipt(StrEnum):
+    """OK: written. LOST: the lease is no longer the job's; nothing changed.
+
+    CANCELLING: the lease holds, but the job is to be cancelled. From `extend` it means "abort the handler";
+    from `settle` that a change back to waiting was written as cancelled instead.
+    """
+
+    OK = "ok"
+    LOST = "lost"
+    CANCELLING = "cancelling"
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """`by=None` extends by the lease the job's spec asks for."""
+
+    lease: Lease
+    by: int | None = None
+    progress: bytes | None = None
+
+
+class Query(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs to find, by seq. `state` takes a stored state or a derived word (ready, scheduled, …)."""
+
+    queue: str | None = None
+    task: str | None = None
+    state: str | None = None
+    group: str | None = None
+    key: str | None = None
+    enqueued_from: int | None = None
+    enqueued_to: int | None = None
+    archived: bool | None = False  # None: both
+    newest_first: bool = False
+    limit: int = 100
+    cursor: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """`cursor` is None when the end was reached; a page may be short when the scan met its budget."""
+
+    jobs: tuple[Job, ...]
+    cursor: str | None
+    scanned: int
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """`cursor` resumes after the last event of the page."""
+
+    events: tuple[Event, ...]
+    cursor: str
+
+
+class QueueCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Jobs of one queue by stored state; the derived words split `waiting`."""
+
+    queue: str
+    waiting: int = 0
+    running: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    blocked: int = 0
+    scheduled: int = 0
+    retrying: int = 0
+    ready: int = 0
+    archived: int = 0
+    oldest_ready: int | None = None  # milliseconds since the oldest due job became available
+    paused: bool = False
+    processed: int = 0  # ever completed
+    died: int = 0  # ever dead
+
+
+class LaneStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One lane of a pool; `holder` is the seq of the job that runs or is in backoff."""
+
+    lane: int
+    waiting: int = 0
+    running: int = 0
+    holder: int | None = None
+    processed: int = 0
+    died: int = 0
+    paused: bool = False
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker says of itself with each beat (O-15)."""
+
+    id: str
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    slots: int = 1
+    running: tuple[str, ...] = ()  # job ids
+    completed: int = 0
+    failed: int = 0
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    info: WorkerInfo
+    started_at: int
+    last_beat: int
+    ttl: int
+    alive: bool
+
+
+class Cancelled(StrEnum):
+    """The answer to a cancel; a finished job answers with its state."""
+
+    CANCELLED = "cancelled"
+    RUNNING = "running"
+    REQUESTED = "requested"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    NOT_FOUND = "not_found"
+
+
+class Replayed(StrEnum):
+    REPLAYED = "replayed"
+    WAITING = "waiting"
+    RUNNING = "running"
+    KEY_TAKEN = "key_taken"
+    NOT_FOUND = "not_found"
+
+
+class Archived(StrEnum):
+    DONE = "done"
+    UNCHANGED = "unchanged"
+    NOT_FINISHED = "not_finished"
+    NOT_FOUND = "not_found"
+
+
+class Maintained(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one round of upkeep did; `more` says that a bound was met and another round is worth it."""
+
+    expired: int = 0
+    retried: int = 0
+    pruned: int = 0
+    evicted: int = 0
+    archived: int = 0
+    results: int = 0
+    events: int = 0
+    workers: int = 0
+    more: bool = False
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A share of all jobs, to be scanned on its own; `token` is the store's business."""
+
+    token: str

@@ -1,0 +1,104 @@
+"""Settings of queues, tasks and the store: durable, shared by all workers, changed by `control`.
+
+Stored as plain JSON-like values. `updated` is the one place that says which changes are allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from millrace.domain.errors import InvalidInput
+from millrace.domain.job import DAY, MINUTE
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What bounds the claims of a task, over all workers."""
+
+    max_running: int | None = None
+    rate: float | None = None  # tokens per second
+    burst: int | None = None  # bucket size; by default one second's worth, at least 1
+
+
+class QueueSettings(Limits, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Everything that can be set on a queue; a pool is a queue with lanes."""
+
+    paused: bool = False
+    paused_lanes: tuple[int, ...] = ()
+    lanes: int | None = None
+    max_depth: int | None = None  # waiting jobs; with lanes, of each lane
+    fair_share: float = 0.0
+    on_empty: str | None = None  # task enqueued when the last live job of the queue (or lane) has finished
+    keep_completed: int | None = DAY  # also cancelled; 0 deletes at once, None keeps
+    keep_dead: int | None = 7 * DAY
+    dead_cap: int | None = 10_000
+    dead_overflow: Literal["evict", "archive", "reject"] = "evict"
+    auto_retries: int = 0
+    auto_retry_delay: int = 60 * MINUTE
+
+
+class StoreSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is set once for the store: the feed of events is one line, so its retention is one number."""
+
+    keep_events: int | None = 7 * DAY
+
+
+S = TypeVar("S", Limits, QueueSettings, StoreSettings)
+
+_AT_LEAST: dict[str, int] = {
+    "max_running": 0,
+    "burst": 1,
+    "lanes": 1,
+    "max_depth": 0,
+    "keep_completed": 0,
+    "keep_dead": 0,
+    "keep_events": 0,
+    "dead_cap": 0,
+    "auto_retries": 0,
+    "auto_retry_delay": 0,
+}
+
+
+def updated(current: S, changes: Mapping[str, Any]) -> S:
+    """`current` with `changes` applied, or InvalidInput with the name of the bad one."""
+    unknown = set(changes) - set(current.__struct_fields__)
+    if unknown:
+        known = ", ".join(sorted(current.__struct_fields__))
+        raise InvalidInput(f"unknown setting {min(unknown)!r}; known settings are: {known}")
+    merged = {name: changes.get(name, getattr(current, name)) for name in current.__struct_fields__}
+    try:
+        new = msgspec.convert(merged, type(current))
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"bad setting: {error}") from None
+    for name, floor in _AT_LEAST.items():
+        value = merged.get(name)
+        if value is not None and value < floor:
+            raise InvalidInput(f"{name} must be at least {floor}, not {value!r}")
+    rate = merged.get("rate")
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise InvalidInput(f"rate must be a finite number of jobs per second above 0, not {rate!r}")
+    share = merged.get("fair_share", 0.0)
+    if not 0.0 <= share <= 1.0:
+        raise InvalidInput(f"fair_share is a share between 0 and 1, not {share!r}")
+    if isinstance(new, QueueSettings):
+        _check_lanes(new)
+    return new
+
+
+def _check_lanes(settings: QueueSettings) -> None:
+    lanes = settings.lanes or 0
+    beyond = [lane for lane in settings.paused_lanes if not 0 <= lane < lanes]
+    if beyond:
+        raise InvalidInput(
+            f"lane {beyond[0]} cannot be paused: the pool has lanes 0 to {lanes - 1}"
+            if lanes
+            else f"lane {beyond[0]} cannot be paused: the queue has no lanes"
+        )
+
+
+def fair_period(settings: QueueSettings) -> int:
+    """Every how many claims the oldest due job goes first; 0 means never."""
+    return max(1, round(1 / settings.fair_share)) if settings.fair_share > 0 else 0

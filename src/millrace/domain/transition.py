@@ -1,0 +1,210 @@
+"""One-job transitions: the state machine. Each changes the job it is given and answers the event.
+
+The caller owns the job (the ledger its record, the object store the copy it will compare-and-swap). What a
+transition means for other jobs (lines, dependents, keys, limits) is the ledger's business, not decided here.
+"""
+
+from __future__ import annotations
+
+from millrace.domain.change import RETURNS_TO_WAITING, Change, Verb
+from millrace.domain.event import Event, Kind
+from millrace.domain.job import Attempt, Job, Spec, State
+from millrace.domain.outcome import Failure
+
+MAX_ATTEMPT_HISTORY = 50
+
+_KIND_OF_VERB = {
+    Verb.COMPLETE: Kind.COMPLETED,
+    Verb.RETRY: Kind.RETRIED,
+    Verb.SNOOZE: Kind.SNOOZED,
+    Verb.RELEASE: Kind.RELEASED,
+    Verb.BURY: Kind.BURIED,
+    Verb.CANCEL: Kind.CANCELLED,
+}
+
+
+def enqueue(
+    spec: Spec, seq: int, generation: int, now: int, *, blocked: int = 0, lane: int | None = None
+) -> tuple[Job, Event]:
+    job = Job(
+        spec,
+        seq,
+        generation,
+        State.WAITING,
+        now,
+        now + spec.delay,
+        None if spec.expires is None else now + spec.expires,
+        blocked=blocked,
+        lane=lane,
+    )
+    return job, _event(job, Kind.ENQUEUED, now, delay=spec.delay or None)
+
+
+def claim(job: Job, worker: str, lease_id: str, lease: int, now: int) -> Event:
+    job.state = State.RUNNING
+    job.attempt += 1
+    job.holds = False
+    job.started_at = now
+    job.worker, job.lease_id, job.lease_until = worker, lease_id, now + lease
+    job.progress = None
+    return _event(job, Kind.CLAIMED, now, worker=worker, lease=lease_id)
+
+
+def reclaim(job: Job, worker: str, lease_id: str, lease: int, now: int) -> Event:
+    """A takeover: the reaper holds the job until it has decided. No run is begun, so no attempt is counted."""
+    lost_by = job.worker
+    job.worker, job.lease_id, job.lease_until = worker, lease_id, now + lease
+    return _event(job, Kind.RECLAIMED, now, worker=worker, lease=lease_id, reason=lost_by)
+
+
+def settle(job: Job, change: Change, now: int) -> Event:
+    """End a run as `change` says; a job that somebody asked to cancel does not go back to waiting."""
+    verb = change.verb
+    if job.cancel_requested and verb in RETURNS_TO_WAITING:
+        verb = Verb.CANCEL
+    worker, lease_id = job.worker, job.lease_id
+    job.failures += change.failed
+    job.stalls += change.stalled
+    if change.failed:
+        job.attempts = _remember(job, change, now)
+    job.worker = job.lease_id = job.lease_until = None
+    delay: int | None = None
+    reason = change.reason
+    if verb is Verb.COMPLETE:
+        job.state = State.COMPLETED
+        job.error = job.reason = None
+        _keep_result(job, change.result, now)
+        _finish(job, now)
+    elif verb is Verb.BURY:
+        job.state = State.DEAD
+        job.error, job.reason = change.error, change.reason
+        _finish(job, now)
+    elif verb is Verb.CANCEL:
+        job.state = State.CANCELLED
+        job.reason = reason = change.reason or "requested"
+        _finish(job, now)
+    else:
+        job.state = State.WAITING
+        delay = change.delay
+        job.available_at = now + delay
+        if verb is Verb.RETRY:
+            job.error = change.error
+            job.holds = job.line is not None and job.spec.retry_blocks
+        elif verb is Verb.SNOOZE:
+            job.snoozes += 1
+        else:
+            job.releases += 1
+    return _event(
+        job,
+        _KIND_OF_VERB[verb],
+        now,
+        worker=worker,
+        lease=lease_id,
+        delay=delay,
+        reason=reason,
+        error=change.error,
+        duration=change.duration,
+    )
+
+
+def unblock(job: Job, now: int) -> Event:
+    return _event(job, Kind.UNBLOCKED, now)
+
+
+def bury(job: Job, reason: str, now: int, error: Failure | None = None) -> Event:
+    """A waiting job dies without having run: it expired, or a dependency failed."""
+    job.state = State.DEAD
+    job.reason, job.error = reason, error
+    _finish(job, now)
+    return _event(job, Kind.BURIED, now, reason=reason, error=error)
+
+
+def cancel(job: Job, now: int, reason: str | None = None) -> Event:
+    """Cancel a job that does not run, or whose run is being cut off for good (obliterate)."""
+    job.state = State.CANCELLED
+    job.reason = reason
+    job.worker = job.lease_id = job.lease_until = None
+    _finish(job, now)
+    return _event(job, Kind.CANCELLED, now, reason=reason)
+
+
+def replay(job: Job, now: int, reason: str | None = None) -> Event:
+    """Bring a finished job back: a fresh budget, the same history (BO-12)."""
+    job.state = State.WAITING
+    job.available_at = now
+    job.expires_at = None if job.spec.expires is None else now + job.spec.expires
+    job.finished_at = job.next_retry_at = None
+    job.failures = job.stalls = 0
+    job.replays += 1
+    job.archived = job.cancel_requested = job.result_expired = False
+    job.result = job.result_until = job.error = job.reason = None
+    return _event(job, Kind.REPLAYED, now, reason=reason)
+
+
+def archive(job: Job, archived: bool, now: int) -> Event:
+    """Hide or show a finished job; a flag, so that its state is what it was (BO-11)."""
+    job.archived = archived
+    return _event(job, Kind.ARCHIVED if archived else Kind.UNARCHIVED, now)
+
+
+def remove(job: Job, kind: Kind, now: int, reason: str | None = None) -> Event:
+    """The last event of a record: `pruned` by retention or `evicted` by the cap on dead letters."""
+    return _event(job, kind, now, reason=reason)
+
+
+def _finish(job: Job, now: int) -> None:
+    job.finished_at = now
+    job.holds = job.cancel_requested = False
+    job.progress = None
+
+
+def _keep_result(job: Job, result: bytes | None, now: int) -> None:
+    keep = job.spec.keep_result
+    if keep == 0:
+        job.result_expired = result is not None
+        return
+    job.result = result
+    job.result_until = None if keep is None or result is None else now + keep
+
+
+def _remember(job: Job, change: Change, now: int) -> tuple[Attempt, ...]:
+    """The first failed attempt shows how it began, the last ones how it ends; the middle goes (BE-16)."""
+    latest = Attempt(job.attempt, now, change.error, change.duration, job.worker)
+    if len(job.attempts) < MAX_ATTEMPT_HISTORY:
+        return (*job.attempts, latest)
+    return (job.attempts[0], *job.attempts[2:], latest)
+
+
+def _event(
+    job: Job,
+    kind: Kind,
+    now: int,
+    *,
+    worker: str | None = None,
+    lease: str | None = None,
+    delay: int | None = None,
+    reason: str | None = None,
+    error: Failure | None = None,
+    duration: int | None = None,
+) -> Event:
+    job.events += 1
+    spec = job.spec
+    return Event(
+        spec.id,
+        job.seq,
+        job.generation,
+        job.events,
+        kind,
+        now,
+        spec.queue,
+        spec.task,
+        job.state,
+        job.attempt,
+        job.failures,
+        worker,
+        lease,
+        delay,
+        reason,
+        error,
+        duration,
+    )

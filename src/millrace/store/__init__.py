@@ -1,0 +1,1 @@
+"""Stores: where jobs are kept. One protocol, several backends, chosen by URL."""

@@ -1,0 +1,154 @@
+"""The store protocol: four roles, each method with its guarantee.
+
+Batch first: many items in, one answer per item, in order. Each call is one atomic step unless it says otherwise,
+and asking again after a lost reply is safe. Durations cross it, never instants, so clocks may disagree; the
+store's own clock decides. Every feature works on every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from millrace.domain.change import Change
+from millrace.domain.event import Event
+from millrace.domain.job import Job, Lease, Spec
+from millrace.domain.request import (
+    Archived,
+    Cancelled,
+    Claim,
+    Enqueued,
+    EventPage,
+    Extension,
+    LaneStatus,
+    Maintained,
+    Page,
+    Partition,
+    Query,
+    QueueCounts,
+    Receipt,
+    Reclaim,
+    Replayed,
+    WorkerInfo,
+    WorkerRecord,
+)
+from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+
+Target = Literal["queue", "task", "store"]
+
+
+class Watch(Protocol):
+    """Set up before the question is asked, so that an answer in between is not missed."""
+
+    async def wait(self, timeout: float) -> None:
+        """Return when the watched job may have finished, or after `timeout` seconds. A hint, never a proof."""
+        ...
+
+
+class Producer(Protocol):
+    async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
+        """All or nothing. An answer means that the jobs are kept, at the durability the store states.
+
+        Raises InvalidInput, PayloadInvalid, UnknownDependency, DependencyCycle, DuplicateKey, QueueFull; then
+        nothing was enqueued. The same spec with the same token gets the same answer again.
+        """
+        ...
+
+
+class Consumer(Protocol):
+    async def claim(self, request: Claim) -> list[Job]:
+        """Due jobs in order, each under a new lease, within every limit. Costs the same for any queue length."""
+        ...
+
+    async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
+        """End runs. LOST changes nothing. The jobs a change carries are enqueued in the same step."""
+        ...
+
+    async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
+        """Lengthen leases, counted from now. LOST and CANCELLING both mean: abort the handler."""
+        ...
+
+    async def reclaim(self, request: Reclaim) -> list[Job]:
+        """Take over expired leases (lease_until < now). The taker decides and settles like any holder."""
+        ...
+
+    async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
+        """Return when a claim may find something, or after `timeout` seconds. A hint: polling alone is correct.
+
+        It registers before it checks, so a job enqueued between a claim and this call is not slept over.
+        """
+        ...
+
+
+class Reader(Protocol):
+    async def get(self, ids: Sequence[str]) -> list[Job | None]: ...
+
+    async def find(self, query: Query) -> Page:
+        """Jobs by seq. A page may be short, even empty, when its scan budget was met: go on from its cursor."""
+        ...
+
+    async def count(self) -> list[QueueCounts]: ...
+    async def position(self, job_id: str) -> int | None: ...
+    async def lanes(self, queue: str) -> list[LaneStatus]: ...
+    async def history(self, job_id: str) -> list[Event]:
+        """Events of all remembered generations of an id, oldest first."""
+        ...
+
+    async def events(self, cursor: str | None, limit: int) -> EventPage:
+        """The feed of all events, after `cursor` (None: from the oldest kept). CursorExpired when overtaken."""
+        ...
+
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]: ...
+
+    async def partitions(self, n: int) -> list[Partition]:
+        """At most n shares that together hold every job there is now."""
+        ...
+
+    def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]: ...
+
+
+class Operator(Protocol):
+    async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]: ...
+
+    async def replay(self, ids: Sequence[str]) -> list[Replayed]: ...
+    async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]: ...
+    async def control(
+        self, target: Target, name: str, changes: Mapping[str, Any]
+    ) -> QueueSettings | Limits | StoreSettings:
+        """Change durable settings of a queue, a task or the store, and answer what they are now."""
+        ...
+
+    async def drain(self, queue: str, limit: int = 1_000) -> int:
+        """Cancel up to `limit` waiting jobs; the number says whether to ask again."""
+        ...
+
+    async def obliterate(self, queue: str, limit: int = 1_000) -> int:
+        """Remove up to `limit` jobs in any state, running ones too. There is no way back."""
+        ...
+
+    async def maintain(self, limit: int = 1_000) -> Maintained:
+        """One bounded round of what time brings about: expiry, retention, auto-retry, caps, trimming."""
+        ...
+
+    async def beat(self, info: WorkerInfo, ttl: int) -> None: ...
+    async def leave(self, worker_id: str) -> None: ...
+    async def workers(self) -> list[WorkerRecord]: ...
+
+
+@runtime_checkable
+class Store(Producer, Consumer, Reader, Operator, Protocol):
+    """A store. `ids` says which generated job ids suit it: sorted by time, or random from the first character."""
+
+    url: str  # without a password
+    ids: Literal["sorted", "random"]
+
+    async def connect(self) -> None: ...
+    async def close(self) -> None: ...
+    def beside(self) -> Store:
+        """The same store for use from another thread's event loop; itself, where it is at home in all of them."""
+        ...
+
+    async def now(self) -> int:
+        """The store's clock, in milliseconds."""
+        ...
