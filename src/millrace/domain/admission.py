@@ -22,8 +22,8 @@ from millrace.domain.errors import (
     UnknownDependency,
 )
 from millrace.domain.event import Kind
-from millrace.domain.hashing import fnv1a
 from millrace.domain.job import Job, Spec, State, lane_line
+from millrace.domain.line import lane_of
 from millrace.domain.request import Enqueued
 from millrace.domain.step import Step, dependency_failure
 from millrace.domain.tables import KeyHold, Past, QueueRow
@@ -38,6 +38,7 @@ class Verdict(msgspec.Struct):
     owner: str | None = None  # of the key that was hit
     lane: int | None = None
     replaces: bool = False
+    unseen: bool = False  # neither a record nor a tombstone knows the id
 
 
 def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list[Enqueued]:
@@ -66,6 +67,7 @@ class _Plan:
         self._keys: dict[tuple[str, str], str] = {}
         self._depth: Counter[tuple[str, int | None]] = Counter()
         self._lanes: dict[str, int] = {}
+        self._unseen = False
 
     def verdicts(self) -> list[Verdict]:
         parents = [parent for spec in self._specs for parent in spec.after]
@@ -92,19 +94,24 @@ class _Plan:
         lane = self._lane(spec, row)
         self._take_room(spec, row, lane, replaces)
         self._new[spec.id] = spec
-        return Verdict("new", lane=lane, replaces=replaces)
+        return Verdict("new", lane=lane, replaces=replaces, unseen=self._unseen)
 
     def _known(self, spec: Spec) -> Verdict | None:
         """An id that is there already; None when the spec may become a job."""
-        if spec.id in self._new:
-            return Verdict("same" if self._new[spec.id].token == spec.token != "" else "by_id")
+        earlier = self._new.get(spec.id)
+        if earlier is not None:
+            return Verdict("same" if _asked_again(spec, earlier.token) else "by_id")
         job = self._tables.by_id(spec.id)
-        if job is not None and (job.state in (State.WAITING, State.RUNNING, State.COMPLETED)):
-            return Verdict("same" if spec.token and job.spec.token == spec.token else "by_id")
-        if job is not None and (not spec.reuse or (spec.token and job.spec.token == spec.token)):
-            return Verdict("same" if spec.token and job.spec.token == spec.token else "by_id")
+        if job is not None:
+            if _asked_again(spec, job.spec.token):
+                return Verdict("same")
+            if job.state not in (State.DEAD, State.CANCELLED) or not spec.reuse:
+                return Verdict("by_id")
         gone = self._tables.past(spec.id)
-        if any(spec.token and past.token == spec.token for past in gone):
+        self._unseen = job is None and not gone
+        if self._unseen:
+            return None
+        if any(_asked_again(spec, past.token) for past in gone):
             return Verdict("same")
         return Verdict("by_id") if gone and not spec.reuse else None
 
@@ -134,7 +141,7 @@ class _Plan:
         if lanes is None or spec.hook:
             return None
         if spec.group is not None:
-            return fnv1a(spec.group) % lanes
+            return lane_of(spec.group, lanes)
         lane = self._lanes.get(spec.queue, row.next_lane) % lanes
         self._lanes[spec.queue] = lane + 1
         return lane
@@ -198,11 +205,16 @@ class _Plan:
         return self._tables.parents(job.seq) if job is not None and job.blocked else []
 
 
+def _asked_again(spec: Spec, token: str) -> bool:
+    """Is this the very enqueue that made the other job? Then it gets the same answer (BW-14)."""
+    return spec.token != "" and spec.token == token
+
+
 def _write(step: Step, spec: Spec, verdict: Verdict, fresh: set[str]) -> Enqueued:
     tables = step.tables
     if verdict.replaces and spec.key is not None:
         _replace_owner(step, spec.queue, spec.key)
-    generation = _make_way(step, spec)
+    generation = 1 if verdict.unseen else _make_way(step, spec)
     seq = tables.next_seq()
     open_parents, failed = _parents(step, spec, fresh) if spec.after else ([], None)
     row = tables.queue(spec.queue)

@@ -14,6 +14,7 @@ from millrace.domain.errors import CursorExpired, InvalidInput
 from millrace.domain.event import Kind
 from millrace.domain.job import FINISHED, LIVE, Job, State, lane_line
 from millrace.domain.ledger import Ledger, without_expired_result
+from millrace.domain.line import lane_again
 from millrace.domain.request import (
     Archived,
     Cancelled,
@@ -74,17 +75,8 @@ def replay_one(step: Step, job_id: str, reason: str | None = None) -> Replayed:
         return Replayed(job.state.value)
     if not _take_key_back(step, job):
         return Replayed.KEY_TAKEN
-    row = step.tables.queue(job.queue)
-    if job.state is State.COMPLETED:
-        row.completed -= 1
-    elif job.state is State.DEAD:
-        row.dead -= 1
-    else:
-        row.cancelled -= 1
-    if job.archived:
-        row.archived -= 1
-        row.archived_dead -= job.state is State.DEAD
-    step.tables.put_queue(row)
+    step.uncount_finished(job)
+    job.lane = lane_again(job, step.tables.queue(job.queue).settings.lanes)
     step.log(transition.replay(job, step.now, reason))
     step.added(job)
     return Replayed.REPLAYED

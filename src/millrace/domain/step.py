@@ -47,6 +47,7 @@ class Step:
             line.live += 1
         if job.blocked:
             row.blocked += 1
+            self.tables.update(job)
             if line is not None:
                 self.tables.put_line(line)
         else:
@@ -262,8 +263,8 @@ class Step:
         if hold is not None and hold.seq == job.seq and hold.scope in scopes:
             self.tables.drop_key(hold)
 
-    def remove(self, job: Job, kind: Kind, reason: str | None) -> None:
-        """Delete a finished job's record; what remains is its history and, for dependents, a tombstone (BE-05)."""
+    def uncount_finished(self, job: Job) -> None:
+        """A finished job stops being one: its record goes, or it is brought back."""
         row = self.tables.queue(job.spec.queue)
         if job.state is State.COMPLETED:
             row.completed -= 1
@@ -275,6 +276,10 @@ class Step:
             row.archived -= 1
             row.archived_dead -= job.state is State.DEAD
         self.tables.put_queue(row)
+
+    def remove(self, job: Job, kind: Kind, reason: str | None) -> None:
+        """Delete a finished job's record; what remains is its history and, for dependents, a tombstone (BE-05)."""
+        self.uncount_finished(job)
         self._free_key(job, "live", "retained")
         self.log(transition.remove(job, kind, self.now, reason))
         self.tables.add_past(Past(job.spec.id, job.seq, job.generation, job.state, job.spec.token, self.now))

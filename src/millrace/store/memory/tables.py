@@ -29,6 +29,7 @@ class _Box:
 
     __slots__ = (
         "dead",
+        "exists",
         "finished",
         "holds",
         "lines",
@@ -42,6 +43,7 @@ class _Box:
 
     def __init__(self, name: str) -> None:
         self.row = QueueRow(name)
+        self.exists = False
         self.ready: dict[tuple[str, int], IndexedHeap[int]] = {}
         self.outside: IndexedHeap[int] = IndexedHeap()
         self.lines: dict[str, Line] = {}
@@ -200,15 +202,15 @@ class MemoryTables:
         self._cards[job.seq] = _Card()
         self._all.add(job.seq)
         self._box(job.spec.queue).seqs.add(job.seq)
-        self._index(job)
 
     def update(self, job: Job) -> None:
         self._index(job)
 
     def delete(self, job: Job) -> None:
-        job.state, job.open, job.in_line = State.CANCELLED, False, False
-        job.finished_at = job.next_retry_at = job.result_until = None
-        self._index(job)
+        gone = copy.copy(job)  # facts that no index knows: the record itself is still read by its step
+        gone.state, gone.open, gone.in_line = State.CANCELLED, False, False
+        gone.finished_at = gone.next_retry_at = gone.result_until = None
+        self._index(gone)
         del self._jobs[job.spec.id], self._seqs[job.seq], self._cards[job.seq]
         self._all.drop(job.seq)
         self._box(job.spec.queue).seqs.drop(job.seq)
@@ -449,10 +451,11 @@ class MemoryTables:
         return self._box(name).row
 
     def put_queue(self, row: QueueRow) -> None:
-        """The row handed out is the record itself."""
+        """The row handed out is the record itself; a queue exists once something was written to it."""
+        self._box(row.name).exists = True
 
     def queues(self) -> Sequence[str]:
-        return sorted(self._names)
+        return sorted(name for name, box in self._names.items() if box.exists)
 
     def task(self, name: str) -> TaskRow | None:
         return self._tasks.get(name)
