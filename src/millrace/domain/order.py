@@ -49,8 +49,8 @@ class QueueOrder:
         self._ranges[index] = Closed(self._ranges[index])
 
     @property
-    def taken(self) -> int:
-        return self._taken
+    def only_range(self) -> Range | None:
+        return self._ranges[0] if len(self._ranges) == 1 else None
 
     def _fair_turn(self) -> bool:
         return self._period > 0 and (self._taken + 1) % self._period == 0
@@ -80,8 +80,23 @@ class Closed:
         raise AssertionError("a closed range gives no job")
 
 
+def _pick_from_one(source: Range, allowed: Callable[[Range, int], bool], limit: int) -> Iterator[int]:
+    """The usual case, one task and one priority, needs no merging."""
+    while limit > 0:
+        head = source.peek()
+        if head is None or not allowed(source, head[1]):
+            return
+        source.advance()
+        limit -= 1
+        yield head[1]
+
+
 def pick(queues: list[QueueOrder], allowed: Callable[[Range, int], bool], limit: int) -> Iterator[int]:
     """Up to `limit` seqs in claim order; a range whose head `allowed` refuses is left out from then on."""
+    only = queues[0].only_range if len(queues) == 1 else None
+    if only is not None:
+        yield from _pick_from_one(only, allowed, limit)
+        return
     while limit > 0:
         best: tuple[Head, Range] | None = None
         owner: QueueOrder | None = None

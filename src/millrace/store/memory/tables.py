@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from millrace.domain.event import Event
 from millrace.domain.hashing import fnv1a
 from millrace.domain.heap import IndexedHeap
@@ -85,33 +87,23 @@ class _Seqs:
                 yield self._order[index]
 
 
-class _Card:
-    """Where a job stands in the indexes, to tell what an update changes."""
+class _Card(msgspec.Struct, gc=False):
+    """Where a job stands in the indexes, to tell what an update changes.
 
-    __slots__ = (
-        "expires",
-        "finished",
-        "finished_key",
-        "lease",
-        "line",
-        "outside",
-        "ready",
-        "ready_at",
-        "result",
-        "retry",
-    )
+    A struct outside the garbage collector's sight, like jobs and events: with a million of them tracked, the
+    collector alone would take a third of the time.
+    """
 
-    def __init__(self) -> None:
-        self.ready: IndexedHeap[int] | None = None
-        self.ready_at = 0
-        self.outside: int | None = None
-        self.line: str | None = None
-        self.expires: int | None = None
-        self.lease: int | None = None
-        self.retry: int | None = None
-        self.result: int | None = None
-        self.finished: tuple[IndexedHeap[int], ...] = ()
-        self.finished_key: tuple[int, bool] | None = None
+    ready: IndexedHeap[int] | None = None
+    ready_at: int = 0
+    outside: int | None = None
+    line: str | None = None
+    expires: int | None = None
+    lease: int | None = None
+    retry: int | None = None
+    result: int | None = None
+    finished: tuple[IndexedHeap[int], ...] = ()
+    finished_key: tuple[int, bool] | None = None
 
 
 class _Due:
@@ -153,7 +145,7 @@ class MemoryTables:
         self._parents: dict[int, dict[str, None]] = {}
         self._feed: list[Event] = []
         self._trimmed = 0
-        self._histories: dict[int, list[Event]] = {}
+        self._histories: dict[int, tuple[Event, ...]] = {}  # tuples: the collector lets go of those
         self._past: dict[str, list[Past]] = {}
         self._past_order: IndexedHeap[int] = IndexedHeap()
         self._past_by_seq: dict[int, Past] = {}
@@ -299,11 +291,7 @@ class MemoryTables:
 
     def append(self, event: Event) -> None:
         self._feed.append(event)
-        known = self._histories.get(event.seq)
-        if known is None:
-            self._histories[event.seq] = [event]
-        else:
-            known.append(event)
+        self._histories[event.seq] = (*self._histories.get(event.seq, ()), event)
 
     def history(self, job_id: str) -> list[Event]:
         seqs = [past.seq for past in self._past.get(job_id, ())]
@@ -325,10 +313,9 @@ class MemoryTables:
             if event.at > before:
                 break
             count += 1
-            rest = self._histories[event.seq]
-            rest.pop(0)
-            if not rest:
-                del self._histories[event.seq]
+            rest = self._histories.pop(event.seq)[1:]
+            if rest:
+                self._histories[event.seq] = rest
         del self._feed[:count]
         self._trimmed += count
         return count
