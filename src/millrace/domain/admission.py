@@ -42,13 +42,17 @@ class Verdict(msgspec.Struct):
 
 
 def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list[Enqueued]:
-    """`carried` jobs come with a settle, which must not fail for their sake: nothing refuses those."""
+    """`carried` jobs come with a settle, which must not fail for their sake: nothing refuses those.
+
+    What their arrival brings to an end is carried out by the step they come with, in its own loop: a thousand
+    deaths with a hook each must not become a thousand nested calls.
+    """
     verdicts = _Plan(step, specs, carried).verdicts()
     fresh = {spec.id for spec, verdict in zip(specs, verdicts, strict=True) if verdict.kind == "new"}
     answers = []
     for spec, verdict in zip(specs, verdicts, strict=True):
         if verdict.kind == "new":
-            answers.append(_write(step, spec, verdict, fresh))
+            answers.append(_write(step, spec, verdict, fresh, carried))
             fresh.discard(spec.id)
         else:
             answers.append(_duplicate(step, spec, verdict))
@@ -210,7 +214,7 @@ def _asked_again(spec: Spec, token: str) -> bool:
     return spec.token != "" and spec.token == token
 
 
-def _write(step: Step, spec: Spec, verdict: Verdict, fresh: set[str]) -> Enqueued:
+def _write(step: Step, spec: Spec, verdict: Verdict, fresh: set[str], carried: bool) -> Enqueued:
     tables = step.tables
     if verdict.replaces and spec.key is not None:
         _replace_owner(step, spec.queue, spec.key)
@@ -233,7 +237,8 @@ def _write(step: Step, spec: Spec, verdict: Verdict, fresh: set[str]) -> Enqueue
     step.added(job)
     if failed is not None:
         step.bury(job, "dependency_failed", dependency_failure(*failed))
-    step.carry_out()
+    if not carried:
+        step.carry_out()
     return _queued(step, job, row, position)
 
 
@@ -257,7 +262,6 @@ def _replace_owner(step: Step, queue: str, key: str) -> None:
     if owner is not None and owner.state is State.WAITING:
         step.log(transition.cancel(owner, step.now, "replaced"))
         step.finished(owner, State.WAITING)
-        step.carry_out()
 
 
 def _make_way(step: Step, spec: Spec) -> int:

@@ -50,8 +50,10 @@ def check_spec(spec: Spec) -> None:
     check_id("job id", spec.id)
     check_name("task", spec.task)
     check_name("queue", spec.queue)
-    if not 0 <= spec.priority <= 15:
-        raise InvalidInput(f"priority must be between 0 and 15, not {spec.priority!r}; higher runs first")
+    if not isinstance(spec.priority, int) or not 0 <= spec.priority <= 15:
+        raise InvalidInput(f"priority must be a whole number from 0 to 15, not {spec.priority!r}; higher runs first")
+    if spec.token:
+        check_id("token", spec.token)
     if len(spec.payload) > MAX_PAYLOAD:
         raise PayloadInvalid(
             f"the payload of job {spec.id!r} is {len(spec.payload):,} bytes; at most {MAX_PAYLOAD:,} are taken. "

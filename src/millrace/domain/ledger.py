@@ -100,14 +100,15 @@ class Ledger:
             return Receipt.LOST
         asked_to_cancel = job.cancel_requested
         step.log(transition.settle(job, change, step.now))
-        if change.jobs:
-            admission.enqueue(step, change.jobs, carried=True)
+        ended_as_asked = asked_to_cancel and job.state is State.CANCELLED
         if job.state in FINISHED:
             step.finished(job, State.RUNNING)
-            step.carry_out()
-            return Receipt.CANCELLING if asked_to_cancel and job.state is State.CANCELLED else Receipt.OK
-        step.returned(job)
-        return Receipt.OK
+        else:
+            step.returned(job)
+        if change.jobs:  # after its own end, which frees its id, its key and its place in line for them
+            admission.enqueue(step, change.jobs, carried=True)
+        step.carry_out()
+        return Receipt.CANCELLING if ended_as_asked else Receipt.OK
 
     def extend(self, extensions: Sequence[Extension], now: int) -> list[Receipt]:
         self.tables.prefetch_seqs([extension.lease.seq for extension in extensions])

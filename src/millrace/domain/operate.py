@@ -83,14 +83,15 @@ def replay_one(step: Step, job_id: str, reason: str | None = None) -> Replayed:
 
 
 def _take_key_back(step: Step, job: Job) -> bool:
-    """A live key was freed by the job's end; bringing it back must not make two live owners (I11)."""
+    """The job's end, or a replacement, let go of its key; bringing it back must not make two live owners (I11)."""
     spec = job.spec
-    if spec.key is None or spec.scope != "live":
+    if spec.key is None:
         return True
     hold = step.tables.key(spec.queue, spec.key)
     if hold is not None and hold.seq != job.seq and (hold.until is None or hold.until > step.now):
         return False
-    step.tables.put_key(KeyHold(spec.queue, spec.key, spec.id, job.seq, "live"))
+    if spec.scope != "window":  # a window is over when its time is, whatever becomes of the job
+        step.tables.put_key(KeyHold(spec.queue, spec.key, spec.id, job.seq, spec.scope))
     return True
 
 
@@ -203,6 +204,8 @@ def obliterate(ledger: Ledger, queue: str, limit: int, now: int) -> int:
 
 
 def find(ledger: Ledger, query: Query, now: int) -> Page:
+    if query.cursor is not None:
+        _cursor(query.cursor)
     jobs, resume, scanned = ledger.tables.search(query, now, SEARCH_BUDGET)
     handed = tuple(without_expired_result(ledger.tables.hand_out(job), now) for job in jobs)
     return Page(handed, None if resume is None else str(resume), scanned)

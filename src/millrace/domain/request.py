@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from millrace.domain.event import Event
-from millrace.domain.job import Job, Lease, State
+from millrace.domain.job import ALIASES, Job, Lease, State, word
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -83,6 +83,22 @@ class Query(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_first: bool = False
     limit: int = 100
     cursor: str | None = None
+
+
+def matches(job: Job, query: Query, now: int) -> bool:
+    """Does a job answer a query? Stored states and derived words are told apart by their names."""
+    spec = job.spec
+    wanted = None if query.state is None else ALIASES.get(query.state, query.state)
+    return (
+        (query.queue is None or spec.queue == query.queue)
+        and (query.task is None or spec.task == query.task)
+        and (wanted is None or job.state.value == wanted or word(job, now) == wanted)
+        and (query.group is None or spec.group == query.group)
+        and (query.key is None or spec.key == query.key)
+        and (query.enqueued_from is None or job.enqueued_at >= query.enqueued_from)
+        and (query.enqueued_to is None or job.enqueued_at < query.enqueued_to)
+        and (query.archived is None or job.archived == query.archived)
+    )
 
 
 class Page(msgspec.Struct, frozen=True):

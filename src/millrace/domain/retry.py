@@ -35,7 +35,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 raise InvalidInput(f"retry {name} must be a finite number of at least 0, not {value!r}")
         if self.jitter > 1:
             raise InvalidInput(f"retry jitter is a share between 0 and 1, not {self.jitter!r}")
-        if self.delays is not None and (not self.delays or any(delay < 0 for delay in self.delays)):
+        if self.delays is not None and (
+            not self.delays or any(not math.isfinite(delay) or delay < 0 for delay in self.delays)
+        ):
             raise InvalidInput("retry delays must be a non-empty list of durations of at least 0")
 
     def delay(self, failures: int, chance: float) -> int:
@@ -48,10 +50,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             base = float(self.delays[min(failures, len(self.delays) - 1)])
             at_cap = False
         else:
-            base = min(self.initial * self.factor ** min(failures, _MAX_EXPONENT), float(self.maximum))
+            base = min(self._grown(failures), float(self.maximum))
             at_cap = base >= self.maximum
         spread = (chance - 1.0) if at_cap else (2.0 * chance - 1.0)
         return max(0, round(base * (1.0 + self.jitter * spread)))
+
+    def _grown(self, failures: int) -> float:
+        try:
+            return self.initial * self.factor ** min(failures, _MAX_EXPONENT)
+        except OverflowError:  # a factor of a million and more: beyond any maximum, unless there is nothing to grow
+            return math.inf if self.initial else 0.0
 
 
 DEFAULT_RETRY = RetryPolicy()

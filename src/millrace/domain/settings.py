@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from millrace.domain.check import MAX_DURATION, check_name
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import DAY, MINUTE
 
@@ -75,8 +76,8 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
         raise InvalidInput(f"bad setting: {error}") from None
     for name, floor in _AT_LEAST.items():
         value = merged.get(name)
-        if value is not None and value < floor:
-            raise InvalidInput(f"{name} must be at least {floor}, not {value!r}")
+        if value is not None and not floor <= value <= MAX_DURATION:
+            raise InvalidInput(f"{name} must be between {floor} and {MAX_DURATION}, not {value!r}")
     rate = merged.get("rate")
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InvalidInput(f"rate must be a finite number of jobs per second above 0, not {rate!r}")
@@ -85,6 +86,8 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
         raise InvalidInput(f"fair_share is a share between 0 and 1, not {share!r}")
     if isinstance(new, QueueSettings):
         _check_lanes(new)
+        if new.on_empty is not None:
+            check_name("task", new.on_empty)
     return new
 
 

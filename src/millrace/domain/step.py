@@ -26,6 +26,7 @@ class Step:
         self.now = now
         self._admit = admit
         self._ended: deque[Job] = deque()
+        self._emptied: dict[tuple[str, int | None], Job] = {}  # who left a queue or lane without a live job
 
     def log(self, event: Event) -> None:
         self.tables.append(event)
@@ -41,6 +42,7 @@ class Step:
         row.waiting += 1
         if not job.spec.hook:
             row.live += 1
+            self._emptied.pop((job.spec.queue, job.lane), None)
         line = self.line_of(job)
         if line is not None:
             line.waiting += 1
@@ -151,6 +153,8 @@ class Step:
         if line is not None:
             self._leave(line, job, was)
         self._free_key(job, "live")
+        if (row.live if job.lane is None or line is None else line.live) == 0 and not job.spec.hook:
+            self._emptied[job.spec.queue, job.lane] = job
         self._ended.append(job)
 
     def _count_end(self, row: QueueRow, job: Job, was: State) -> None:
@@ -205,24 +209,30 @@ class Step:
             hooks = [hook for hook in (self._dead_hook(job), self._empty_hook(job)) if hook is not None]
             if hooks:
                 self.admit(hooks)
-            for child in self.tables.children(job.spec.id):
+            for child in self._orphans(job):
                 self._parent_ended(child, job.spec.id, job.state)
             self._prune_at_once(job)
+
+    def _orphans(self, job: Job) -> list[int]:
+        """Who waits for this job; who came after the next generation of its id waits for that one."""
+        heir = self.tables.by_id(job.spec.id)
+        children = self.tables.children(job.spec.id)
+        return children if heir is None or heir.seq == job.seq else [seq for seq in children if seq < heir.seq]
 
     def _dead_hook(self, job: Job) -> Spec | None:
         return dead_letter_hook(job) if job.state is State.DEAD else None
 
     def _empty_hook(self, job: Job) -> Spec | None:
-        row = self.tables.queue(job.spec.queue)
-        task = row.settings.on_empty
-        if task is None or job.spec.hook:
+        """Told by the one job whose end left nothing live; not if another took its place in the same step."""
+        place = (job.spec.queue, job.lane)
+        if self._emptied.get(place) is not job:
             return None
-        if job.lane is None:
-            empty, finished = row.live == 0, row.processed
-        else:
-            line = self.line_of(job)
-            empty, finished = line is not None and line.live == 0, line.processed if line else 0
-        return empty_hook(job.spec.queue, task, job.lane, finished, job.seq, job.events) if empty else None
+        del self._emptied[place]
+        row = self.tables.queue(job.spec.queue)
+        line = None if job.lane is None else self.line_of(job)
+        finished = row.processed if line is None else line.processed
+        task = row.settings.on_empty
+        return None if task is None else empty_hook(job.spec.queue, task, job.lane, finished, job.seq, job.events)
 
     def _parent_ended(self, child_seq: int, parent: str, state: State) -> None:
         child = self.tables.by_seq(child_seq)
@@ -252,7 +262,7 @@ class Step:
     def _prune_at_once(self, job: Job) -> None:
         settings = self.tables.queue(job.spec.queue).settings
         keep = settings.keep_dead if job.state is State.DEAD else settings.keep_completed
-        if keep == 0 and job.state in FINISHED:
+        if keep == 0 and job.state in FINISHED and self.tables.by_seq(job.seq) is not None:
             self.remove(job, Kind.PRUNED, "retention")
 
     def _free_key(self, job: Job, *scopes: str) -> None:

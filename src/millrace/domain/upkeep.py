@@ -92,7 +92,9 @@ def _auto_retry(step: Step, limit: int) -> int:
         if replay_one(step, job.spec.id, "auto_retry") is Replayed.REPLAYED:
             count += 1
         else:  # its key is held by another job now: try again later, within the same number of tries
-            job.next_retry_at = step.now + step.tables.queue(job.queue).settings.auto_retry_delay
+            settings = step.tables.queue(job.queue).settings
+            again = job.auto_retries < settings.auto_retries
+            job.next_retry_at = step.now + settings.auto_retry_delay if again else None
             step.tables.update(job)
     return count
 

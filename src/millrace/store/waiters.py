@@ -56,15 +56,12 @@ class Waiters:
         with self._lock:
             self._drop(waiter)
 
-    def wake(self, jobs: Mapping[str, int]) -> None:
-        """Wake at most so many waiters per place."""
-        for waiter in self._take(jobs):
-            waiter.wake()
-
-    def _take(self, jobs: Mapping[str, int]) -> list[Waiter]:
-        taken: list[Waiter] = []
+    def wake(self, jobs: Mapping[str, int]) -> Mapping[str, int]:
+        """Wake at most so many waiters per place; answer for how many more there was nobody to wake."""
         if not self._places:
-            return taken
+            return jobs
+        taken: list[Waiter] = []
+        left: dict[str, int] = {}
         with self._lock:
             for place, count in jobs.items():
                 waiting = self._places.get(place)
@@ -73,7 +70,16 @@ class Waiters:
                     self._drop(waiter)
                     taken.append(waiter)
                     count -= 1
-        return taken
+                if count > 0:
+                    left[place] = count
+        for waiter in taken:
+            waiter.wake()
+        return left
+
+    def asleep(self) -> tuple[int, tuple[str, ...]]:
+        """(how many wait, at which places)"""
+        with self._lock:
+            return len({waiter for waiting in self._places.values() for waiter in waiting}), tuple(self._places)
 
     def _drop(self, waiter: Waiter) -> None:
         for place in waiter.places:

@@ -17,8 +17,8 @@ import msgspec
 from millrace.domain.event import Event
 from millrace.domain.hashing import fnv1a
 from millrace.domain.heap import IndexedHeap
-from millrace.domain.job import ALIASES, Job, State, word
-from millrace.domain.request import Query, WorkerRecord
+from millrace.domain.job import Job, State
+from millrace.domain.request import Query, WorkerRecord, matches
 from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, Range, TaskRow
 
@@ -199,10 +199,10 @@ class MemoryTables:
         self._index(job)
 
     def delete(self, job: Job) -> None:
-        gone = copy.copy(job)  # facts that no index knows: the record itself is still read by its step
-        gone.state, gone.open, gone.in_line = State.CANCELLED, False, False
-        gone.finished_at = gone.next_retry_at = gone.result_until = None
-        self._index(gone)
+        ghost = copy.copy(job)  # one that stands in no index; whoever still looks at the job sees how it ended
+        ghost.state, ghost.open, ghost.in_line = State.CANCELLED, False, False
+        ghost.finished_at = ghost.next_retry_at = ghost.result_until = None
+        self._index(ghost)
         del self._jobs[job.spec.id], self._seqs[job.seq], self._cards[job.seq]
         self._all.drop(job.seq)
         self._box(job.spec.queue).seqs.drop(job.seq)
@@ -563,22 +563,6 @@ class MemoryTables:
                 break
             found.append(self._seqs[seq])
         return found
-
-
-def matches(job: Job, query: Query, now: int) -> bool:
-    """Does a job answer a query? Stored states and derived words are told apart by their names."""
-    spec = job.spec
-    wanted = None if query.state is None else ALIASES.get(query.state, query.state)
-    return (
-        (query.queue is None or spec.queue == query.queue)
-        and (query.task is None or spec.task == query.task)
-        and (wanted is None or job.state.value == wanted or word(job, now) == wanted)
-        and (query.group is None or spec.group == query.group)
-        and (query.key is None or spec.key == query.key)
-        and (query.enqueued_from is None or job.enqueued_at >= query.enqueued_from)
-        and (query.enqueued_to is None or job.enqueued_at < query.enqueued_to)
-        and (query.archived is None or job.archived == query.archived)
-    )
 
 
 def _drop_from(index: dict[K, dict[V, None]], key: K, value: V) -> None:

@@ -1,0 +1,1 @@
+"""The queues a user would take instead, one script each; run by `benchmarks.compare` in their own environment."""

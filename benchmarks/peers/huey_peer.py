@@ -1,0 +1,104 @@
+"""huey: tasks, a consumer and results. The consumer runs with its default settings: one thread, polls from 100 ms on.
+
+Its no-op returns None, which huey does not store: one commit takes a job, and none is needed to finish it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huey import MemoryHuey, SqliteHuey  # type: ignore[import-not-found]
+from huey.consumer import Consumer  # type: ignore[import-not-found]
+
+from benchmarks.lab.subject import main, payloads, ready
+
+
+class Huey:
+    durability = "WAL, FULL: fsync per enqueue; a job that was taken is lost with its worker"
+    durable = True
+
+    def __init__(self, path: Path) -> None:
+        self.huey: Any = self.open(str(path / "huey.db"))
+        self._left = 0
+        self._done = threading.Event()
+        self._noop: Any = self.huey.task()(self.noop)
+        self._echo: Any = self.huey.task()(self.echo)
+
+    def open(self, file: str) -> Any:
+        return SqliteHuey(filename=file)
+
+    def noop(self, number: int, text: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._done.set()
+
+    def echo(self, number: int, text: str) -> int:
+        return number
+
+    def enqueue(self, jobs: int) -> float:
+        began = time.perf_counter()
+        for payload in payloads(jobs):
+            self._noop(**payload)
+        return time.perf_counter() - began
+
+    bulk = enqueue  # it has no other way
+
+    def process(self, jobs: int) -> float:
+        self._left = jobs
+        consumer = Consumer(self.huey)
+        began = time.perf_counter()
+        consumer.start()
+        self._done.wait()
+        seconds = time.perf_counter() - began
+        consumer.stop(graceful=True)
+        return seconds
+
+    def serve(self) -> None:
+        self.huey.on_startup()(ready)
+        Consumer(self.huey).run()
+
+    def call(self, times: int) -> list[float]:
+        return [self._round_trip(payload) for payload in payloads(times)]
+
+    def _round_trip(self, payload: dict[str, Any]) -> float:
+        began = time.perf_counter()
+        assert self._echo(**payload).get(blocking=True, timeout=30) == payload["number"]
+        return time.perf_counter() - began
+
+
+class Unsynced(Huey):
+    durability = "WAL, OFF (fsync=False): nothing is waited for"
+    durable = False
+
+    def open(self, file: str) -> Any:
+        return SqliteHuey(filename=file, fsync=False)
+
+
+class Memory(Huey):
+    durability = "none: lives and dies with its process"
+    durable = False
+
+    def open(self, file: str) -> Any:
+        return MemoryHuey()
+
+    def process(self, jobs: int) -> float:
+        self.bulk(jobs)
+        return super().process(jobs)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        consumer = Consumer(self.huey)
+        consumer.start()
+        try:
+            yield
+        finally:
+            consumer.stop(graceful=True)
+
+
+if __name__ == "__main__":
+    main({"huey": Huey, "huey-nosync": Unsynced, "huey-memory": Memory})

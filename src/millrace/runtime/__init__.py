@@ -1,0 +1,1 @@
+"""The runtime: what producers and workers use. asyncio lives here and above, nowhere below."""

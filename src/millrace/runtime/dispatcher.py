@@ -1,0 +1,262 @@
+"""The dispatcher: one loop that keeps the slots full.
+
+Fill the free slots with one claim, and rest when there is nothing to claim. While every slot is taken it waits for
+one; whatever ends in the same turn of the event loop is refilled by the same claim. With a slot free and nothing
+to run, it waits for the store's notification, with a poll behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from millrace.domain.change import Change
+from millrace.domain.decide import decide
+from millrace.domain.errors import InvalidInput
+from millrace.domain.job import SECOND, Job
+from millrace.domain.outcome import Buried, Failure, Outcome, Released
+from millrace.domain.request import Claim
+from millrace.runtime.hold import Hold, Holds
+from millrace.runtime.host import Runnable
+from millrace.runtime.polling import Backoff, Chance, Rotation
+from millrace.runtime.run import Run, change_after
+from millrace.runtime.settler import Settlement, Settler
+from millrace.runtime.slots import Slots
+from millrace.runtime.tally import Tally
+from millrace.store.protocol import Store
+
+UNSETTLED = 2  # per slot: so many ended runs may wait for their settle before no more is claimed
+LEAST_PAUSE = 0.01  # between claims that find nothing, should a store's `wait` return at once for no good reason
+STRANGER_DELAY = 5 * SECOND
+
+UnknownTask = Literal["leave", "bury"]
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        queues: tuple[str, ...],
+        tasks: Mapping[str, Runnable],
+        slots: Slots,
+        settler: Settler,
+        holds: Holds,
+        tally: Tally,
+        *,
+        poll: Backoff,
+        lease: int | None,
+        unknown: UnknownTask,
+        chance: Chance,
+        idle: Callable[[], None],
+        leased: Callable[[float], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._tasks = tasks
+        self._wanted = None if unknown == "bury" else frozenset(tasks)
+        self._rotation = Rotation(queues)
+        self._slots = slots
+        self._settler = settler
+        self._holds = holds
+        self._tally = tally
+        self._poll = poll
+        self._trouble = Backoff(poll.least, poll.most, chance)
+        self._lease = lease
+        self._chance = chance
+        self._idle = idle
+        self._leased = leased
+        self._loop = asyncio.get_running_loop()
+        self._claim: asyncio.Task[list[Job]] | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+        self._poked = False
+        self._waits_for_slot = False
+        self._empty = 0  # claims in a row that found nothing
+        self._claimed_at = 0.0
+        self.stopping = False
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────
+
+    async def work(self, *, burst: bool = False) -> None:
+        """Until `stop`; with `burst`, until nothing is claimable, running or unsettled."""
+        while not self.stopping:
+            free = self._free()
+            if free <= 0:
+                await self._wait_for_slot()
+                continue
+            queues = self._rotation.next()
+            found = await self._fill(queues, free)
+            if found < 0:
+                await self._sleep(self._trouble.next())
+            elif found < free and len(queues) == len(self._rotation.queues):
+                self._idle()
+                if not burst:
+                    await self._rest()
+                elif self._holds:
+                    await self._wait_for_an_end()
+                elif not found:
+                    return
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.poke()
+
+    def poke(self) -> None:
+        """Something may be claimable, or it is time to stop: look again."""
+        self._poked = True
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    def _free(self) -> int:
+        slots = self._slots
+        return min(slots.size - len(slots.running), UNSETTLED * slots.size - self._settler.pending)
+
+    async def _wait_for_slot(self) -> None:
+        self._waits_for_slot = True
+        try:
+            while self._free() <= 0 and not self.stopping:
+                await self._sleep(None)
+        finally:
+            self._waits_for_slot = False
+
+    async def _wait_for_an_end(self) -> None:
+        self._waits_for_slot = True
+        try:
+            await self._sleep(None)
+        finally:
+            self._waits_for_slot = False
+
+    async def _rest(self) -> None:
+        """Until the store says that something may be claimable, or the poll comes round."""
+        timeout = self._poll.next()
+        if self._poked:
+            self._poked = False
+            return
+        waiting = self._loop.create_task(self._store.wait(self._rotation.queues, self._wanted, timeout))
+        waiting.add_done_callback(lambda _: self._wake())
+        try:
+            await self._sleep(timeout * 2)  # twice: were `wait` to hang, polling goes on
+        finally:
+            error = await _ended(waiting)
+        if error is not None:
+            self._tally.error(error)
+            await self._sleep(timeout)
+        if self._empty > 1:
+            too_early = self._claimed_at + LEAST_PAUSE - self._loop.time()
+            if too_early > 0:
+                await asyncio.sleep(too_early)
+
+    async def _sleep(self, timeout: float | None) -> None:
+        """Until poked; a poke that came since the last sleep counts."""
+        if not self._poked:
+            self._sleeper = self._loop.create_future()
+            timer = None if timeout is None else self._loop.call_later(timeout, self._wake)
+            try:
+                await self._sleeper
+            finally:
+                self._sleeper = None
+                if timer is not None:
+                    timer.cancel()
+        self._poked = False
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    # ── claim and start ───────────────────────────────────────────────────────────────────────
+
+    async def _fill(self, queues: tuple[str, ...], free: int) -> int:
+        """Claim and start at most `free` jobs; answers how many there were, -1 when the store failed."""
+        since = self._claimed_at = self._loop.time()
+        request = Claim(queues, self._worker, free, self._wanted, self._lease)
+        self._claim = self._loop.create_task(self._store.claim(request))
+        try:
+            jobs = await asyncio.shield(self._claim)  # a cancelled worker must still learn what it was given
+        except InvalidInput:  # a name that no store takes: asking again would not help
+            self._claim = None
+            raise
+        except Exception as error:
+            self._claim = None
+            self._tally.error(error)
+            return -1
+        self._claim = None
+        self._trouble.reset()
+        self._tally.claimed(jobs)
+        if not jobs:
+            self._empty += 1
+            return 0
+        self._empty = 0
+        self._poll.reset()
+        self._take(jobs, since)
+        return len(jobs)
+
+    async def last_claim(self, timeout: float) -> None:
+        """Give back what a claim brings that was under way when the worker was told to stop."""
+        if self._claim is None:
+            return
+        claim, self._claim = self._claim, None
+        await asyncio.wait([claim], timeout=timeout)
+        if not claim.done():
+            claim.cancel()
+        elif not claim.cancelled() and claim.exception() is None:
+            self._take(claim.result(), self._claimed_at)
+
+    def _take(self, jobs: list[Job], since: float) -> None:
+        loop, tasks, holds, slots = self._loop, self._tasks, self._holds, self._slots
+        for job in jobs:
+            spec = job.spec
+            length = (spec.lease if self._lease is None else self._lease) / 1000
+            task = tasks.get(spec.task)
+            if task is None or self.stopping:
+                self._turn_down(job, length, since)
+                continue
+            run = Run(job, task, length, since, loop.time, slots.grace)
+            holds[run.lease.id] = run
+            slots.start(run, loop)
+            self._leased(length)
+
+    def _turn_down(self, job: Job, length: float, since: float) -> None:
+        """A job that is not started: nobody knows its task, or the worker is stopping."""
+        outcome: Outcome = Released()
+        if job.task not in self._tasks:
+            text = f"no task named {job.task!r} is registered here; register it, or let another worker run it"
+            outcome = Buried(Failure("UnknownTask", text), "unknown_task")
+            if self._wanted is not None:  # it asked for known tasks only, so this is not its job to judge
+                outcome = Released(STRANGER_DELAY)
+        hold = Hold(job, length, since, since)
+        self._holds[hold.lease.id] = hold
+        self._submit(hold, decide(job, outcome, self._chance()))
+
+    # ── the end of a run ──────────────────────────────────────────────────────────────────────
+
+    def ended(self, run: Run, outcome: Outcome | None) -> None:
+        """A slot is free from here on; its settle goes its own way."""
+        if outcome is None:
+            del self._holds[run.lease.id]  # no longer ours to extend: the reaper decides
+            self._tally.lost(run.job)
+        else:
+            self._submit(run, change_after(run, outcome, self._chance(), self._loop.time()))
+        if self._waits_for_slot:
+            self._wake()
+
+    def _submit(self, hold: Hold, change: Change) -> None:
+        self._settler.submit(Settlement(hold, change, self._loop.time()))
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """A settle may have opened the next of a line, or brought children: look again before the poll."""
+        if self._waits_for_slot:
+            self._wake()
+        for item in batch:
+            if item.change.jobs or item.job.lane is not None or item.job.spec.group is not None:
+                self.poke()
+                return
+
+
+async def _ended(task: asyncio.Task[None]) -> Exception | None:
+    """Its error, if it has ended with one; a task that is still waiting is cancelled."""
+    if not task.done():
+        task.cancel()
+    await asyncio.wait([task])
+    error = None if task.cancelled() else task.exception()
+    return error if isinstance(error, Exception) else None

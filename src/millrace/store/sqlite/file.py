@@ -1,0 +1,98 @@
+"""The file itself: where it may lie, who may read it, and which version of the schema is in it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from millrace.domain.errors import StoreError
+from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.sql import migrations
+
+APPLICATION_ID = 0x4D696C6C  # "Mill"
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre"}
+    | {"ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs"}
+)
+
+
+def file_system_of(path: str, mounts: str) -> str:
+    """The kind of file system that `path` lies on, from the text of /proc/mounts; '' when it does not say."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].encode().decode("unicode_escape")  # blanks are written as \040
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def refuse_network_file_system(path: str, mounts: str | None = None) -> None:
+    """WAL needs memory shared by all who open the file, which no network file system gives."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/mounts").read_text("utf-8", "replace")
+        except OSError:
+            return  # not Linux: nothing to go by
+    kind = file_system_of(os.path.realpath(path), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks and shared memory do not work. "
+            "Put the file on a local disk, or use a server store such as postgresql:// for several machines."
+        )
+
+
+def make_file(path: str, io: Io) -> None:
+    """The database file, readable by its owner only, in a directory that is there and may be written."""
+    directory = os.path.dirname(path) or "."
+    if not os.path.isdir(directory):
+        raise StoreError(f"there is no directory {directory} for the database {path}. Create it first.")
+    if os.path.isdir(path):
+        raise StoreError(f"{path} is a directory; name a file in it, for example sqlite:///{path}/jobs.db")
+    refuse_network_file_system(path)
+    try:
+        io.create(path)
+    except PermissionError as error:
+        raise StoreError(f"{path} cannot be opened for writing ({error.strerror}). {_WHO}") from None
+    if not os.access(directory, os.W_OK) or not os.access(path, os.W_OK):
+        raise StoreError(f"{path} or its directory is read-only. {_WHO}")
+
+
+_WHO = "Run as a user who may write both the file and its directory: SQLite keeps its log beside the file."
+
+
+def migrate(connection: sqlite3.Connection, io: Io, path: str) -> None:
+    """Bring the schema up to date; several processes may try at once, and one of them does it."""
+    if _version(connection, io, path) == len(migrations()):
+        return
+    io.begin(connection)
+    try:
+        version = _version(connection, io, path)
+        for number, step in enumerate(migrations()[version:], start=version + 1):
+            io.script(connection, step)
+            io.execute(connection, f"PRAGMA user_version = {number}")
+        io.execute(connection, f"PRAGMA application_id = {APPLICATION_ID}")
+        io.commit(connection)
+    except BaseException:
+        io.rollback(connection)
+        raise
+
+
+def _version(connection: sqlite3.Connection, io: Io, path: str) -> int:
+    owner: int = io.execute(connection, "PRAGMA application_id")[0][0]
+    version: int = io.execute(connection, "PRAGMA user_version")[0][0]
+    tables: int = io.execute(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
+    if owner != APPLICATION_ID and (owner or version or tables):
+        raise StoreError(
+            f"{path} is a SQLite database of another program; Millrace will not touch it. Choose another file."
+        )
+    if version > len(migrations()):
+        raise StoreError(
+            f"{path} has schema version {version}, and this millrace knows versions up to {len(migrations())}. "
+            "Upgrade millrace in this environment: pip install --upgrade millrace"
+        )
+    return version

@@ -1,0 +1,301 @@
+"""Job records: loaded in batches, one object per job and transaction, written back when it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from millrace.domain.job import Job, State
+from millrace.store.sqlite.history import History, json_list
+from millrace.store.sqlite.io import Rows
+from millrace.store.sqlite.record import (
+    IN_LINE,
+    NUMBER,
+    OUTSIDE,
+    encode_spec,
+    extra_of,
+    job_from_row,
+    place_of,
+    settled_facts,
+)
+
+MOST_AT_HAND = 20_000  # records kept between transactions …
+MOST_BYTES = 32 << 20  # … and how much payload with them
+SPAN_BLOCK = 10  # a block of seqs is 2^10 …
+SPAN_TIME = 12  # … and its instants are kept to 2^12 ms, so that most transactions widen no block
+
+Place = tuple[str, str]
+
+
+class Jobs(History):
+    def forget(self) -> None:
+        super().forget()
+        self._jobs: dict[int, Job | None] = {}
+        self._ids: dict[str, int | None] = {}
+        self._stored: dict[int, tuple[Any, ...]] = {}
+        self._new: dict[int, Job] = {}
+        self._changed: dict[int, Job] = {}
+        self._deleted: list[int] = []
+        self._hints: dict[int, list[int]] = {}
+        self.recent_seqs: list[int] = []  # what was last asked for in one go …
+        self.recent_ids: list[str] = []  # … tells which dependents will be asked for next
+        self._reply_of: dict[int, str] = {}
+        self._weight = 0
+        self._span: tuple[int, int, int] = (-1, 0, 0)
+        self.line_changes: dict[Place, dict[int, Job]] = {}
+        self.line_best: dict[Place, tuple[int, int] | None] = {}
+
+    watched: Mapping[str, int] = {}  # ids whose end this process waits for …
+    reply_to: Callable[[], str | None] = staticmethod(lambda: None)  # … and where to tell it
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    def prefetch_seqs(self, seqs: Iterable[int]) -> None:
+        jobs = self._jobs
+        self.recent_seqs = seqs = list(seqs)
+        missing = [seq for seq in seqs if seq not in jobs]
+        if missing:
+            self._take(self.rows("jobs_by_seq", {"seqs": msgspec.json.encode(missing).decode()}))
+            for seq in missing:
+                jobs.setdefault(seq)
+
+    def prefetch_ids(self, ids: Iterable[str]) -> None:
+        known = self._ids
+        self.recent_ids = ids = list(ids)
+        missing = [job_id for job_id in ids if job_id not in known]
+        if missing:
+            self._take(self.rows("jobs_by_id", {"ids": json_list(missing)}))
+            for job_id in missing:
+                known.setdefault(job_id)
+            self.prefetch_past(missing)
+
+    def _take(self, rows: Rows) -> None:
+        lined: list[Job] = []
+        for row in rows:
+            seq = row[0]
+            if self._jobs.get(seq) is not None:
+                continue
+            job = job_from_row(row)
+            self._jobs[seq] = job
+            self._ids[job.spec.id] = seq
+            self._newest[seq] = row[23]
+            self._stored[seq] = settled_facts(job)
+            self._weight += len(row[25])
+            if row[24] is not None:
+                self._reply_of[seq] = row[24]
+            if row[12] is not None:
+                lined.append(job)
+        if lined:
+            self.prefetch_lines(lined)
+
+    def prefetch_lines(self, jobs: list[Job]) -> None:
+        """The lines of these jobs will be asked for next."""
+
+    def by_id(self, job_id: str) -> Job | None:
+        if job_id not in self._ids:
+            self.prefetch_ids([job_id])
+        seq = self._ids[job_id]
+        return None if seq is None else self._jobs[seq]
+
+    def by_seq(self, seq: int) -> Job | None:
+        if seq not in self._jobs:
+            self.prefetch_seqs(self._hints.get(seq) or (seq,))
+        return self._jobs[seq]
+
+    def hand_out(self, job: Job) -> Job:
+        copy: Job = job.__copy__()
+        return copy
+
+    # ── changing ──────────────────────────────────────────────────────────────────────────────
+
+    def insert(self, job: Job) -> None:
+        seq = job.seq
+        self._jobs[seq] = self._new[seq] = job
+        self._ids[job.spec.id] = seq
+        self._weight += len(job.spec.payload)
+
+    def update(self, job: Job) -> None:
+        seq = job.seq
+        self.touched = True
+        if seq not in self._new:
+            self._changed[seq] = job
+        spec = job.spec
+        if spec.group is not None or job.lane is not None:
+            self._update_line(job)
+        elif job.open and job.available_at <= self.soon:
+            self.opened[spec.queue] += 1
+        if job.finished_at is not None:
+            self.ended.append(spec.id)
+            if seq in self._reply_of:
+                self.replies.append((self._reply_of[seq], spec.id))
+
+    def _update_line(self, job: Job) -> None:
+        name = job.line
+        place = place_of(job, name)
+        if (job.open or place == OUTSIDE) and job.available_at <= self.soon:
+            self.opened[job.spec.queue] += 1
+        if name is None:
+            return
+        line = job.spec.queue, name
+        self.line_changes.setdefault(line, {})[job.seq] = job
+        if line in self.line_best:
+            best = self.line_best[line]
+            mine = -job.spec.priority, job.seq
+            if place == IN_LINE:
+                self.line_best[line] = mine if best is None else min(best, mine)
+            elif best == mine:
+                del self.line_best[line]
+
+    def delete(self, job: Job) -> None:
+        seq = job.seq
+        self.touched = True
+        self._jobs[seq] = None
+        self._ids[job.spec.id] = None
+        self._changed.pop(seq, None)
+        if self._new.pop(seq, None) is None:
+            self._deleted.append(seq)
+
+    # ── writing back ──────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        self.flush_jobs()
+        super().flush()
+
+    def flush_jobs(self) -> None:
+        """Bring the rows of jobs up to date, so that a query over an index sees them."""
+        if self._deleted:
+            gone = {"seqs": msgspec.json.encode(self._deleted).decode()}
+            self.rows("delete_jobs", gone)
+            self.rows("delete_bodies", gone)
+            self._deleted = []
+        if self._new:
+            self._write_new()
+        if self._changed:
+            self._write_changed()
+        self.line_changes.clear()
+
+    def _write_new(self) -> None:
+        plain: list[Any] = []
+        marked: list[Any] = []
+        bodies: list[Any] = []
+        newest, stored, watched = self._newest, self._stored, self.watched
+        combo_ids = self._combo_ids
+        for seq, job in self._new.items():
+            spec = job.spec
+            name = spec.queue, spec.task, spec.priority
+            combo, queue = combo_ids.get(name) or self.combo_id(name)
+            bodies += (seq, encode_spec(spec))
+            row = (seq, spec.id, combo, queue, job.generation, job.enqueued_at, job.available_at, newest[seq], job.open)
+            if (
+                job.events == 1
+                and spec.group is None
+                and job.lane is None
+                and spec.key is None
+                and job.expires_at is None
+                and not job.blocked
+                and not (watched and spec.id in watched)
+            ):
+                plain += row
+                stored[seq] = (job.available_at, 0, 0, None, False, None, None)
+                continue
+            line = job.line
+            reply = self.reply_to() if spec.id in watched else None
+            if reply is not None:
+                self._reply_of[seq] = reply
+            marked += row
+            marked += (line, None if line is None else -spec.priority, spec.group, spec.key, reply)
+            self._changed[seq] = job
+        if plain:
+            self.write_rows("insert_plain", plain)
+        if marked:
+            self.write_rows("insert_marked", marked)
+        self.write_rows("insert_body", bodies)
+        self._widen_spans({job.enqueued_at >> SPAN_TIME for job in self._new.values()})
+        self._new = {}
+
+    def _widen_spans(self, instants: set[int]) -> None:
+        """Say in which blocks of seqs the new jobs are, and when they were enqueued."""
+        low, high = min(instants) << SPAN_TIME, (max(instants) + 1) << SPAN_TIME
+        for block in range(min(self._new) >> SPAN_BLOCK, (max(self._new) >> SPAN_BLOCK) + 1):
+            known, known_low, known_high = self._span
+            if block != known or low < known_low or high > known_high:
+                self.rows("widen_span", {"block": block, "low": low, "high": high})
+                if block == known:
+                    low, high = min(low, known_low), max(high, known_high)
+                self._span = block, low, high
+
+    def _write_changed(self) -> None:
+        running: list[Any] = []
+        ended: list[Any] = []
+        rest: list[Any] = []
+        newest, stored = self._newest, self._stored
+        for seq, job in self._changed.items():
+            facts = settled_facts(job)
+            state = job.state
+            if state is not State.WAITING and stored.get(seq) == facts:
+                if state is State.RUNNING:
+                    running += (
+                        job.attempt,
+                        job.events,
+                        newest[seq],
+                        job.started_at,
+                        job.worker,
+                        job.lease_id,
+                        job.lease_until,
+                        seq,
+                    )
+                else:
+                    ended += (
+                        NUMBER[state],
+                        job.attempt,
+                        job.events,
+                        newest[seq],
+                        job.started_at,
+                        job.finished_at,
+                        job.result_until,
+                        job.result,
+                        seq,
+                    )
+                continue
+            stored[seq] = facts
+            rest += self._all_facts(job, seq)
+        if running:
+            self.write_rows("update_running", running)
+        if ended:
+            self.write_rows("update_ended", ended)
+        if rest:
+            self.write_rows("update_all", rest)
+        self._changed = {}
+
+    def _all_facts(self, job: Job, seq: int) -> tuple[Any, ...]:
+        return (
+            NUMBER[job.state],
+            job.open,
+            place_of(job, job.line),
+            job.available_at,
+            job.attempt,
+            job.failures,
+            job.blocked,
+            job.events,
+            self._newest[seq],
+            job.started_at,
+            job.finished_at,
+            job.worker,
+            job.lease_id,
+            job.lease_until,
+            job.expires_at,
+            job.archived,
+            job.next_retry_at,
+            job.result_until,
+            job.result,
+            extra_of(job),
+            seq,
+        )
+
+    def ease(self) -> None:
+        """After a commit: let go of records when there are many of them."""
+        self._hints.clear()
+        if len(self._jobs) > MOST_AT_HAND or self._weight > MOST_BYTES:
+            self.forget()

@@ -1,0 +1,48 @@
+-- claim.sql: what a claim, a wait and the reaper look at. Every one of these is answered from its index in order.
+
+-- name: ready
+-- Open, due jobs of one combination, by (available_at, seq).
+SELECT available_at, seq
+FROM job
+WHERE combo = :combo AND open = 1 AND available_at <= :now
+ORDER BY available_at, seq
+LIMIT :limit OFFSET :offset;
+
+-- name: first_ready
+-- When the first open job of one combination is due.
+SELECT min(available_at) FROM job WHERE combo = :combo AND open = 1;
+
+-- name: first_outside
+-- When the first job of a queue that waits outside its line is due.
+SELECT min(available_at) FROM job WHERE queue = :queue AND place = 3;
+
+-- name: entering
+-- Group members outside their line that are due.
+SELECT seq FROM job WHERE place = 3 AND available_at <= :now ORDER BY available_at, seq LIMIT :limit;
+
+-- name: expiring
+SELECT seq
+FROM job
+WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= :now
+ORDER BY expires_at, seq
+LIMIT :limit;
+
+-- name: lapsed
+-- Running jobs whose lease is over; the caller leaves out what it may not take.
+SELECT seq, combo, lease_id
+FROM job
+WHERE lease_until IS NOT NULL AND lease_until < :now
+ORDER BY lease_until, seq
+LIMIT :limit OFFSET :offset;
+
+-- name: combos
+-- The (task, priority) pairs ever used in a queue.
+SELECT id, task, priority FROM combo WHERE queue = :queue ORDER BY id;
+
+-- name: insert_combo
+INSERT INTO combo (queue, task, priority) VALUES (:queue, :task, :priority) RETURNING id;
+
+-- name: running_of_task
+SELECT count(*)
+FROM job
+WHERE lease_until IS NOT NULL AND combo IN (SELECT id FROM combo WHERE task = :task);

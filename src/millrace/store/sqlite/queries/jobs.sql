@@ -1,0 +1,117 @@
+-- jobs.sql: loading job records, and writing back what a step changed.
+-- A row of question marks after VALUES is repeated for as many rows as one call takes: under Python's lock every
+-- statement may cost a turn of the scheduler, so few large ones beat many small ones.
+
+-- name: jobs_by_seq
+-- Records for a JSON list of seqs.
+SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
+       blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
+       result, extra, last_event, reply, spec
+FROM json_each(:seqs) AS wanted
+CROSS JOIN job ON job.seq = wanted.value
+CROSS JOIN body ON body.seq = job.seq;
+
+-- name: jobs_by_id
+-- Records for a JSON list of ids.
+SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
+       blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
+       result, extra, last_event, reply, spec
+FROM json_each(:ids) AS wanted
+CROSS JOIN job ON job.id = wanted.value
+CROSS JOIN body ON body.seq = job.seq;
+
+-- name: insert_plain
+-- New jobs that wait, open, in no line.
+INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_marked
+-- New jobs with a line, a group, a key, a reply address or anything else; their facts follow with update_all.
+INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, line, rank, grp, key,
+                 reply)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_body
+INSERT INTO body (seq, spec) VALUES (?, ?);
+
+-- name: update_running
+-- A run began, or its lease was extended or taken over; nothing else about the job changed.
+WITH new (attempt, events, last_event, started_at, worker, lease_id, lease_until, seq) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+)
+UPDATE job
+SET state       = 1,
+    open        = 0,
+    place       = NULL,
+    attempt     = new.attempt,
+    events      = new.events,
+    last_event  = new.last_event,
+    started_at  = new.started_at,
+    worker      = new.worker,
+    lease_id    = new.lease_id,
+    lease_until = new.lease_until
+FROM new
+WHERE job.seq = new.seq;
+
+-- name: update_ended
+-- A job finished; nothing else about it changed.
+WITH new (state, attempt, events, last_event, started_at, finished_at, result_until, result, seq) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+)
+UPDATE job
+SET state        = new.state,
+    open         = 0,
+    place        = NULL,
+    attempt      = new.attempt,
+    events       = new.events,
+    last_event   = new.last_event,
+    started_at   = new.started_at,
+    finished_at  = new.finished_at,
+    worker       = NULL,
+    lease_id     = NULL,
+    lease_until  = NULL,
+    result_until = new.result_until,
+    result       = new.result
+FROM new
+WHERE job.seq = new.seq;
+
+-- name: update_all
+-- Any change at all.
+WITH new (state, open, place, available_at, attempt, failures, blocked, events, last_event, started_at, finished_at,
+          worker, lease_id, lease_until, expires_at, archived, next_retry_at, result_until, result, extra, seq) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+)
+UPDATE job
+SET state         = new.state,
+    open          = new.open,
+    place         = new.place,
+    available_at  = new.available_at,
+    attempt       = new.attempt,
+    failures      = new.failures,
+    blocked       = new.blocked,
+    events        = new.events,
+    last_event    = new.last_event,
+    started_at    = new.started_at,
+    finished_at   = new.finished_at,
+    worker        = new.worker,
+    lease_id      = new.lease_id,
+    lease_until   = new.lease_until,
+    expires_at    = new.expires_at,
+    archived      = new.archived,
+    next_retry_at = new.next_retry_at,
+    result_until  = new.result_until,
+    result        = new.result,
+    extra         = new.extra
+FROM new
+WHERE job.seq = new.seq;
+
+-- name: delete_jobs
+DELETE FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: delete_bodies
+DELETE FROM body WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: widen_span
+-- A block of seqs now reaches over these instants too.
+INSERT INTO span (block, low, high) VALUES (:block, :low, :high)
+ON CONFLICT (block) DO UPDATE SET low = min(low, excluded.low), high = max(high, excluded.high);

@@ -1,0 +1,156 @@
+-- Version 1 of the SQLite store.
+-- The job row is narrow, because every claim and settle rewrites it; what never changes is in `body`.
+-- Each index of the ledger's port is a partial index over facts of a row, so a plain job pays for few of them.
+-- 0 and 1 take no room in a SQLite record, and neither does NULL: most columns of a plain job cost a header byte.
+
+-- One row: counters that must never run backwards, and the settings of the store.
+CREATE TABLE store (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    last_seq    INTEGER NOT NULL DEFAULT 0,  -- a seq is never used twice, also when its job is gone
+    last_event  INTEGER NOT NULL DEFAULT 0,
+    trimmed     INTEGER NOT NULL DEFAULT 0,  -- cursor of the newest event that retention took away
+    settings    BLOB
+);
+INSERT INTO store (one) VALUES (1);
+
+CREATE TABLE queue (
+    id     INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL UNIQUE,
+    facts  BLOB NOT NULL                     -- QueueRow: settings and counters
+);
+
+CREATE TABLE task (
+    name   TEXT PRIMARY KEY,
+    facts  BLOB NOT NULL                     -- TaskRow: limits and what runs
+) WITHOUT ROWID;
+
+-- One row per (queue, task, priority) ever used: a claim looks into the ready index once for each.
+CREATE TABLE combo (
+    id        INTEGER PRIMARY KEY,
+    queue     INTEGER NOT NULL,
+    task      TEXT NOT NULL,
+    priority  INTEGER NOT NULL,
+    UNIQUE (queue, task, priority)
+);
+
+CREATE TABLE job (
+    seq            INTEGER PRIMARY KEY,
+    id             TEXT NOT NULL,
+    combo          INTEGER NOT NULL,
+    queue          INTEGER NOT NULL,
+    generation     INTEGER NOT NULL,
+    enqueued_at    INTEGER NOT NULL,
+    available_at   INTEGER NOT NULL,
+    last_event     INTEGER NOT NULL,         -- cursor of its newest event; each event names the one before
+    open           INTEGER NOT NULL,         -- claimable as soon as it is due
+    state          INTEGER NOT NULL DEFAULT 0,  -- 0 waiting, 1 running, 2 completed, 3 dead, 4 cancelled
+    events         INTEGER NOT NULL DEFAULT 1,
+    attempt        INTEGER NOT NULL DEFAULT 0,
+    failures       INTEGER NOT NULL DEFAULT 0,
+    blocked        INTEGER NOT NULL DEFAULT 0,
+    archived       INTEGER NOT NULL DEFAULT 0,
+    place          INTEGER,                  -- in its line: 1 waits there, 2 holds it closed, 3 outside until due
+    line           TEXT,
+    rank           INTEGER,                  -- of a line's member: -priority
+    grp            TEXT,
+    key            TEXT,
+    reply          TEXT,                     -- address of the process that waits for this job's end
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    worker         TEXT,
+    lease_id       TEXT,
+    lease_until    INTEGER,
+    expires_at     INTEGER,
+    next_retry_at  INTEGER,
+    result_until   INTEGER,
+    extra          BLOB,                     -- facts that a plain job never has
+    result         BLOB
+);
+CREATE UNIQUE INDEX job_id ON job (id);
+CREATE INDEX job_ready ON job (combo, available_at) WHERE open = 1;
+CREATE INDEX job_lease ON job (lease_until) WHERE lease_until IS NOT NULL;
+CREATE INDEX job_live ON job (combo) WHERE finished_at IS NULL;
+CREATE INDEX job_ended ON job (combo, state) WHERE finished_at IS NOT NULL;
+CREATE INDEX job_finished ON job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
+CREATE INDEX job_result ON job (result_until) WHERE result_until IS NOT NULL;
+-- Below: nothing of a plain job.
+CREATE INDEX job_dead ON job (queue, finished_at) WHERE state = 3;
+CREATE INDEX job_dead_shown ON job (queue, finished_at) WHERE state = 3 AND archived = 0;
+CREATE INDEX job_next_retry ON job (next_retry_at) WHERE next_retry_at IS NOT NULL;
+CREATE INDEX job_retrying ON job (queue, available_at) WHERE state = 0 AND failures > 0 AND blocked = 0;
+CREATE INDEX job_expires ON job (expires_at) WHERE expires_at IS NOT NULL AND state = 0;
+CREATE INDEX job_outside ON job (available_at) WHERE place = 3;
+CREATE INDEX job_outside_of ON job (queue, available_at) WHERE place = 3;
+CREATE INDEX job_member ON job (queue, line, rank) WHERE place = 1;
+CREATE INDEX job_aside ON job (queue, available_at) WHERE place IS NOT NULL AND open = 0;
+CREATE INDEX job_group ON job (grp) WHERE grp IS NOT NULL;
+CREATE INDEX job_key ON job (key) WHERE key IS NOT NULL;
+
+-- What was asked for; written once, never changed.
+CREATE TABLE body (
+    seq   INTEGER PRIMARY KEY,
+    spec  BLOB NOT NULL
+);
+
+-- When the jobs of a block of 1,024 seqs were enqueued: finding by time skips the other blocks.
+CREATE TABLE span (
+    block  INTEGER PRIMARY KEY,
+    low    INTEGER NOT NULL,
+    high   INTEGER NOT NULL
+);
+
+-- The feed, in pages: the events of one commit in order, up to 256 to a page. An event's cursor is its number.
+CREATE TABLE event (
+    last   INTEGER PRIMARY KEY,
+    first  INTEGER NOT NULL,
+    page   BLOB NOT NULL
+);
+
+-- Generations whose record is gone.
+CREATE TABLE past (
+    seq         INTEGER PRIMARY KEY,
+    id          TEXT NOT NULL,
+    generation  INTEGER NOT NULL,
+    state       INTEGER NOT NULL,
+    token       TEXT NOT NULL,
+    gone_at     INTEGER NOT NULL,
+    last_event  INTEGER NOT NULL
+);
+CREATE INDEX past_id ON past (id);
+CREATE INDEX past_gone ON past (gone_at);
+
+CREATE TABLE line (
+    queue      INTEGER NOT NULL,
+    name       TEXT NOT NULL,
+    holder     INTEGER,
+    open       INTEGER,
+    waiting    INTEGER NOT NULL,
+    live       INTEGER NOT NULL,
+    processed  INTEGER NOT NULL,
+    died       INTEGER NOT NULL,
+    PRIMARY KEY (queue, name)
+) WITHOUT ROWID;
+
+CREATE TABLE hold (
+    queue  TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    owner  TEXT NOT NULL,
+    seq    INTEGER NOT NULL,
+    scope  TEXT NOT NULL,
+    until  INTEGER,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX hold_until ON hold (until) WHERE until IS NOT NULL;
+
+CREATE TABLE dependency (
+    n       INTEGER PRIMARY KEY,
+    parent  TEXT NOT NULL,
+    child   INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX dependency_parent ON dependency (parent, child);
+CREATE INDEX dependency_child ON dependency (child);
+
+CREATE TABLE worker (
+    id      TEXT PRIMARY KEY,
+    record  BLOB NOT NULL
+) WITHOUT ROWID;

@@ -1,0 +1,176 @@
+"""The ledger's tables in a SQLite file: what a claim, the reaper and upkeep ask of the indexes."""
+
+from __future__ import annotations
+
+from millrace.domain.event import Event
+from millrace.domain.job import Job, State
+from millrace.domain.tables import Range
+from millrace.store.sqlite.search import Search
+
+_FIRST_LOOK = 16  # heads read of each range when a claim has many ranges
+
+
+class _Due:
+    """The heads of one range of the ready index, read in portions."""
+
+    __slots__ = ("_at", "_combo", "_heads", "_limit", "_next", "_now", "_tables", "_whole", "priority", "queue", "task")
+
+    def __init__(self, tables: SqliteTables, queue: str, combo: tuple[str, int, int], now: int) -> None:
+        self._tables = tables
+        self.queue = queue
+        self.task, self.priority, self._combo = combo
+        self._now = now
+        self._heads: list[tuple[int, int]] = []
+        self._next = 0
+        self._whole = False
+
+    def read(self, limit: int) -> bool:
+        """Look up to `limit` jobs further; False when there is none."""
+        offset = len(self._heads)
+        found = self._tables.ready(self._combo, self._now, limit, offset)
+        self._heads += found
+        self._whole = len(found) < limit
+        return bool(found)
+
+    def peek(self) -> tuple[int, int] | None:
+        if self._next >= len(self._heads) and (self._whole or not self.read(2 * len(self._heads))):
+            return None
+        return self._heads[self._next]
+
+    def advance(self) -> None:
+        self._next += 1
+
+
+class SqliteTables(Search):
+    def history(self, job_id: str) -> list[Event]:
+        newest = [(past.seq, self._past_newest[past.seq]) for past in self.past(job_id)]
+        job = self.by_id(job_id)
+        if job is not None:
+            newest.append((job.seq, self._newest[job.seq]))
+        return [event for _, cursor in sorted(newest) for event in self.history_back_from(cursor)]
+
+    # ── what a claim and the reaper look at ───────────────────────────────────────────────────
+
+    def ready(self, combo: int, now: int, limit: int, offset: int) -> list[tuple[int, int]]:
+        wanted = {"combo": combo, "now": now, "limit": limit, "offset": offset}
+        found: list[tuple[int, int]] = self.rows("ready", wanted)  # type: ignore[assignment]
+        seqs = [seq for _, seq in found]
+        self._hints.update(dict.fromkeys(seqs, seqs))
+        return found
+
+    def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]:
+        self.flush_jobs()
+        combos = [combo for combo in self.combos(queue) if tasks is None or combo[0] in tasks]
+        look = limit if len(combos) <= 2 else min(limit, _FIRST_LOOK)
+        ranges = [_Due(self, queue, combo, now) for combo in combos]
+        return [due for due in ranges if due.read(look)]
+
+    def entering(self, now: int, limit: int) -> list[int]:
+        self.flush_jobs()
+        return self.seqs("entering", {"now": now, "limit": limit})
+
+    def expiring(self, now: int, limit: int) -> list[int]:
+        self.flush_jobs()
+        return self.seqs("expiring", {"now": now, "limit": limit})
+
+    def lapsed(
+        self,
+        now: int,
+        limit: int,
+        queues: tuple[str, ...] | None,
+        tasks: frozenset[str] | None,
+        ignore: frozenset[str],
+    ) -> list[int]:
+        self.flush_jobs()
+        wanted = None if queues is None and tasks is None else self._combos_of(queues, tasks)
+        found: list[int] = []
+        offset = 0
+        while len(found) < limit:
+            rows = self.rows("lapsed", {"now": now, "limit": limit, "offset": offset})
+            found += [seq for seq, combo, lease in rows if (wanted is None or combo in wanted) and lease not in ignore]
+            if len(rows) < limit:
+                break
+            offset += limit
+        return found[:limit]
+
+    def _combos_of(self, queues: tuple[str, ...] | None, tasks: frozenset[str] | None) -> set[int]:
+        names = self.queues() if queues is None else queues
+        return {combo for name in names for task, _, combo in self.combos(name) if tasks is None or task in tasks}
+
+    def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
+        self.flush_jobs()
+        instants = [
+            self.value("first_ready", {"combo": combo})
+            for task, _, combo in self.combos(queue)
+            if (tasks is None or task in tasks) and task not in without
+        ]
+        queue_id = self.queue_id(queue)
+        if queue_id is not None:
+            instants.append(self.value("first_outside", {"queue": queue_id}))
+        return min((at for at in instants if at is not None), default=None)
+
+    # ── upkeep ────────────────────────────────────────────────────────────────────────────────
+
+    def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
+        self.flush_jobs()
+        wanted = {"queue": self.queue_id(queue), "before": before, "limit": limit}
+        return self.seqs("dead" if dead else "finished", wanted)
+
+    def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]:
+        self.flush_jobs()
+        return self.seqs("dead_shown", {"queue": self.queue_id(queue), "limit": limit})
+
+    def due_retries(self, now: int, limit: int) -> list[int]:
+        self.flush_jobs()
+        return self.seqs("due_retries", {"now": now, "limit": limit})
+
+    def expired_results(self, now: int, limit: int) -> list[int]:
+        self.flush_jobs()
+        return self.seqs("expired_results", {"now": now, "limit": limit})
+
+    def seqs_of_queue(self, queue: str, states: frozenset[State], limit: int) -> list[int]:
+        self.flush_jobs()
+        found: list[int] = []
+        for job in self.walk_queue(queue, states):
+            if len(found) >= limit:
+                break
+            if job.state in states:
+                found.append(job.seq)
+        return found
+
+    # ── counting ──────────────────────────────────────────────────────────────────────────────
+
+    def ahead(self, job: Job, now: int, most: int) -> int:
+        self.flush_jobs()
+        name = job.line
+        if name is None:
+            return min(most, sum(self._ahead_in(job, combo, most) for combo in self.combos(job.spec.queue)))
+        mine = {"rank": -job.spec.priority, "seq": job.seq, "most": most}
+        count: int = self.value("members_before", {"queue": self.queue_id(job.spec.queue), "line": name, **mine})
+        line = self.line(job.spec.queue, name)
+        held = line is not None and line.holder is not None and line.holder != job.seq
+        return min(most, held + count)
+
+    def _ahead_in(self, job: Job, combo: tuple[str, int, int], most: int) -> int:
+        _, priority, number = combo
+        count = 0
+        if priority > job.spec.priority:
+            count = self.value("ready_count", {"combo": number, "most": most})
+        elif priority == job.spec.priority:
+            mine = {"combo": number, "at": job.available_at, "seq": job.seq, "most": most}
+            count = self.value("ready_before", mine)
+        return count
+
+    def words(self, queue: str, now: int) -> tuple[int, int, int | None]:
+        self.flush_jobs()
+        queue_id = self.queue_id(queue)
+        if queue_id is None:
+            return 0, 0, None
+        combos = [combo for _, _, combo in self.combos(queue)]
+        here = {"queue": queue_id, "now": now}
+        later = sum(self.value("ready_later", {"combo": combo, "now": now}) for combo in combos)
+        later += self.value("aside_later", here)
+        retrying: int = self.value("retrying_later", here)
+        firsts = [self.value("first_ready", {"combo": combo}) for combo in combos]
+        oldest = min((at for at in firsts if at is not None and at <= now), default=None)
+        return later - retrying, retrying, oldest

@@ -1,0 +1,146 @@
+"""A thread that owns a connection, and the calls that wait for it.
+
+SQLite calls block, so they run in a thread of their own. It takes all calls that are waiting, runs them together and
+answers them together: one commit, and one wake-up per event loop, for many callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from millrace.domain.errors import StoreError
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """One step to run, and who waits for its answer."""
+
+    __slots__ = ("error", "future", "loop", "result", "run")
+
+    def __init__(self, run: Callable[[Any, int], T]) -> None:
+        self.run = run
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.future.done():  # its caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]
+
+
+def answer_all(calls: Sequence[Call[Any]]) -> None:
+    """Tell every caller, with one wake-up for each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
+    for call in calls:
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_answer, own)
+        except RuntimeError:  # the loop is closed: nobody waits there any more
+            continue
+
+
+def _answer(calls: list[Call[Any]]) -> None:
+    for call in calls:
+        call.answer()
+
+
+class CallThread:
+    """Started by the first call; `idle_after` seconds without one, `idle` runs, once until the next call."""
+
+    def __init__(self, name: str, idle_after: float | None = None) -> None:
+        self._name = name
+        self._idle_after = idle_after
+        self._wakeup = threading.Condition()
+        self._waiting: list[Call[Any]] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def submit(self, run: Callable[[Any, int], T]) -> asyncio.Future[T]:
+        call = Call(run)
+        with self._wakeup:
+            if self._closing:
+                raise StoreError(f"the store is closed; connect() it again before using it ({self._name})")
+            self._waiting.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+                self._thread.start()
+            elif len(self._waiting) == 1:
+                self._wakeup.notify()
+        return call.future
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of the connection. Blocks until it is done."""
+        with self._wakeup:
+            self._closing = True
+            thread = self._thread
+            self._wakeup.notify()
+        if thread is not None:
+            thread.join()
+
+    def give_up(self, reason: str) -> None:
+        """Answer the calls that have not begun with an error."""
+        fail_all(self.take(), StoreError(reason))
+
+    def take(self) -> list[Call[Any]]:
+        """All calls that wait now; who takes them answers them."""
+        with self._wakeup:
+            calls, self._waiting = self._waiting, []
+        return [call for call in calls if not call.future.cancelled()]
+
+    def _main(self) -> None:
+        try:
+            self.open()
+        except BaseException as error:
+            with self._wakeup:
+                self._thread = None
+            fail_all(self.take(), error)
+            return
+        try:
+            while self._await_calls():
+                self.serve()
+        finally:
+            self.shut()
+
+    def _await_calls(self) -> bool:
+        """True when there is a call to serve; False when it is time to end."""
+        rest = self._idle_after
+        while True:
+            with self._wakeup:
+                if not self._waiting and not self._closing:
+                    self._wakeup.wait(rest)
+                if self._waiting:
+                    return True
+                if self._closing:
+                    return False
+            if rest is not None:
+                self.idle()
+                rest = None
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def serve(self) -> None:
+        """Take the waiting calls, run them, and answer every one, whatever happens."""
+        raise NotImplementedError
+
+    def idle(self) -> None:
+        """Nothing was asked for a while."""
+
+    def shut(self) -> None:
+        raise NotImplementedError
+
+
+def fail_all(calls: Sequence[Call[Any]], error: BaseException) -> None:
+    for call in calls:
+        call.error = error
+    answer_all(calls)

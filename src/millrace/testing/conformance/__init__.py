@@ -1,0 +1,33 @@
+"""What every store must do, as sentences: plain async test functions over the fixtures `store` and `clock`.
+
+`store` is connected and empty and reads its time from `clock`, a `VirtualClock`. A test module takes the
+sentences over with `from millrace.testing.conformance.leases import *`, one line per topic of `TOPICS`.
+The numbers in the docstrings are those of the specification.
+"""
+
+TOPICS = (
+    "enqueueing",
+    "deduplication",
+    "ordering",
+    "delays",
+    "claims",
+    "limits",
+    "leases",
+    "settling",
+    "failures",
+    "dead_letters",
+    "groups",
+    "lanes",
+    "dependencies",
+    "keys",
+    "cancelling",
+    "replaying",
+    "control",
+    "events",
+    "retention",
+    "reading",
+    "workers",
+    "waiting",
+    "hooks",
+    "bad_input",
+)

@@ -1,0 +1,241 @@
+"""Events: every transition is one event; the feed and its cursors (part 1: event kinds; part 2: events)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.domain.change import Change
+from millrace.domain.errors import CursorExpired, InvalidInput
+from millrace.domain.event import Event
+from millrace.store.protocol import Store
+from millrace.testing.builders import a_reclaim, a_retry_change, a_spec, seconds, settings_in_seconds, specs
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import (
+    bury,
+    complete,
+    control,
+    count,
+    finish,
+    kinds,
+    put,
+    put_completed,
+    put_dead,
+    retry,
+    take,
+)
+
+
+async def read_on(store: Store, cursor: str | None, limit: int = 1_000) -> tuple[list[Event], str]:
+    """Everything after a cursor, in pages."""
+    events: list[Event] = []
+    while True:
+        page = await store.events(cursor, limit)
+        cursor = page.cursor
+        if not page.events:
+            return events, cursor
+        events += page.events
+
+
+async def test_every_transition_is_one_event_numbered_in_order(store: Store, clock: VirtualClock) -> None:
+    """O-23, O-35: created, claimed, retries, outcome."""
+    spec = await put(store)
+    await retry(store, await take(store))
+    await finish(store, await take(store), Change.snooze(0))
+    await finish(store, await take(store), Change.release())
+    await bury(store, await take(store))
+    await store.replay([spec.id])
+    await complete(store, await take(store))
+    await store.archive([spec.id])
+
+    events = await store.history(spec.id)
+
+    assert [event.kind.value for event in events] == [
+        "enqueued",
+        *("claimed", "retried"),
+        *("claimed", "snoozed"),
+        *("claimed", "released"),
+        *("claimed", "buried"),
+        "replayed",
+        *("claimed", "completed"),
+        "archived",
+    ]
+    assert [event.n for event in events] == list(range(1, len(events) + 1))
+    assert [event.state for event in events][-3:] == ["running", "completed", "completed"]
+    assert [event.failures for event in events] == [0, 0, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0]
+    assert [event.attempt for event in events] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5]
+
+
+async def test_an_event_tells_who_did_what_when(store: Store, clock: VirtualClock) -> None:
+    """Part 1, event fields."""
+    spec = await put(store, queue="mail", task="send", delay=2)
+    enqueued_at = clock()
+    clock.advance(2)
+    job = await take(store, queue="mail", worker="w-1")
+    clock.advance(1)
+    change = a_retry_change(5, "no route")
+    await finish(store, job, Change(change.verb, change.delay, error=change.error, failed=1, duration=990))
+
+    first, claimed, retried = await store.history(spec.id)
+
+    assert (first.job, first.seq, first.generation, first.queue, first.task) == (spec.id, job.seq, 1, "mail", "send")
+    assert (first.at, first.delay, first.state) == (enqueued_at, seconds(2), "waiting")
+    assert (claimed.at, claimed.worker, claimed.lease) == (clock() - 1000, "w-1", job.lease.id)
+    assert (retried.at, retried.worker, retried.lease) == (clock(), "w-1", job.lease.id)
+    assert (retried.delay, retried.duration, retried.error) == (seconds(5), 990, change.error)
+
+
+async def test_the_feed_holds_every_event_in_order_per_job(store: Store, clock: VirtualClock) -> None:
+    asked = specs(5)
+    await store.enqueue(asked)
+    for _ in asked:
+        await complete(store, await take(store))
+
+    feed, _ = await read_on(store, None)
+
+    assert len(feed) == 15
+    for spec in asked:
+        assert [event for event in feed if event.job == spec.id] == await store.history(spec.id)
+
+
+async def test_a_reader_resumes_from_its_cursor(store: Store, clock: VirtualClock) -> None:
+    """Part 2, events: nothing twice, nothing left out."""
+    await store.enqueue(specs(7))
+    first, cursor = await read_on(store, None, limit=3)
+    again, same = await read_on(store, cursor)
+    assert (len(first), again, same) == (7, [], cursor)
+
+    await put_completed(store)
+    rest, _ = await read_on(store, cursor, limit=1)
+    everything, _ = await read_on(store, None)
+    assert [*first, *rest] == everything
+
+
+async def test_a_page_holds_no_more_than_asked(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(5))
+
+    assert len((await store.events(None, 3)).events) == 3
+
+
+async def test_an_empty_feed_has_a_cursor_too(store: Store, clock: VirtualClock) -> None:
+    page = await store.events(None, 10)
+    assert page.events == ()
+    await put(store)
+
+    assert len((await store.events(page.cursor, 10)).events) == 1
+
+
+async def test_a_cursor_that_is_none_is_refused(store: Store, clock: VirtualClock) -> None:
+    for text in ("abc", "", "-1", "1.5", "²"):
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.events(text, 10)
+
+
+async def test_old_events_are_trimmed(store: Store, clock: VirtualClock) -> None:
+    """Part 2, retention: events 7 days; the history is a setting of its own."""
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    spec = await put(store)
+    clock.advance(30)
+    await take(store)
+    clock.advance(29.999)
+    assert (await store.maintain()).events == 0
+    clock.advance(0.001)
+    assert (await store.maintain()).events == 1
+
+    assert await kinds(store, spec) == ["claimed"]
+    feed, _ = await read_on(store, None)
+    assert [event.kind.value for event in feed] == ["claimed"]
+
+
+async def test_a_reader_that_was_overtaken_is_told_how_much_it_lost(store: Store, clock: VirtualClock) -> None:
+    """DESIGN 3b: history must not be lost silently."""
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(5))
+    cursor = (await store.events(None, 2)).cursor
+    clock.advance(30)
+    await store.enqueue(specs(2))
+    clock.advance(30)
+    await store.maintain()
+
+    with pytest.raises(CursorExpired) as overtaken:
+        await store.events(cursor, 10)
+
+    assert overtaken.value.lost == 3
+    assert len((await store.events(overtaken.value.oldest, 10)).events) == 2
+
+
+async def test_a_reader_that_kept_up_is_not_disturbed_by_trimming(store: Store, clock: VirtualClock) -> None:
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(5))
+    cursor = (await store.events(None, 10)).cursor
+    clock.advance(60)
+    assert (await store.maintain()).events == 5
+    await put(store)
+
+    assert len((await store.events(cursor, 10)).events) == 1
+
+
+async def test_trimming_works_in_bounded_rounds(store: Store, clock: VirtualClock) -> None:
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(5))
+    clock.advance(60)
+
+    done = [await store.maintain(limit=2) for _ in range(3)]
+
+    assert [(each.events, each.more) for each in done] == [(2, True), (2, True), (1, False)]
+
+
+async def test_events_may_be_kept_for_ever(store: Store, clock: VirtualClock) -> None:
+    await store.control("store", "", {"keep_events": None})
+    spec = await put(store)
+    clock.advance(10 * 365 * 24 * 3600)
+
+    assert (await store.maintain()).events == 0
+    assert await kinds(store, spec) == ["enqueued"]
+
+
+async def test_the_history_spans_the_generations_of_an_id(store: Store, clock: VirtualClock) -> None:
+    await put_dead(store, id="again")
+    await store.enqueue([a_spec(id="again")])
+
+    events = await store.history("again")
+
+    assert [(event.generation, event.n) for event in events] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
+
+
+async def test_the_history_outlives_the_record(store: Store, clock: VirtualClock) -> None:
+    """Part 2, retention: three settings."""
+    await control(store, keep_completed=0)
+    spec = await put_completed(store)
+
+    assert await store.get([spec.id]) == [None]
+    assert await kinds(store, spec) == ["enqueued", "claimed", "completed", "pruned"]
+
+
+async def test_an_unknown_id_has_no_history(store: Store, clock: VirtualClock) -> None:
+    assert await store.history("nobody") == []
+
+
+async def test_what_is_refused_or_only_read_is_no_event(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    job = await take(store)
+    await store.enqueue([spec, a_spec(id=spec.id)])
+    await store.cancel([spec.id])
+    await store.replay([spec.id])
+    await store.archive([spec.id])
+    await control(store, paused=True)
+    await store.get([spec.id])
+    await count(store)
+
+    assert await kinds(store, spec) == ["enqueued", "claimed"]
+    await complete(store, job)
+
+
+async def test_a_takeover_is_an_event(store: Store, clock: VirtualClock) -> None:
+    """R-09, L-11: stalled."""
+    spec = await put(store)
+    await take(store, lease=30)
+    clock.advance(31)
+    [lost] = await store.reclaim(a_reclaim())
+    await finish(store, lost, a_retry_change())
+
+    assert await kinds(store, spec) == ["enqueued", "claimed", "reclaimed", "retried"]

@@ -1,0 +1,267 @@
+"""Reading: get, find, count, position, partitions and scan (part 2: events; R-07, R-23, O-27)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.domain.errors import InvalidInput
+from millrace.domain.job import State
+from millrace.domain.request import Partition, Query, QueueCounts
+from millrace.store.protocol import Store
+from millrace.testing.builders import a_spec, seconds, specs
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import (
+    complete,
+    control,
+    count,
+    found,
+    put,
+    put_cancelled,
+    put_completed,
+    put_dead,
+    retry,
+    show,
+    take,
+)
+
+
+async def one_of_each(store: Store) -> dict[str, str]:
+    """A job in every state that people see; by its word, its id."""
+    made = {"completed": await put_completed(store), "dead": await put_dead(store)}
+    made["cancelled"] = await put_cancelled(store)
+    made["retrying"] = await put(store)
+    await retry(store, await take(store), delay=60)
+    made["running"] = await put(store)
+    await take(store)
+    made["ready"] = await put(store)
+    made["scheduled"] = await put(store, delay=60)
+    made["blocked"] = await put(store, after=(made["ready"].id,))
+    return {word: spec.id for word, spec in made.items()}
+
+
+async def test_get_answers_per_id_in_order(store: Store, clock: VirtualClock) -> None:
+    first, second = await put(store), await put(store)
+    jobs = await store.get([second.id, "nobody", first.id, second.id])
+
+    assert [job and job.id for job in jobs] == [second.id, None, first.id, second.id]
+    assert await store.get([]) == []
+
+
+async def test_what_reading_hands_out_is_the_callers_own_copy(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    job = await show(store, spec)
+    job.state, job.failures = State.DEAD, 99
+    page = await store.find(Query())
+    page.jobs[0].state = State.DEAD
+
+    assert ((await show(store, spec)).state, (await show(store, spec)).failures) == (State.WAITING, 0)
+
+
+async def test_jobs_are_found_by_the_word_people_see(store: Store, clock: VirtualClock) -> None:
+    """Part 1: stored states and derived words."""
+    ids = await one_of_each(store)
+
+    for word, job_id in ids.items():
+        assert await found(store, state=word) == [job_id], word
+    waiting = {ids[word] for word in ("ready", "scheduled", "retrying", "blocked")}
+    assert set(await found(store, state="waiting")) == waiting
+
+
+@pytest.mark.parametrize(
+    ("alias", "word"),
+    [
+        ("pending", "waiting"),
+        ("queued", "ready"),
+        ("active", "running"),
+        ("processing", "running"),
+        ("delayed", "scheduled"),
+        ("failing", "retrying"),
+        ("failed", "dead"),
+        ("dlq", "dead"),
+    ],
+)
+async def test_the_words_of_the_designs_are_understood(
+    store: Store, clock: VirtualClock, alias: str, word: str
+) -> None:
+    """Part 1, aliases."""
+    await one_of_each(store)
+
+    assert await found(store, state=alias) == await found(store, state=word) != []
+
+
+async def test_jobs_are_found_by_what_they_are(store: Store, clock: VirtualClock) -> None:
+    a = await put(store, queue="a", task="x", group="g")
+    b = await put(store, queue="b", task="x", key="k")
+    clock.advance(10)
+    c = await put(store, queue="a", task="y")
+
+    assert await found(store) == [a.id, b.id, c.id]
+    assert await found(store, queue="a") == [a.id, c.id]
+    assert await found(store, task="x") == [a.id, b.id]
+    assert await found(store, group="g") == [a.id]
+    assert await found(store, key="k") == [b.id]
+    assert await found(store, queue="a", task="y") == [c.id]
+    assert await found(store, queue="nowhere") == []
+    assert await found(store, enqueued_from=clock()) == [c.id]
+    assert await found(store, enqueued_to=clock()) == [a.id, b.id]
+    assert await found(store, newest_first=True) == [c.id, b.id, a.id]
+
+
+async def test_pages_go_on_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
+    asked = specs(7)
+    await store.enqueue(asked)
+    ids = [spec.id for spec in asked]
+
+    assert await found(store, limit=3) == ids
+    assert await found(store, limit=3, newest_first=True) == ids[::-1]
+    assert await found(store, limit=3, queue="default", state="ready") == ids
+    first = await store.find(Query(limit=3))
+    assert (len(first.jobs), first.cursor is not None) == (3, True)
+
+
+async def test_paging_is_not_upset_by_jobs_that_come_and_go(store: Store, clock: VirtualClock) -> None:
+    asked = specs(6)
+    await store.enqueue(asked)
+    page = await store.find(Query(limit=3))
+    await store.obliterate("default", 2)
+    later = await put(store)
+    rest = await store.find(Query(cursor=page.cursor))
+
+    assert [job.id for job in rest.jobs] == [*(spec.id for spec in asked[3:]), later.id]
+
+
+async def test_find_refuses_a_cursor_that_is_none(store: Store, clock: VirtualClock) -> None:
+    await put(store)
+    for text in ("abc", "-1", "1.5"):
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.find(Query(cursor=text))
+
+
+async def test_counts_equal_a_recount(store: Store, clock: VirtualClock) -> None:
+    """E-09, I13."""
+    await one_of_each(store)
+    clock.advance(5)
+
+    assert await count(store) == QueueCounts(
+        "default",
+        waiting=4,
+        running=1,
+        completed=1,
+        dead=1,
+        cancelled=1,
+        blocked=1,
+        scheduled=1,
+        retrying=1,
+        ready=1,
+        oldest_ready=seconds(5),
+        processed=1,
+        died=1,
+    )
+
+
+async def test_counts_follow_the_clock(store: Store, clock: VirtualClock) -> None:
+    await put(store, delay=10)
+    before = await count(store)
+    clock.advance(10)
+    after = await count(store)
+
+    assert (before.scheduled, before.ready, before.oldest_ready) == (1, 0, None)
+    assert (after.scheduled, after.ready, after.oldest_ready) == (0, 1, 0)
+
+
+async def test_counts_are_per_queue(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue([a_spec(queue="b"), a_spec(queue="a"), a_spec(queue="b")])
+
+    assert [(c.queue, c.waiting) for c in await store.count() if c.waiting] == [("a", 1), ("b", 2)]
+
+
+async def test_position_is_how_many_run_before_it(store: Store, clock: VirtualClock) -> None:
+    """W-20; part 1, position."""
+    asked = [await put(store, priority=p) for p in (0, 5, 0, 5)]
+    await put(store, queue="other", priority=15)
+
+    assert [await store.position(spec.id) for spec in asked] == [2, 0, 3, 1]
+
+
+async def test_position_in_a_group_is_the_place_in_its_line(store: Store, clock: VirtualClock) -> None:
+    asked = [await put(store, group="g") for _ in range(3)]
+    await put(store, group="other")
+    assert [await store.position(spec.id) for spec in asked] == [0, 1, 2]
+
+    await take(store)
+    assert [await store.position(spec.id) for spec in asked[1:]] == [1, 2]
+
+
+async def test_what_does_not_wait_has_no_position(store: Store, clock: VirtualClock) -> None:
+    done = await put_completed(store)
+    running = await put(store)
+    await take(store)
+
+    assert [await store.position(job) for job in (done.id, running.id, "nobody")] == [None, None, None]
+
+
+async def test_jobs_that_are_not_due_are_not_ahead_of_one_that_is(store: Store, clock: VirtualClock) -> None:
+    await put(store, delay=60, priority=15)
+    ready = await put(store)
+
+    assert await store.position(ready.id) == 0
+
+
+async def test_partitions_together_hold_every_job_once(store: Store, clock: VirtualClock) -> None:
+    """What Spark reads."""
+    asked = [a_spec(queue=f"q-{n % 3}") for n in range(101)]
+    await store.enqueue(asked)
+    await complete(store, await take(store, queue="q-0"))
+
+    for n in (1, 4, 7, 1_000):
+        parts = await store.partitions(n)
+        assert 1 <= len(parts) <= n
+        seen = [job.id for part in parts async for batch in store.scan(part, batch=10) for job in batch]
+        assert sorted(seen) == sorted(spec.id for spec in asked)
+
+
+async def test_a_scan_comes_in_batches_no_larger_than_asked(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(25))
+    [part] = await store.partitions(1)
+
+    assert [len(batch) async for batch in store.scan(part, batch=10)] == [10, 10, 5]
+
+
+async def test_an_empty_store_has_nothing_to_scan(store: Store, clock: VirtualClock) -> None:
+    assert [job for part in await store.partitions(4) async for batch in store.scan(part) for job in batch] == []
+    assert (await store.find(Query())).jobs == ()
+
+
+async def test_a_scan_skips_what_was_removed_meanwhile(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(10))
+    [part] = await store.partitions(1)
+    seen = []
+    async for batch in store.scan(part, batch=4):
+        seen += [job.id for job in batch]
+        if len(seen) == 4:
+            await store.obliterate("default", 6)
+
+    assert len(seen) == 8
+
+
+async def test_a_partition_that_is_none_is_refused(store: Store, clock: VirtualClock) -> None:
+    for token in ("", "abc", "1", "1-x", "x-1"):
+        with pytest.raises(InvalidInput, match="partition"):
+            _ = [batch async for batch in store.scan(Partition(token))]
+
+
+async def test_archived_jobs_are_left_out_unless_asked_for(store: Store, clock: VirtualClock) -> None:
+    """O-10: excluded from normal lists."""
+    shown, hidden = await put_completed(store), await put_completed(store)
+    await store.archive([hidden.id])
+
+    assert await found(store) == [shown.id]
+    assert await found(store, archived=True) == [hidden.id]
+    assert await found(store, archived=None) == [shown.id, hidden.id]
+
+
+async def test_a_paused_queue_is_shown_as_such(store: Store, clock: VirtualClock) -> None:
+    await put(store)
+    await control(store, paused=True)
+
+    assert ((await count(store)).paused, (await count(store)).ready) == (True, 1)

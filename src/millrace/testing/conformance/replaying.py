@@ -1,0 +1,162 @@
+"""Replay and archive: bringing finished jobs back, hiding them (part 1: the rows from `finished`; O-25, O-26)."""
+
+from __future__ import annotations
+
+from millrace.domain.job import State
+from millrace.domain.request import Archived, Replayed
+from millrace.store.protocol import Store
+from millrace.testing.builders import a_spec, seconds
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import (
+    bury,
+    complete,
+    control,
+    count,
+    found,
+    kinds,
+    put,
+    put_cancelled,
+    put_completed,
+    put_dead,
+    retry,
+    show,
+    take,
+    take_ids,
+)
+
+
+async def test_a_replayed_job_has_a_fresh_budget_and_its_old_history(store: Store, clock: VirtualClock) -> None:
+    """BO-12, O-26: failures 0, replays+1."""
+    spec = await put(store)
+    await retry(store, await take(store))
+    await bury(store, await take(store))
+    clock.advance(10)
+    assert await store.replay([spec.id]) == [Replayed.REPLAYED]
+
+    job = await show(store, spec)
+    assert (job.state, job.failures, job.stalls, job.replays, job.attempt) == (State.WAITING, 0, 0, 1, 2)
+    assert (job.available_at, job.finished_at, job.error, job.reason) == (clock(), None, None, None)
+    assert len(job.attempts) == 2
+    assert await kinds(store, spec) == ["enqueued", "claimed", "retried", "claimed", "buried", "replayed"]
+    assert (await take(store)).attempt == 3
+
+
+async def test_every_finished_job_can_be_replayed(store: Store, clock: VirtualClock) -> None:
+    """Part 1: completed, dead, cancelled → waiting."""
+    asked = [await put_completed(store, result=b"1"), await put_dead(store), await put_cancelled(store)]
+
+    assert await store.replay([spec.id for spec in asked]) == [Replayed.REPLAYED] * 3
+    assert sorted(await take_ids(store)) == sorted(spec.id for spec in asked)
+    counts = await count(store)
+    assert (counts.completed, counts.dead, counts.cancelled, counts.running) == (0, 0, 0, 3)
+    assert (await show(store, asked[0])).result is None
+
+
+async def test_live_and_unknown_jobs_are_not_replayed(store: Store, clock: VirtualClock) -> None:
+    running = await put(store)
+    await take(store)
+    waiting = await put(store)
+
+    assert await store.replay([running.id, waiting.id, "nobody"]) == [
+        Replayed.RUNNING,
+        Replayed.WAITING,
+        Replayed.NOT_FOUND,
+    ]
+
+
+async def test_replaying_twice_runs_once(store: Store, clock: VirtualClock) -> None:
+    spec = await put_dead(store)
+
+    assert await store.replay([spec.id, spec.id]) == [Replayed.REPLAYED, Replayed.WAITING]
+    assert await take_ids(store) == [spec.id]
+
+
+async def test_a_replayed_job_gets_its_time_to_live_anew(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store, expires=60)
+    clock.advance(60)
+    await store.maintain()
+    await store.replay([spec.id])
+
+    assert (await show(store, spec)).expires_at == clock() + seconds(60)
+    assert await take_ids(store) == [spec.id]
+
+
+async def test_a_replayed_job_is_not_pruned_by_the_end_of_its_earlier_life(store: Store, clock: VirtualClock) -> None:
+    spec = await put_completed(store)
+    clock.advance(23 * 3600)
+    await store.replay([spec.id])
+    clock.advance(2 * 3600)
+    await store.maintain()
+    await complete(store, await take(store))
+    clock.advance(23 * 3600)
+    await store.maintain()
+
+    assert (await show(store, spec)).state is State.COMPLETED
+
+
+async def test_archiving_hides_and_unarchiving_shows(store: Store, clock: VirtualClock) -> None:
+    """O-10, O-25; part 1: flag set / cleared, state unchanged."""
+    spec = await put_completed(store)
+    assert await store.archive([spec.id]) == [Archived.DONE]
+    assert (await found(store), await found(store, archived=True)) == ([], [spec.id])
+    assert (await count(store)).archived == 1
+
+    assert await store.archive([spec.id], archived=False) == [Archived.DONE]
+    assert (await found(store), await found(store, archived=True)) == ([spec.id], [])
+    assert await kinds(store, spec) == ["enqueued", "claimed", "completed", "archived", "unarchived"]
+
+
+async def test_unarchiving_gives_back_the_state_it_had(store: Store, clock: VirtualClock) -> None:
+    """BO-11: a flag, not a status."""
+    asked = [await put_completed(store), await put_dead(store), await put_cancelled(store)]
+    ids = [spec.id for spec in asked]
+    await store.archive(ids)
+    await store.archive(ids, archived=False)
+
+    assert [(await show(store, spec)).state.value for spec in asked] == ["completed", "dead", "cancelled"]
+    counts = await count(store)
+    assert (counts.completed, counts.dead, counts.cancelled, counts.archived) == (1, 1, 1, 0)
+
+
+async def test_archiving_answers_what_it_found(store: Store, clock: VirtualClock) -> None:
+    done = await put_completed(store)
+    live = await put(store)
+
+    assert await store.archive([done.id, done.id, live.id, "nobody"]) == [
+        Archived.DONE,
+        Archived.UNCHANGED,
+        Archived.NOT_FINISHED,
+        Archived.NOT_FOUND,
+    ]
+    assert await store.archive([done.id, done.id], archived=False) == [Archived.DONE, Archived.UNCHANGED]
+
+
+async def test_an_archived_job_that_is_replayed_is_shown_again(store: Store, clock: VirtualClock) -> None:
+    spec = await put_dead(store)
+    await store.archive([spec.id])
+    await store.replay([spec.id])
+
+    assert await found(store) == [spec.id]
+    assert (await count(store)).archived == 0
+
+
+async def test_an_archived_id_enqueued_again_is_a_new_job(store: Store, clock: VirtualClock) -> None:
+    spec = await put_dead(store)
+    await store.archive([spec.id])
+    await store.enqueue([a_spec(id=spec.id)])
+
+    assert not (await show(store, spec)).archived
+    counts = await count(store)
+    assert (counts.archived, counts.dead, counts.waiting) == (0, 0, 1)
+
+
+async def test_an_archived_job_is_pruned_in_its_time(store: Store, clock: VirtualClock) -> None:
+    """O-25: lifecycle rules may delete."""
+    await control(store, keep_completed=60)
+    spec = await put_completed(store)
+    await store.archive([spec.id])
+    clock.advance(60)
+
+    assert (await store.maintain()).pruned == 1
+    assert await store.get([spec.id]) == [None]
+    assert (await count(store)).archived == 0

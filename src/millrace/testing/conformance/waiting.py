@@ -1,0 +1,229 @@
+"""Wake-ups: register before checking; wake as many as there are jobs (part 2: poll and notify; BE-14, BR-16).
+
+These sentences run in real time. `PATIENCE` is how long a wake-up may take; a call that must not be woken is
+given `SHORT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millrace.store.protocol import Store
+from millrace.testing.builders import a_claim, a_spec, specs
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import bury, complete, control, put, put_completed, retry, take
+
+PATIENCE = 5.0
+SHORT = 0.05
+
+
+async def woken(waiting: Awaitable[None], action: Callable[[], Awaitable[object]]) -> bool:
+    """Does a sleeper wake up because of what happens while it sleeps?"""
+    sleeper = asyncio.ensure_future(waiting)
+    await asyncio.sleep(SHORT)
+    assert not sleeper.done(), "it did not sleep at all"
+    await action()
+    begun = time.monotonic()
+    await sleeper
+    return time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_a_worker_sleeps_while_there_is_nothing(store: Store, clock: VirtualClock) -> None:
+    begun = time.monotonic()
+    await store.wait(["default"], None, SHORT)
+
+    assert time.monotonic() - begun >= SHORT * 0.8
+
+
+async def test_a_worker_does_not_sleep_over_a_job_that_is_there(store: Store, clock: VirtualClock) -> None:
+    """Part 2: register before checking; a job enqueued between a claim and the wait."""
+    await put(store)
+    begun = time.monotonic()
+    await store.wait(["other", "default"], None, PATIENCE)
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_an_enqueue_wakes_a_worker(store: Store, clock: VirtualClock) -> None:
+    """R-32, W-08, BW-01: arming is part of the enqueue."""
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: put(store))
+
+
+async def test_a_batch_wakes_as_many_workers_as_it_has_jobs(store: Store, clock: VirtualClock) -> None:
+    """BE-14."""
+    sleepers = [asyncio.ensure_future(store.wait(["default"], None, PATIENCE)) for _ in range(4)]
+    await asyncio.sleep(SHORT)
+    begun = time.monotonic()
+    await store.enqueue(specs(4))
+    await asyncio.gather(*sleepers)
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_two_jobs_one_after_the_other_wake_two_workers(store: Store, clock: VirtualClock) -> None:
+    """BE-14: no notification is lost."""
+    sleepers = [asyncio.ensure_future(store.wait(["default"], None, PATIENCE)) for _ in range(2)]
+    await asyncio.sleep(SHORT)
+    begun = time.monotonic()
+    await put(store)
+    await put(store)
+    await asyncio.gather(*sleepers)
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_the_next_due_job_ends_the_sleep(store: Store, clock: VirtualClock) -> None:
+    """Part 2: a wait lasts until … the next due job."""
+    await put(store, delay=0.1)
+    begun = time.monotonic()
+    await store.wait(["default"], None, PATIENCE)
+
+    assert 0.05 <= time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_a_resume_wakes_a_worker(store: Store, clock: VirtualClock) -> None:
+    await control(store, paused=True)
+    await put(store)
+
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: control(store, paused=False))
+
+
+async def test_the_end_of_a_run_wakes_who_waits_for_room(store: Store, clock: VirtualClock) -> None:
+    await control(store, max_running=1)
+    await store.enqueue(specs(2))
+    job = await take(store)
+
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: complete(store, job))
+
+
+async def test_the_end_of_a_run_wakes_who_waits_for_its_group(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(2, group="g"))
+    job = await take(store)
+
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: complete(store, job))
+
+
+async def test_a_completion_wakes_who_waits_for_the_child(store: Store, clock: VirtualClock) -> None:
+    """BE-07."""
+    parent = await put(store, queue="a")
+    await put(store, queue="b", after=(parent.id,))
+    job = await take(store, queue="a")
+
+    assert await woken(store.wait(["b"], None, PATIENCE), lambda: complete(store, job))
+
+
+async def test_a_released_or_replayed_job_wakes_a_worker(store: Store, clock: VirtualClock) -> None:
+    spec = await put_completed(store)
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: store.replay([spec.id]))
+    job = await take(store)
+
+    assert await woken(store.wait(["default"], None, PATIENCE), lambda: retry(store, job))
+
+
+async def test_a_worker_sleeps_while_only_other_tasks_are_there(store: Store, clock: VirtualClock) -> None:
+    await put(store, task="strange")
+    begun = time.monotonic()
+    await store.wait(["default"], frozenset({"known"}), SHORT)
+
+    assert time.monotonic() - begun >= SHORT * 0.8
+
+
+async def test_a_worker_sleeps_while_the_queue_is_full_up(store: Store, clock: VirtualClock) -> None:
+    await control(store, max_running=1)
+    await store.enqueue(specs(2))
+    await take(store)
+    begun = time.monotonic()
+    await store.wait(["default"], None, SHORT)
+
+    assert time.monotonic() - begun >= SHORT * 0.8
+
+
+async def test_a_sleeper_that_gives_up_takes_nobodys_wake_up(store: Store, clock: VirtualClock) -> None:
+    """BR-03: a cancelled waiter is forgotten."""
+    given_up = asyncio.ensure_future(store.wait(["default"], None, PATIENCE))
+    staying = asyncio.ensure_future(store.wait(["default"], None, PATIENCE))
+    await asyncio.sleep(SHORT)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    begun = time.monotonic()
+    await put(store)
+    await staying
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+@pytest.mark.parametrize("end", ["completed", "dead", "cancelled", "expired"])
+async def test_a_watcher_is_woken_when_the_job_ends(store: Store, clock: VirtualClock, end: str) -> None:
+    """R-04, R-05, BR-16: completed, failed and cancelled alike."""
+    spec = await put(store, expires=60)
+
+    async def act() -> None:
+        if end == "completed":
+            await complete(store, await take(store))
+        elif end == "dead":
+            await bury(store, await take(store))
+        elif end == "cancelled":
+            await store.cancel([spec.id])
+        else:
+            clock.advance(61)
+            await store.claim(a_claim())
+
+    async with store.watch(spec.id) as watch:
+        assert await woken(watch.wait(PATIENCE), act)
+
+
+async def test_a_watcher_set_up_before_misses_nothing(store: Store, clock: VirtualClock) -> None:
+    """BR-16: subscribe, then enqueue, then wait; the end came in between."""
+    spec = a_spec()
+    async with store.watch(spec.id) as watch:
+        await store.enqueue([spec])
+        await complete(store, await take(store))
+        begun = time.monotonic()
+        await watch.wait(PATIENCE)
+
+        assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_a_watcher_sleeps_no_longer_than_asked(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    async with store.watch(spec.id) as watch:
+        begun = time.monotonic()
+        await watch.wait(SHORT)
+        await watch.wait(SHORT)
+
+    assert SHORT <= time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_many_watchers_of_one_job_are_all_woken(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    async with store.watch(spec.id) as one, store.watch(spec.id) as two:
+        sleepers = [asyncio.ensure_future(watch.wait(PATIENCE)) for watch in (one, two)]
+        await asyncio.sleep(SHORT)
+        begun = time.monotonic()
+        await complete(store, await take(store))
+        await asyncio.gather(*sleepers)
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def test_a_watcher_is_not_woken_by_other_jobs(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store, delay=60)
+    async with store.watch(spec.id) as watch:
+        await put_completed(store)
+        begun = time.monotonic()
+        await watch.wait(SHORT)
+
+    assert time.monotonic() - begun >= SHORT * 0.8
+
+
+async def test_polling_alone_is_correct(store: Store, clock: VirtualClock) -> None:
+    """Part 2: notifications only make it fast; BW-16: an alarm is only a hint."""
+    asked = specs(3)
+    await store.enqueue(asked)
+
+    assert [job.id for _ in asked for job in await store.claim(a_claim())] == [spec.id for spec in asked]

@@ -1,0 +1,74 @@
+"""Moves and moods: what the model may do, and how often. An example about lines should not spend its steps reading.
+
+A move is no rule of Hypothesis: that would choose evenly and leave half of the rules out of each example, and an
+example without an enqueue shows nothing. The machine's one rule chooses a move by the weights of a mood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from hypothesis import strategies as st
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+class Move(NamedTuple):
+    """`needs` names what must not be empty for the move to make sense."""
+
+    needs: str | None
+    arguments: dict[str, st.SearchStrategy[Any]]
+
+
+MOVES: dict[str, Move] = {}
+
+
+def move(*, needs: str | None = None, **arguments: st.SearchStrategy[Any]) -> Callable[[F], F]:
+    """Mark a method as something the model may do, with what its arguments are drawn from."""
+
+    def mark(method: F) -> F:
+        MOVES[method.__name__] = Move(needs, arguments)
+        return method
+
+    return mark
+
+
+_ALWAYS = {
+    "work": 6,
+    "claim_anything": 3,
+    "claim": 2,
+    "enqueue": 2,
+    "enqueue_many": 3,
+    "complete": 2,
+    "fail": 2,
+    "settle": 2,
+    "move_the_clock": 4,
+    "maintain": 2,
+    "reclaim": 2,
+    "operate": 2,
+    "operate_on_finished": 1,
+    "configure": 2,
+    "now_and_then": 1,
+    "settle_stale": 1,
+    "extend": 1,
+    "find": 1,
+    "restart": 1,
+}
+_MORE: dict[str, dict[str, int]] = {
+    "everything": {"enqueue_in_line": 2, "enqueue_with_key": 2, "enqueue_after": 2, "enqueue_again": 2},
+    "lines": {"enqueue_in_line": 10, "claim_anything": 4, "settle": 4, "fail": 3},
+    "keys": {"enqueue_with_key": 10, "enqueue_again": 4, "operate_on_finished": 4},
+    "dependencies": {"enqueue_after": 12, "complete": 4, "operate": 4},
+    "leases": {"claim": 6, "reclaim": 8, "extend": 6, "settle_stale": 4, "operate": 3, "now_and_then": 3},
+    "dead letters": {"fail": 8, "configure": 4, "maintain": 6, "move_the_clock": 4, "operate_on_finished": 4},
+    "operators": {"operate": 8, "operate_on_finished": 6, "configure": 6, "now_and_then": 8, "find": 3},
+}
+
+
+def _weighted(more: dict[str, int]) -> st.SearchStrategy[str]:
+    weights = {name: _ALWAYS.get(name, 0) + more.get(name, 0) for name in {**_ALWAYS, **more}}
+    return st.sampled_from([name for name, weight in weights.items() for _ in range(weight)])
+
+
+MOODS: dict[str, st.SearchStrategy[str]] = {mood: _weighted(more) for mood, more in _MORE.items()}

@@ -1,0 +1,48 @@
+"""The benchmarks still run. How fast anything is, is not a test's business."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = {"enqueue", "bulk", "process", "p50", "p99", "idle_cpu", "rss", "durability"}
+
+
+def printed(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_compare_prints_figures_of_millrace_and_the_floor():
+    found = json.loads(
+        printed("benchmarks.compare", "--store", "memory", "--jobs", "200", "--repeat", "1", "--json", "--no-peers")
+    )
+
+    assert set(found) == {
+        "millrace",
+        "peers",
+        "floor",
+        "ratio",
+        "ratio_same_durability",
+        "floor_share",
+    }
+    assert set(found["millrace"]) >= FIGURES
+    assert set(found["floor"]) >= {"bulk", "process"}
+    assert set(found["ratio"]) == {"enqueue", "bulk", "process", "p50"}
+    assert set(found["floor_share"]) == {"bulk", "process"}
+    assert found["peers"] == {}
+
+
+def test_growth_prints_the_cost_at_each_size():
+    found = json.loads(printed("benchmarks.growth", "--store", "memory", "--sizes", "400,800", "--json"))
+
+    assert [size["jobs"] for size in found["sizes"]] == [400, 800]
+    assert found["sizes"][0]["factor"] == 1.0
+    assert all(size["ms"] > 0 for size in found["sizes"])

@@ -1,0 +1,164 @@
+"""app.jobs: look at jobs and act on them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from millrace import App, InvalidInput
+from millrace.domain.change import Change
+from millrace.domain.event import Kind
+from millrace.domain.outcome import Failure
+from millrace.domain.request import Archived, Cancelled, Replayed
+from millrace.store.memory.store import MemoryStore
+from tests.runtime.by_hand import HandClock, settle, take
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryStore(clock=clock)
+
+
+@pytest.fixture
+def app(store):
+    return App(store)
+
+
+@pytest.fixture
+def send(app):
+    @app.task(queue="mail")
+    async def send(to: str): ...
+
+    return send
+
+
+async def ids(found):
+    return [job.id async for job in found]
+
+
+async def test_one_is_asked_for_by_id_by_answer_or_by_record(app, send):
+    answer = await send.options(id="a").enqueue("ada")
+    job = await app.jobs.get("a")
+
+    assert job == await app.jobs.get(answer) == await app.jobs.get(job)
+    assert await app.jobs.get("nobody") is None
+    assert await app.jobs.get(["nobody", answer]) == [None, job]
+    assert await app.jobs.get([]) == []
+
+
+async def test_cancel_says_what_it_found(app, store, send):
+    """R-06, R-34: one answer for each case."""
+    waiting, running = await send.enqueue("a"), await send.options(priority=1).enqueue("b")
+    await take(store)
+
+    assert await app.jobs.cancel([waiting, running, "nobody"]) == [
+        Cancelled.CANCELLED,
+        Cancelled.RUNNING,
+        Cancelled.NOT_FOUND,
+    ]
+    assert await app.jobs.cancel(running, running="request") is Cancelled.REQUESTED
+    assert await app.jobs.cancel(waiting) is Cancelled.CANCELLED
+    with pytest.raises(InvalidInput, match='running is "refuse" or "request"'):
+        await app.jobs.cancel(running, running="kill")
+
+
+async def test_a_dead_job_can_be_replayed_and_a_finished_one_archived(app, store, send):
+    job = await send.enqueue("ada")
+    assert await app.jobs.archive(job) is Archived.NOT_FINISHED
+    await settle(store, Change.bury(Failure("ValueError"), "explicit_fail"))
+
+    assert await app.jobs.archive([job]) == [Archived.DONE]
+    assert await ids(app.jobs.find()) == []
+    assert await ids(app.jobs.find(state="archived")) == [job.id]
+    assert await app.jobs.unarchive(job) is Archived.DONE
+    assert await app.jobs.replay(job) is Replayed.REPLAYED
+    assert await app.jobs.replay(job) is Replayed.WAITING
+    assert [event.kind for event in await app.jobs.history(job)] == [
+        Kind.ENQUEUED,
+        Kind.CLAIMED,
+        Kind.BURIED,
+        Kind.ARCHIVED,
+        Kind.UNARCHIVED,
+        Kind.REPLAYED,
+    ]
+
+
+async def test_position_says_how_many_run_before(app, send):
+    first, second = await send.enqueue("a"), await send.enqueue("b")
+
+    assert await app.jobs.position(first) == 0
+    assert await app.jobs.position(second) == 1
+    assert await app.jobs.position("nobody") is None
+
+
+async def test_find_goes_on_from_page_to_page(app, send):
+    answers = await send.enqueue_many([(str(n),) for n in range(25)])
+    expected = [answer.id for answer in answers]
+
+    assert await ids(app.jobs.find(page=10)) == expected
+    assert await ids(app.jobs.find(page=10, newest_first=True)) == expected[::-1]
+    assert await ids(app.jobs.find(page=10, limit=12)) == expected[:12]
+    assert await ids(app.jobs.find(limit=0)) == []
+
+
+async def test_find_by_everything(app, clock, send):
+    @app.task
+    async def other(): ...
+
+    start = datetime.fromtimestamp(clock.now / 1000, UTC)
+    first = await send.options(group="g", key="k").enqueue("a")
+    clock.advance(10)
+    await other.enqueue()
+
+    for filters in (
+        {"queue": "mail"},
+        {"task": "send"},
+        {"group": "g"},
+        {"queue": "mail", "key": "k"},
+        {"enqueued_to": start + timedelta(seconds=5)},
+    ):
+        assert await ids(app.jobs.find(**filters)) == [first.id], filters
+    assert await ids(app.jobs.find(enqueued_from=start + timedelta(seconds=5), task="send")) == []
+    with pytest.raises(InvalidInput, match="has no time zone"):
+        await ids(app.jobs.find(enqueued_from=datetime(2024, 1, 1)))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("waiting", ["later", "now"]),
+        ("pending", ["later", "now"]),
+        ("queued", ["now"]),
+        ("delayed", ["later"]),
+        ("Scheduled", ["later"]),
+        ("active", ["busy"]),
+        ("processing", ["busy"]),
+        ("failed", ["dead"]),
+        ("dlq", ["dead"]),
+    ],
+)
+async def test_find_knows_the_words_of_other_queues(app, store, send, word, found):
+    await send.options(id="dead", priority=9).enqueue("a")
+    await settle(store, Change.bury(Failure("ValueError"), "explicit_fail"))
+    await send.options(id="busy", priority=9).enqueue("a")
+    await take(store)
+    await send.options(id="now").enqueue("a")
+    await send.options(id="later", delay="1h").enqueue("a")
+
+    assert sorted(await ids(app.jobs.find(state=word))) == found
+
+
+async def test_a_state_that_does_not_exist_is_refused(app):
+    with pytest.raises(InvalidInput, match="there is no state 'lost'; known are: active, archived, blocked"):
+        await ids(app.jobs.find(state="lost"))
+
+
+async def test_count_gives_every_queue(app, send):
+    await send.enqueue("ada")
+
+    [counts] = await app.jobs.count()
+    assert (counts.queue, counts.waiting, counts.ready) == ("mail", 1, 1)

@@ -1,0 +1,50 @@
+"""The stores under test. A backend is held to every sentence by standing in this list, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("millrace.testing.conformance")
+
+from millrace.store.protocol import Store  # noqa: E402 (assertions are rewritten only before the first import)
+from millrace.testing.clock import START, VirtualClock  # noqa: E402
+from millrace.testing.invariants import assert_holds, gather  # noqa: E402
+
+Make = Callable[[VirtualClock, Path], Store]
+
+
+def make_memory(clock: VirtualClock, folder: Path) -> Store:
+    store: Store = import_module("millrace.store.memory").MemoryStore(clock=clock)
+    return store
+
+
+def make_sqlite(clock: VirtualClock, folder: Path) -> Store:
+    store: Store = import_module("millrace.store.sqlite").SqliteStore(folder / "jobs.db", clock=clock)
+    return store
+
+
+STORES: dict[str, Make] = {"memory": make_memory}
+if find_spec("millrace.store.sqlite") is not None:
+    STORES["sqlite"] = make_sqlite
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture(params=sorted(STORES))
+async def store(request: pytest.FixtureRequest, clock: VirtualClock, tmp_path: Path) -> AsyncIterator[Store]:
+    """A connected, empty store; whatever a test does to it, the invariants hold in the end."""
+    made = STORES[request.param](clock, tmp_path)
+    await made.connect()
+    try:
+        yield made
+        assert_holds(await gather(made, since=START))
+    finally:
+        await made.close()

@@ -1,0 +1,26 @@
+"""Every store keeps every promise: the sentences of `millrace.testing.conformance`, on all stores of `conftest`."""
+
+from millrace.testing.conformance.bad_input import *  # noqa: F403
+from millrace.testing.conformance.cancelling import *  # noqa: F403
+from millrace.testing.conformance.claims import *  # noqa: F403
+from millrace.testing.conformance.control import *  # noqa: F403
+from millrace.testing.conformance.dead_letters import *  # noqa: F403
+from millrace.testing.conformance.deduplication import *  # noqa: F403
+from millrace.testing.conformance.delays import *  # noqa: F403
+from millrace.testing.conformance.dependencies import *  # noqa: F403
+from millrace.testing.conformance.enqueueing import *  # noqa: F403
+from millrace.testing.conformance.events import *  # noqa: F403
+from millrace.testing.conformance.failures import *  # noqa: F403
+from millrace.testing.conformance.groups import *  # noqa: F403
+from millrace.testing.conformance.hooks import *  # noqa: F403
+from millrace.testing.conformance.keys import *  # noqa: F403
+from millrace.testing.conformance.lanes import *  # noqa: F403
+from millrace.testing.conformance.leases import *  # noqa: F403
+from millrace.testing.conformance.limits import *  # noqa: F403
+from millrace.testing.conformance.ordering import *  # noqa: F403
+from millrace.testing.conformance.reading import *  # noqa: F403
+from millrace.testing.conformance.replaying import *  # noqa: F403
+from millrace.testing.conformance.retention import *  # noqa: F403
+from millrace.testing.conformance.settling import *  # noqa: F403
+from millrace.testing.conformance.waiting import *  # noqa: F403
+from millrace.testing.conformance.workers import *  # noqa: F403
