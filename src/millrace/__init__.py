@@ -30,18 +30,20 @@ from millrace.domain.job import Job, Spec, State
 from millrace.domain.request import Archived, Cancelled, Enqueued, Query, Replayed
 from millrace.domain.retry import RetryPolicy
 from millrace.runtime.app import App
+from millrace.runtime.backoff import backoff
 from millrace.runtime.bus import LocalEvent
 from millrace.runtime.serde import Serde
 from millrace.runtime.task import Task
 
 if TYPE_CHECKING:
     from millrace.runtime.context import Context
-    from millrace.runtime.verdict import Bury, Retry, Snooze
+    from millrace.runtime.verdict import Aborted, Bury, Retry, Snooze
     from millrace.runtime.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aborted",
     "App",
     "Archived",
     "Bury",
@@ -80,10 +82,12 @@ __all__ = [
     "WaitTimeout",
     "Worker",
     "__version__",
+    "backoff",
 ]
 
 # What only workers and handlers need is loaded when it is first asked for.
 _LATER = {
+    "Aborted": "millrace.runtime.verdict",
     "Bury": "millrace.runtime.verdict",
     "Context": "millrace.runtime.context",
     "Retry": "millrace.runtime.verdict",

@@ -1,10 +1,16 @@
 """Processes that die without a word, on one SQLite file: nothing is lost, nothing is held twice."""
 
+import asyncio
 import os
+import signal
 
 import pytest
 
-from tests.proof.programs.kill9 import Settings, run
+from millrace.domain.job import Spec
+from millrace.runtime.app import App
+from millrace.store.sqlite import SqliteStore
+from tests.proof.programs.kill9 import Fleet, Settings, run
+from tests.proof.programs.kill9_jobs import QUEUES, read_ledger
 
 
 @pytest.mark.slow
@@ -19,6 +25,7 @@ def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
     assert verdict.facts["kills"] >= 5
     assert verdict.facts["completed"] == 3_000
     assert verdict.facts["takeovers"] > 0
+    assert verdict.facts["stops past the lease"] > 0
 
 
 @pytest.mark.nightly
@@ -30,3 +37,40 @@ def test_fifty_thousand_jobs_outlive_a_minute_of_kills(tmp_path):
     assert verdict.problems == []
     assert verdict.facts["kills"] >= 30
     assert verdict.facts["completed"] == 50_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
+    """SIGSTOP is what a suspended laptop or a frozen container looks like to the others."""
+    fleet = Fleet(Settings(seconds=0, jobs=0, workers=0, producers=0, slots=1), tmp_path)
+    fleet.start()
+    async with App(SqliteStore(fleet.database)) as app:
+        try:
+            sleeper = fleet.add_worker()
+            await app.store.enqueue([Spec("job", "on_loop", QUEUES[0], b'{"takes": 700}', lease=1_000)])
+            await until(lambda: ("began", "job") in facts(fleet, sleeper))
+            sleeper.process.send_signal(signal.SIGSTOP)
+            rescuer = fleet.add_worker()
+            await until(lambda: ("ended", "job") in facts(fleet, rescuer))
+            sleeper.process.send_signal(signal.SIGCONT)
+            await until(lambda: ("lost", "job") in facts(fleet, sleeper))
+            [job] = await app.store.get(["job"])
+            history = await app.store.history("job")
+        finally:
+            fleet.clear()
+
+    assert job.state == "completed"
+    assert [event.kind for event in history] == ["enqueued", "claimed", "reclaimed", "retried", "claimed", "completed"]
+    assert history[-1].worker == rescuer.name
+
+
+def facts(fleet, worker) -> set[tuple[str, str]]:
+    file = fleet.ledgers / f"{worker.name}.log"
+    return {(word, job) for word, job, *_ in read_ledger(file)} if file.exists() else set()
+
+
+async def until(condition, patience: float = 20.0) -> None:
+    async with asyncio.timeout(patience):
+        while not condition():
+            await asyncio.sleep(0.02)

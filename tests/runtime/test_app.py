@@ -139,7 +139,8 @@ def test_every_public_name_can_be_imported():
 
 
 def test_importing_millrace_is_quick():
-    script = "import time; t = time.perf_counter(); import millrace; print(time.perf_counter() - t)"
+    """In processor time, which a busy machine stretches less than time on the wall."""
+    script = "import time; t = time.process_time(); import millrace; print(time.process_time() - t)"
     command = [sys.executable, "-c", script]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(5)]
 

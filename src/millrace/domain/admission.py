@@ -59,6 +59,14 @@ def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list
     return answers
 
 
+def refuse_cycles(step: Step, specs: Sequence[Spec]) -> None:
+    """DependencyCycle when these jobs, carried by a settle, would wait for each other for ever."""
+    if any(spec.after for spec in specs):
+        plan = _Plan(step, specs, carried=True)
+        plan.verdicts()
+        plan.refuse_cycles()
+
+
 class _Plan:
     """Looks at the tables and at the earlier specs of the batch; writes nothing."""
 
@@ -79,7 +87,7 @@ class _Plan:
         verdicts = [self._verdict(spec) for spec in self._specs]
         if parents and not self._carried:
             self._refuse_unknown_parents()
-            self._refuse_cycles()
+            self.refuse_cycles()
         return verdicts
 
     def _verdict(self, spec: Spec) -> Verdict:
@@ -181,7 +189,7 @@ class _Plan:
                 if not known:
                     raise UnknownDependency(spec.id, parent)
 
-    def _refuse_cycles(self) -> None:
+    def refuse_cycles(self) -> None:
         """Depth first over open dependencies. A stored job leads back to a new one only if it already waits for it."""
         awaited = any(self._tables.children(job_id) for job_id, spec in self._new.items() if spec.after)
         done: set[str] = set()

@@ -46,12 +46,16 @@ def check_duration(what: str, value: object, least: int = 0) -> None:
         raise InvalidInput(f"{what} must be between {least} and {MAX_DURATION} milliseconds, not {value!r}")
 
 
+def check_priority(value: object) -> None:
+    if not isinstance(value, int) or not 0 <= value <= 15:
+        raise InvalidInput(f"priority must be a whole number from 0 to 15, not {value!r}; higher runs first")
+
+
 def check_spec(spec: Spec) -> None:
     check_id("job id", spec.id)
     check_name("task", spec.task)
     check_name("queue", spec.queue)
-    if not isinstance(spec.priority, int) or not 0 <= spec.priority <= 15:
-        raise InvalidInput(f"priority must be a whole number from 0 to 15, not {spec.priority!r}; higher runs first")
+    check_priority(spec.priority)
     if spec.token:
         check_id("token", spec.token)
     if len(spec.payload) > MAX_PAYLOAD:

@@ -91,6 +91,9 @@ class Ledger:
 
     def settle(self, items: Sequence[tuple[Lease, Change]], now: int) -> list[Receipt]:
         step = self.step(now)
+        for _, change in items:
+            if change.jobs:
+                admission.refuse_cycles(step, change.jobs)
         self.tables.prefetch_seqs([lease.seq for lease, _ in items])
         return [self._settle_one(step, lease, change) for lease, change in items]
 

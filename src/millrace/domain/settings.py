@@ -64,7 +64,11 @@ _AT_LEAST: dict[str, int] = {
 
 
 def updated(current: S, changes: Mapping[str, Any]) -> S:
-    """`current` with `changes` applied, or InvalidInput with the name of the bad one."""
+    """`current` with `changes` applied, or InvalidInput with the name of the bad one.
+
+    `pause_lane` and `resume_lane` name one lane, so that two operators at once do not undo each other.
+    """
+    changes = _with_lane(current, changes)
     unknown = set(changes) - set(current.__struct_fields__)
     if unknown:
         known = ", ".join(sorted(current.__struct_fields__))
@@ -89,6 +93,18 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
         if new.on_empty is not None:
             check_name("task", new.on_empty)
     return new
+
+
+def _with_lane(current: object, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(current, QueueSettings) or not changes.keys() & {"pause_lane", "resume_lane"}:
+        return changes
+    rest = dict(changes)
+    lanes = set(rest.get("paused_lanes", current.paused_lanes))
+    if "pause_lane" in rest:
+        lanes.add(rest.pop("pause_lane"))
+    if "resume_lane" in rest:
+        lanes.discard(rest.pop("resume_lane"))
+    return {**rest, "paused_lanes": tuple(sorted(lanes))}
 
 
 def _check_lanes(settings: QueueSettings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
@@ -125,6 +124,8 @@ class App:
         """The task of that name, or UnknownTask with what it may have meant."""
         found = self.tasks.get(name)
         if found is None:
+            import difflib
+
             close = difflib.get_close_matches(str(name), self.tasks, n=1)
             known = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(self.tasks)) or 'none'}."
             raise UnknownTask(f"no task {name!r} is registered on this app. {known}")

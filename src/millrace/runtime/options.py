@@ -183,7 +183,7 @@ def _retry(what: str, value: object) -> object:
     if isinstance(value, RetryPolicy) or callable(value):
         return value
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{what} takes a RetryPolicy, a list of delays or a function; not {value!r}")
+        raise InvalidInput(f"{what} takes backoff(…), a list of delays or a function; not {value!r}")
     return RetryPolicy(delays=tuple(milliseconds("a retry delay", delay) for delay in value))
 
 

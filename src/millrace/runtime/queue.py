@@ -103,9 +103,9 @@ class Queue:
     async def _pause(self, paused: bool, lane: int | None) -> QueueSettings:
         if lane is None:
             return await self.set(paused=paused)
-        lanes = set((await self.settings()).paused_lanes)
-        (lanes.add if paused else lanes.discard)(lane)
-        return await self.set(paused_lanes=tuple(sorted(lanes)))
+        store = await self._connected()
+        change = {"pause_lane" if paused else "resume_lane": lane}
+        return cast("QueueSettings", await store.control("queue", self.name, change))
 
 
 async def _repeat(step: Callable[[str, int], Awaitable[int]], queue: str, progress: Progress | None) -> int:

@@ -85,8 +85,14 @@ class Slots:
         run.signal(why)
         if run.handle is not None:
             run.handle.cancel(why.value)
+            run.handle.add_done_callback(lambda _: self._end_unbegun(run, why))
         if first:
             asyncio.get_running_loop().call_later(self.grace, self.abandon, run)
+
+    def _end_unbegun(self, run: Run, why: Abort) -> None:
+        """A task that is cancelled before its first step never enters its coroutine, which would have told."""
+        if not run.ended:
+            self._leave(run, aborted(run, why))
 
     def abort_all(self, why: Abort) -> None:
         for run in list(self.running.values()):

@@ -160,6 +160,7 @@ class Worker:
                 self._ask_to_stop(0)
                 raise
             finally:
+                self._ask_to_stop(self.shutdown_deadline)  # whatever ended the loop; an earlier stop stands
                 ending = asyncio.create_task(self._shut_down())
                 await asyncio.shield(ending)  # a second cancellation ends the wait, not the clean-up
 

@@ -58,15 +58,23 @@ class Producer(Protocol):
 
 class Consumer(Protocol):
     async def claim(self, request: Claim) -> list[Job]:
-        """Due jobs in order, each under a new lease, within every limit. Costs the same for any queue length."""
+        """Due jobs in order, each under a new lease, within every limit. Costs the same for any queue length.
+
+        It may come back short although more is claimable, because the upkeep it does on the way is bounded; `wait`
+        then returns at once.
+        """
         ...
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
-        """End runs. LOST changes nothing. The jobs a change carries are enqueued in the same step."""
+        """End runs. LOST changes nothing. The jobs a change carries are enqueued in the same step.
+
+        A full queue or a taken key does not stop carried jobs. One that can never be right (a bad name, too large, a
+        cycle) raises its QueueError, and then nothing of the batch was written.
+        """
         ...
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
-        """Lengthen leases, counted from now. LOST and CANCELLING both mean: abort the handler."""
+        """Lengthen leases, counted from now. LOST and CANCELLING both mean: abort the handler, if it still runs."""
         ...
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
@@ -76,7 +84,8 @@ class Consumer(Protocol):
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         """Return when a claim may find something, or after `timeout` seconds. A hint: polling alone is correct.
 
-        It registers before it checks, so a job enqueued between a claim and this call is not slept over.
+        It registers before it checks, so a job enqueued between a claim and this call is not slept over. Cancelling
+        it is safe at any moment and loses no other waiter's hint.
         """
         ...
 

@@ -22,8 +22,15 @@ from millrace.testing.builders import (
     specs,
 )
 from millrace.testing.clock import VirtualClock
+from millrace.testing.faults import Fault, FaultyStore, InjectedFault, scripted, seeded
+from millrace.testing.invariants import Evidence, Violation, assert_holds, check, gather
 
 __all__ = [
+    "Evidence",
+    "Fault",
+    "FaultyStore",
+    "InjectedFault",
+    "Violation",
     "VirtualClock",
     "a_burial",
     "a_claim",
@@ -34,10 +41,15 @@ __all__ = [
     "a_spec",
     "a_worker",
     "an_extension",
+    "assert_holds",
+    "check",
     "days",
+    "gather",
     "hours",
     "minutes",
+    "scripted",
     "seconds",
+    "seeded",
     "settings_in_seconds",
     "specs",
 ]

@@ -39,11 +39,16 @@ class StoreMachine(Operators):
     @initialize(
         mood=st.sampled_from(tuple(MOODS)),
         lanes=st.sampled_from((2, 2, 3, None)),
+        deaths=draw.dead_letter_changes,
         changes=st.lists(st.tuples(st.sampled_from(draw.QUEUES), draw.queue_changes), max_size=4),
     )
-    def begin(self, mood: str, lanes: int | None, changes: list[tuple[str, dict[str, Any]]]) -> None:
+    def begin(
+        self, mood: str, lanes: int | None, deaths: dict[str, Any], changes: list[tuple[str, dict[str, Any]]]
+    ) -> None:
         self.mood = mood
         self.step("begin", lambda store, _: store.control("queue", "pool", {"lanes": lanes}))
+        for queue in draw.QUEUES if mood == "dead letters" else ():
+            self.control_queue(queue, deaths)
         for queue, change in changes:
             self.control_queue(queue, change)
 
@@ -118,11 +123,18 @@ class StoreMachine(Operators):
         self.end("settle_stale", [self.stale[-1 - index % len(self.stale)]], outcome, None)
 
     @move(
-        needs="held", index=draw.indexes, by=draw.leases, progress=st.sampled_from((None, b"50%")), stale=st.booleans()
+        needs="held",
+        index=draw.indexes,
+        by=draw.leases,
+        progress=st.sampled_from((None, b"50%")),
+        first=st.sampled_from(("nothing", "cancel", "settle")),
     )
-    def extend(self, index: int, by: int | None, progress: bytes | None, stale: bool) -> None:
-        runs = self.stale if stale and self.stale else self.held
-        run = runs[-1 - index % len(runs)]
+    def extend(self, index: int, by: int | None, progress: bytes | None, first: str) -> None:
+        run = self.held[-1 - index % len(self.held)]
+        if first == "cancel":
+            self.on_jobs("cancel", [run.job.id], lambda store, mine: store.cancel(mine, "request"))
+        elif self.stale and first == "settle":
+            run = self.stale[-1 - index % len(self.stale)]
         _, [receipt] = self.step(
             "extend", lambda store, side: store.extend([Extension(run.leases[side], by, progress)]), run.job.id
         )

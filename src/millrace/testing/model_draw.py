@@ -128,6 +128,16 @@ any_end = st.one_of(good_ends, bad_ends, other_ends)
 
 moves = _one(0.001, 1.0, 1.0, 5.0, 5.001, 31.0, 31.0, 61.0, 600.0, 3_600.0, 90_000.0, 8 * 86_400.0, -0.5, -2.0)
 
+_DEAD_LETTER_CHANGES: tuple[dict[str, Any], ...] = (
+    {"dead_cap": 1},
+    {"dead_cap": 0, "dead_overflow": "evict"},
+    {"dead_cap": 1, "dead_overflow": "archive"},
+    {"dead_cap": 1, "dead_overflow": "reject"},
+    {"auto_retries": 2, "auto_retry_delay": 5 * SECOND},
+    {"auto_retries": 1, "auto_retry_delay": 0, "dead_cap": 2},
+)
+dead_letter_changes = st.sampled_from(_DEAD_LETTER_CHANGES)
+
 queue_changes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     (
         {"paused": False},
@@ -158,12 +168,8 @@ queue_changes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"keep_dead": 0},
         {"keep_dead": None},
         {"keep_dead": 5 * SECOND},
-        {"dead_cap": 1},
-        {"dead_cap": 0, "dead_overflow": "evict"},
-        {"dead_cap": 1, "dead_overflow": "archive"},
-        {"dead_cap": 1, "dead_overflow": "reject"},
+        *_DEAD_LETTER_CHANGES,
         {"dead_cap": 10_000, "dead_overflow": "evict"},
-        {"auto_retries": 2, "auto_retry_delay": 5 * SECOND},
         {"auto_retries": 0},
         {"on_empty": "bell"},
         {"on_empty": None},

@@ -23,6 +23,7 @@ from millrace.store.clock import Clock
 from millrace.store.protocol import Store, Target
 from millrace.testing import model_draw as draw
 from millrace.testing.clock import VirtualClock
+from millrace.testing.invariants import assert_holds, gather
 from millrace.testing.model_coverage import COVERAGE
 from millrace.testing.model_oracle import Tokens, expected_claim
 from millrace.testing.model_pair import Pair, Refusal
@@ -253,6 +254,7 @@ class Machine(RuleBasedStateMachine):
         """Everything is compared once more; then nothing stands in the way, and what can run must run."""
         pair = self.pair
         await pair.everything(draw.QUEUES)
+        await self._check_invariants()
         for name in draw.QUEUES:
             await self._free("queue", name)
         for name in draw.TASKS:
@@ -264,6 +266,12 @@ class Machine(RuleBasedStateMachine):
         left = [job.id for job in self.records() if job.state is State.RUNNING or _may_run(job)]
         assert left == [], f"nothing stands in their way, and yet these never ran: {left}"
         await pair.everything(draw.QUEUES)
+
+    async def _check_invariants(self) -> None:
+        """The checker that every suite shares; it judges whole histories, under a clock that only went forwards."""
+        trimmed, _ = self.tables.feed_bounds()
+        if not trimmed and not self.time_went_back:
+            assert_holds(await gather(self.pair.stores[0]))
 
     async def _free(self, target: Target, name: str) -> None:
         await self.pair.ask("control", lambda store, _: store.control(target, name, FREE[target]))

@@ -61,6 +61,7 @@ class Fleet:
     stopped: set[str] = field(default_factory=set)
     kills: int = 0
     _lives: int = 0
+    _standing: dict[str, tuple[float, Child]] = field(default_factory=dict)
 
     @property
     def database(self) -> Path:
@@ -74,6 +75,10 @@ class Fleet:
         self.ledgers.mkdir()
         self.producers = [self._producer(f"p{number}") for number in range(self.settings.producers)]
         self.workers = [self._worker() for _ in range(self.settings.workers)]
+
+    def add_worker(self) -> Child:
+        self.workers.append(self._worker())
+        return self.workers[-1]
 
     def _worker(self) -> Child:
         self._lives += 1
@@ -94,6 +99,7 @@ class Fleet:
     def kill_worker(self, index: int) -> None:
         child = self.workers[index]
         self._kill(child)
+        self._standing.pop(child.name, None)
         self.killed.add(child.name)
         self.workers[index] = self._worker()
 
@@ -112,8 +118,16 @@ class Fleet:
         child = self.workers[index]
         child.process.send_signal(signal.SIGSTOP)
         self.stopped.add(child.name)
-        time.sleep(STOPPED)
-        child.process.send_signal(signal.SIGCONT)
+        self._standing[child.name] = (time.monotonic() + STOPPED, child)
+
+    def let_go_on(self, patience: float = 0.0) -> None:
+        """Continue who has stood still long enough; `patience` waits for all of them."""
+        for name, (until, child) in list(self._standing.items()):
+            wait = until - time.monotonic()
+            if wait <= patience:
+                time.sleep(max(0.0, wait))
+                child.process.send_signal(signal.SIGCONT)
+                del self._standing[name]
 
     def producers_done(self) -> bool:
         codes = [child.process.poll() for child in self.producers]
@@ -149,11 +163,16 @@ def run(settings: Settings, folder: Path, tell: Callable[[str], None] = lambda l
     fleet = Fleet(settings, folder)
     try:
         fleet.start()
+        _wait_for_the_first_run(fleet)
         began = time.monotonic()
+        number = 0
         while time.monotonic() - began < settings.seconds:
             time.sleep(chance.uniform(settings.quickest, settings.slowest))
-            _mishap(fleet, chance)
+            fleet.let_go_on()
+            _mishap(fleet, chance, number)
+            number += 1
             tell(_progress(fleet, time.monotonic() - began))
+        fleet.let_go_on(patience=STOPPED)
         _wait_until_all_ended(fleet, tell, began)
         seconds = time.monotonic() - began
         codes = fleet.end()
@@ -175,15 +194,21 @@ def run(settings: Settings, folder: Path, tell: Callable[[str], None] = lambda l
     return verdict
 
 
-def _mishap(fleet: Fleet, chance: random.Random) -> None:
+def _mishap(fleet: Fleet, chance: random.Random, number: int) -> None:
+    """Mostly a worker is killed; every sixth one is only stopped, and every sixth time it is a producer's turn."""
     fleet.replace_the_fallen()
-    which = chance.random()
-    if which < 0.75:
-        fleet.kill_worker(chance.randrange(len(fleet.workers)))
-    elif which < 0.9:
+    if number % 6 == 2:
+        fleet.stop_past_lease(chance.randrange(len(fleet.workers)))
+    elif number % 6 == 5:
         fleet.kill_producer(chance.randrange(len(fleet.producers)))
     else:
-        fleet.stop_past_lease(chance.randrange(len(fleet.workers)))
+        fleet.kill_worker(chance.randrange(len(fleet.workers)))
+
+
+def _wait_for_the_first_run(fleet: Fleet) -> None:
+    deadline = time.monotonic() + fleet.settings.patience
+    while time.monotonic() < deadline and not count_lines(fleet.ledgers)["ended"]:
+        time.sleep(0.05)
 
 
 def _wait_until_all_ended(fleet: Fleet, tell: Callable[[str], None], began: float) -> None:

@@ -12,6 +12,7 @@ from millrace.domain.event import Event, Kind
 from millrace.domain.job import Spec
 from millrace.runtime.app import App
 from millrace.store.protocol import Store
+from millrace.store.sqlite import SqliteStore
 from millrace.testing.simulation_audit import Audit, Run
 from tests.proof.programs.kill9_jobs import parse_id, read_ledger, spec_of
 
@@ -48,7 +49,7 @@ class _Specs(dict[str, Spec]):
 
 
 async def unfinished(database: Path) -> int:
-    async with App(f"sqlite:///{database}") as app:
+    async with App(SqliteStore(database)) as app:
         return sum(queue.waiting + queue.running for queue in await app.store.count())
 
 
@@ -59,7 +60,7 @@ def count_lines(ledgers: Path) -> Counter[str]:
 async def judge(database: Path, ledgers: Path, killed: set[str], stopped: set[str]) -> Verdict:
     verdict = Verdict()
     acknowledged, runs, lost = _read(ledgers)
-    async with App(f"sqlite:///{database}") as app:
+    async with App(SqliteStore(database)) as app:
         events = await _events(app.store)
         audit = Audit(_Specs(), clock_may_step=True).replay(events).compare(list(runs.values()))
         verdict.problems += audit.problems

@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from millrace.runtime.app import App
+from millrace.store.sqlite import SqliteStore
 from tests.proof.programs.kill9_jobs import BATCH, Ledger, read_ledger, spec_of
 
 
@@ -22,7 +23,7 @@ def acknowledged(ledgers: Path, name: str) -> int:
 
 async def produce(database: Path, ledgers: Path, name: str, jobs: int, pause: float) -> None:
     ledger = Ledger(ledgers, name)
-    async with App(f"sqlite:///{database}") as app:
+    async with App(SqliteStore(database)) as app:
         store = await app.connected()
         for start in range(acknowledged(ledgers, name), jobs, BATCH):
             numbers = range(start, min(start + BATCH, jobs))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from millrace.runtime.app import App
 from millrace.runtime.context import Context
+from millrace.store.sqlite import SqliteStore
 from tests.proof.programs.kill9_jobs import LEASE, QUEUES, Ledger, milliseconds
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("millrace").setLevel(logging.CRITICAL)  # a lost lease is what this suite is about
     ledger = Ledger(options.ledgers, options.name)
-    app = App(f"sqlite:///{options.database}")
+    app = App(SqliteStore(options.database))
 
     @app.task(lease=LEASE / 1000)
     async def on_loop(ctx: Context, takes: int) -> None:

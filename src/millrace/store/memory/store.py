@@ -89,7 +89,9 @@ class MemoryStore:
 
     async def claim(self, request: Claim) -> list[Job]:
         with self._lock:
-            return self._ledger.claim(request, self._claim_id(), self._clock())
+            jobs = self._ledger.claim(request, self._claim_id(), self._clock())
+        self._announce()  # it may have buried what had expired, and opened lines
+        return jobs
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -106,7 +108,9 @@ class MemoryStore:
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         with self._lock:
-            return self._ledger.reclaim(request, self._claim_id(), self._clock())
+            jobs = self._ledger.reclaim(request, self._claim_id(), self._clock())
+        self._announce()
+        return jobs
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         waiter = self._waiters.register(queues)

@@ -513,11 +513,14 @@ class MemoryTables:
             count = held + sum((-self._seqs[s].spec.priority, s) < mine for s in better)
             return min(most, count)
         count = 0
+        starts = max(now, job.available_at)  # what is due only after that is not ahead, whatever its priority
         for (_, priority), heap in box.ready.items():
             if priority < job.spec.priority:
                 continue
             for seq in heap.smallest(most):
                 other = self._seqs[seq]
+                if other.available_at > starts:
+                    break
                 if priority == job.spec.priority and (other.available_at, seq) >= (job.available_at, job.seq):
                     break
                 count += 1

@@ -115,26 +115,24 @@ class History(Registry):
     def trim_events(self, before: int, limit: int) -> int:
         self.flush()
         counters = self.counters()
-        count = 0
-        over = False
-        while count < limit and not over:
-            rows = self.rows("pages_after", {"after": counters[2], "limit": _PAGES_AT_ONCE})
-            if not rows:
-                break
-            for first, blob in rows:
-                events = _decode(blob).events
-                for event in events[max(0, counters[2] + 1 - first) :]:
-                    over = event.at > before or count >= limit
-                    if over:
-                        break
-                    counters[2] += 1
-                    count += 1
-                if over:
-                    break
+        count = self._count_older(before, limit)
         if count:
+            counters[2] += count
             self.touched = self._store_changed = True
             self.rows("drop_pages", {"trimmed": counters[2]})
             self.rows("drop_spans")
+        return count
+
+    def _count_older(self, before: int, limit: int) -> int:
+        """How many events from the start of the feed, up to a limit, happened by then."""
+        trimmed = self.counters()[2]
+        count = 0
+        while rows := self.rows("pages_after", {"after": trimmed + count, "limit": _PAGES_AT_ONCE}):
+            for first, blob in rows:
+                for event in _decode(blob).events[trimmed + count + 1 - first :]:
+                    if event.at > before or count >= limit:
+                        return count
+                    count += 1
         return count
 
     # ── generations whose record is gone ──────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -105,8 +106,7 @@ class Jobs(History):
         return self._jobs[seq]
 
     def hand_out(self, job: Job) -> Job:
-        copy: Job = job.__copy__()
-        return copy
+        return copy(job)
 
     # ── changing ──────────────────────────────────────────────────────────────────────────────
 

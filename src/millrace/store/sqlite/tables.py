@@ -53,7 +53,7 @@ class SqliteTables(Search):
 
     def ready(self, combo: int, now: int, limit: int, offset: int) -> list[tuple[int, int]]:
         wanted = {"combo": combo, "now": now, "limit": limit, "offset": offset}
-        found: list[tuple[int, int]] = self.rows("ready", wanted)  # type: ignore[assignment]
+        found = self.rows("ready", wanted)
         seqs = [seq for _, seq in found]
         self._hints.update(dict.fromkeys(seqs, seqs))
         return found
@@ -144,18 +144,19 @@ class SqliteTables(Search):
         self.flush_jobs()
         name = job.line
         if name is None:
-            return min(most, sum(self._ahead_in(job, combo, most) for combo in self.combos(job.spec.queue)))
+            starts = max(now, job.available_at)  # what is due only after that is not ahead, whatever its priority
+            return min(most, sum(self._ahead_in(job, combo, starts, most) for combo in self.combos(job.spec.queue)))
         mine = {"rank": -job.spec.priority, "seq": job.seq, "most": most}
         count: int = self.value("members_before", {"queue": self.queue_id(job.spec.queue), "line": name, **mine})
         line = self.line(job.spec.queue, name)
         held = line is not None and line.holder is not None and line.holder != job.seq
         return min(most, held + count)
 
-    def _ahead_in(self, job: Job, combo: tuple[str, int, int], most: int) -> int:
+    def _ahead_in(self, job: Job, combo: tuple[str, int, int], starts: int, most: int) -> int:
         _, priority, number = combo
         count = 0
         if priority > job.spec.priority:
-            count = self.value("ready_count", {"combo": number, "most": most})
+            count = self.value("ready_by", {"combo": number, "at": starts, "most": most})
         elif priority == job.spec.priority:
             mine = {"combo": number, "at": job.available_at, "seq": job.seq, "most": most}
             count = self.value("ready_before", mine)

@@ -12,7 +12,7 @@ BUSY = frozenset(
 
 _ADVICE = {
     "SQLITE_FULL": "the disk is full. Nothing of this call was written; free some room and call again",
-    "SQLITE_IOERR": "the disk gave an error, or is full. Nothing of this call was written; look at the disk and call again",
+    "SQLITE_IOERR": "the disk failed, or is full. Nothing of this call was written; look at it and call again",
     "SQLITE_READONLY": "it is read-only. Let this user write the file and its directory",
     "SQLITE_CANTOPEN": "it cannot be opened. Let this user write the file and its directory",
     "SQLITE_PERM": "this user may not open it. Let this user write the file and its directory",

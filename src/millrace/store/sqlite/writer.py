@@ -98,10 +98,13 @@ class Writer(CallThread):
 
     def _stuck(self, reason: str) -> None:
         """Another process does not give the lock back: nobody is kept waiting for ever."""
+        fail_all(self._drop_in_hand(), StoreError(reason))
+        self.give_up(reason)
+
+    def _drop_in_hand(self) -> list[Call[Any]]:
         with self._wakeup:
             calls, self._in_hand = self._in_hand, []
-        fail_all(calls, StoreError(reason))
-        self.give_up(reason)
+        return calls
 
     # ── transactions ──────────────────────────────────────────────────────────────────────────
 
@@ -109,17 +112,21 @@ class Writer(CallThread):
         self._in_hand = self.take()
         if not self._in_hand:
             return
-        self._turn.take()
         try:
-            with self._wakeup:
-                calls, self._in_hand = self._in_hand, []
+            self._turn.take()
+        except OSError as error:  # no lock is to be had: nothing of these calls was begun
+            fail_all(self._drop_in_hand(), StoreError(f"{self._path} cannot be locked: {error.strerror or error}"))
+            return
+        try:
+            calls = self._drop_in_hand()
             try:
                 self._commit(calls)
             except _Spoiled:
                 for call in calls:
                     self._commit_alone(call)
         finally:
-            self._turn.give()
+            with contextlib.suppress(OSError):  # still ours then, and taken again by the next commit
+                self._turn.give()
         self._announce(*self._tables.take_news())
         answer_all(calls)
 

@@ -30,9 +30,9 @@ SELECT count(*)
 FROM (SELECT 1 FROM job
       WHERE combo = :combo AND open = 1 AND available_at <= :at AND (available_at < :at OR seq < :seq) LIMIT :most);
 
--- name: ready_count
--- How many jobs of one combination are open, counted up to a limit.
-SELECT count(*) FROM (SELECT 1 FROM job WHERE combo = :combo AND open = 1 LIMIT :most);
+-- name: ready_by
+-- How many open jobs of one combination are due by an instant, counted up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM job WHERE combo = :combo AND open = 1 AND available_at <= :at LIMIT :most);
 
 -- name: hold
 SELECT queue, key, owner, seq, scope, until FROM hold WHERE queue = :queue AND key = :key;
@@ -61,7 +61,7 @@ DELETE FROM dependency WHERE parent = :parent AND child = :child;
 
 -- name: children
 -- Who waits for these ids, for a JSON list of them.
-SELECT parent, child
+SELECT dependency.parent, child
 FROM json_each(:parents) AS wanted
 CROSS JOIN dependency ON dependency.parent = wanted.value
 ORDER BY child;

@@ -1,0 +1,115 @@
+"""A URL becomes a store. A backend is imported only when a URL asks for it.
+
+memory://                   in this process; memory://name is shared by all who use that name
+sqlite:///jobs.db           a file, relative to the working directory
+sqlite:////var/lib/jobs.db  a file, absolute
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from millrace.domain.errors import InvalidInput, MissingDriver
+from millrace.store.clock import Clock, system_clock
+from millrace.store.protocol import Store
+
+if TYPE_CHECKING:
+    from millrace.store.memory import MemoryStore
+
+SCHEMES = ("memory", "sqlite")
+_LATER = {
+    "postgresql": ("postgres", "psycopg"),
+    "postgres": ("postgres", "psycopg"),
+    "redis": ("redis", "redis"),
+    "rediss": ("redis", "redis"),
+    "valkey": ("redis", "redis"),
+    "s3": ("s3", "obstore"),
+    "file": ("s3", None),
+}
+_DURABILITY = ("full", "relaxed")
+
+_named: dict[str, MemoryStore] = {}
+_named_lock = threading.Lock()
+
+
+def connect(url: str, *, clock: Clock | None = None) -> Store:
+    """The store behind a URL, not yet opened. Errors name the scheme or the option, never a password."""
+    scheme, separator, _ = url.partition("://")
+    scheme = scheme.lower()
+    if not separator:
+        raise InvalidInput("a store is named by a URL such as 'sqlite:///jobs.db' or 'memory://', not by a plain path")
+    if scheme == "memory":
+        return _memory(urlsplit(url), clock)
+    if scheme == "sqlite":
+        return _sqlite(urlsplit(url), clock)
+    if scheme in _LATER:
+        _refuse_later(scheme)
+    raise InvalidInput(
+        f"there is no store for {scheme}://; known ones are {_list([f'{known}://' for known in SCHEMES])}"
+    )
+
+
+def _memory(parts: SplitResult, clock: Clock | None) -> Store:
+    from millrace.store.memory import MemoryStore
+
+    _options(parts, ())
+    name = (parts.netloc + parts.path).strip("/")
+    if not name:
+        return MemoryStore(clock=clock or system_clock)
+    with _named_lock:
+        known = _named.get(name)
+        if known is None or clock is not None:
+            known = _named[name] = MemoryStore(f"memory://{name}", clock=clock or system_clock)
+        return known
+
+
+def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
+    options = _options(parts, ("durability",))
+    if parts.netloc:
+        raise InvalidInput(
+            "a SQLite URL has three slashes before a relative path and four before an absolute one: "
+            f"sqlite:///{parts.hostname or 'jobs.db'} or sqlite:////var/lib/jobs.db"
+        )
+    path = unquote(parts.path.removeprefix("/"))
+    if path in ("", ":memory:"):
+        raise InvalidInput(
+            "a SQLite store needs a file, because several connections share it: sqlite:///jobs.db. "
+            "For a store that lives in this process only, use memory://"
+        )
+    level = options.get("durability", "full")
+    if level not in _DURABILITY:
+        raise InvalidInput(f"durability is {_list(_DURABILITY)}, not {level!r}")
+    from millrace.store.sqlite import SqliteStore
+
+    suffix = "" if level == "full" else f"?durability={level}"
+    return SqliteStore(
+        path,
+        url=f"sqlite:///{path}{suffix}",
+        durability="relaxed" if level == "relaxed" else "full",
+        clock=clock or system_clock,
+    )
+
+
+def _options(parts: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        takes = f"it takes {_list(known)}" if known else "it takes none"
+        raise InvalidInput(f"{parts.scheme}:// has no option {unknown[0]!r}; {takes}")
+    return options
+
+
+def _refuse_later(scheme: str) -> None:
+    """Say what is missing: the driver, or the store itself."""
+    from importlib.util import find_spec
+
+    extra, driver = _LATER[scheme]
+    if driver is not None and find_spec(driver) is None:
+        raise MissingDriver(scheme, extra)
+    raise InvalidInput(f"{scheme}:// is not in this version yet; use {_list([f'{known}://' for known in SCHEMES])}")
+
+
+def _list(names: tuple[str, ...] | list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

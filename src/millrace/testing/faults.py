@@ -1,0 +1,214 @@
+"""Faults on purpose: a store that fails before or after the effect, dawdles, or does a thing twice.
+
+An error after the effect is a lost reply: the store did it, the caller does not know. That is the fault which tells
+an idempotent client from a lucky one (BW-14, BO-05).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
+
+from millrace.domain.change import Change
+from millrace.domain.errors import StoreError
+from millrace.domain.event import Event
+from millrace.domain.job import Job, Lease, Spec
+from millrace.domain.request import (
+    Archived,
+    Cancelled,
+    Claim,
+    Enqueued,
+    EventPage,
+    Extension,
+    LaneStatus,
+    Maintained,
+    Page,
+    Partition,
+    Query,
+    QueueCounts,
+    Receipt,
+    Reclaim,
+    Replayed,
+    WorkerInfo,
+    WorkerRecord,
+)
+from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.store.protocol import Store, Target, Watch
+
+T = TypeVar("T")
+Plan = Callable[[str, int], "Fault | None"]  # (method, number of this call, from 1) → what goes wrong
+
+
+class Fault(StrEnum):
+    BEFORE = "before"  # an error, and nothing was done
+    AFTER = "after"  # it was done, and the reply is lost
+    DELAY = "delay"
+    TWICE = "twice"  # the request arrives twice; the second reply is the one that counts
+
+
+class InjectedFault(StoreError):
+    """The error that a planned fault raises."""
+
+    def __init__(self, method: str, number: int, fault: Fault) -> None:
+        self.method, self.number, self.fault = method, number, fault
+        super().__init__(f"injected fault: {method}, call {number}, fails {fault.value} its effect")
+
+
+def never(method: str, number: int) -> Fault | None:
+    """The plan under which nothing goes wrong."""
+    return None
+
+
+def scripted(*faults: tuple[str, int, Fault]) -> Plan:
+    """Faults by method and number of the call: `scripted(("settle", 2, Fault.AFTER))`."""
+    script = {(method, number): fault for method, number, fault in faults}
+    return lambda method, number: script.get((method, number))
+
+
+def seeded(seed: int, chances: Mapping[Fault, float], methods: frozenset[str] | None = None) -> Plan:
+    """Faults by chance, the same ones for the same seed; `methods` keeps the others whole."""
+    chance = random.Random(seed)
+
+    def plan(method: str, number: int) -> Fault | None:
+        if methods is not None and method not in methods:
+            return None
+        draw = chance.random()
+        for fault, share in chances.items():
+            draw -= share
+            if draw < 0:
+                return fault
+        return None
+
+    return plan
+
+
+class FaultyStore:
+    """Any store, with a plan of what goes wrong. `calls` counts, per method, what was asked of it."""
+
+    def __init__(self, store: Store, plan: Plan = never, *, delay: float = 0.001) -> None:
+        self.store = store
+        self.plan = plan
+        self.delay = delay
+        self.calls: Counter[str] = Counter()
+        self.faults: Counter[Fault] = Counter()
+        self.url = store.url
+        self.ids: Literal["sorted", "random"] = store.ids
+
+    async def _call(self, method: str, action: Callable[[], Awaitable[T]]) -> T:
+        self.calls[method] += 1
+        number = self.calls[method]
+        fault = self.plan(method, number)
+        if fault is None:
+            return await action()
+        self.faults[fault] += 1
+        if fault is Fault.BEFORE:
+            raise InjectedFault(method, number, fault)
+        if fault is Fault.DELAY:
+            await asyncio.sleep(self.delay)
+        answer = await action()
+        if fault is Fault.AFTER:
+            raise InjectedFault(method, number, fault)
+        return await action() if fault is Fault.TWICE else answer
+
+    async def connect(self) -> None:
+        await self.store.connect()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    def beside(self) -> Store:
+        return FaultyStore(self.store.beside(), self.plan, delay=self.delay)
+
+    async def now(self) -> int:
+        return await self.store.now()
+
+    async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
+        return await self._call("enqueue", lambda: self.store.enqueue(specs))
+
+    async def claim(self, request: Claim) -> list[Job]:
+        return await self._call("claim", lambda: self.store.claim(request))
+
+    async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
+        return await self._call("settle", lambda: self.store.settle(items))
+
+    async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
+        return await self._call("extend", lambda: self.store.extend(extensions))
+
+    async def reclaim(self, request: Reclaim) -> list[Job]:
+        return await self._call("reclaim", lambda: self.store.reclaim(request))
+
+    async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
+        await self._call("wait", lambda: self.store.wait(queues, tasks, timeout))
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        return await self._call("get", lambda: self.store.get(ids))
+
+    async def find(self, query: Query) -> Page:
+        return await self._call("find", lambda: self.store.find(query))
+
+    async def count(self) -> list[QueueCounts]:
+        return await self._call("count", self.store.count)
+
+    async def position(self, job_id: str) -> int | None:
+        return await self._call("position", lambda: self.store.position(job_id))
+
+    async def lanes(self, queue: str) -> list[LaneStatus]:
+        return await self._call("lanes", lambda: self.store.lanes(queue))
+
+    async def history(self, job_id: str) -> list[Event]:
+        return await self._call("history", lambda: self.store.history(job_id))
+
+    async def events(self, cursor: str | None, limit: int) -> EventPage:
+        return await self._call("events", lambda: self.store.events(cursor, limit))
+
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
+        self.calls["watch"] += 1  # a subscription is a hint; what is lost of it is made up for by the poll
+        return self.store.watch(job_id)
+
+    async def partitions(self, n: int) -> list[Partition]:
+        return await self._call("partitions", lambda: self.store.partitions(n))
+
+    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+        async for jobs in self.store.scan(partition, batch):
+            yield await self._call("scan", lambda jobs=jobs: _given(jobs))  # type: ignore[misc]
+
+    async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
+        return await self._call("cancel", lambda: self.store.cancel(ids, running))
+
+    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
+        return await self._call("replay", lambda: self.store.replay(ids))
+
+    async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
+        return await self._call("archive", lambda: self.store.archive(ids, archived))
+
+    async def control(
+        self, target: Target, name: str, changes: Mapping[str, Any]
+    ) -> QueueSettings | Limits | StoreSettings:
+        return await self._call("control", lambda: self.store.control(target, name, changes))
+
+    async def drain(self, queue: str, limit: int = 1_000) -> int:
+        return await self._call("drain", lambda: self.store.drain(queue, limit))
+
+    async def obliterate(self, queue: str, limit: int = 1_000) -> int:
+        return await self._call("obliterate", lambda: self.store.obliterate(queue, limit))
+
+    async def maintain(self, limit: int = 1_000) -> Maintained:
+        return await self._call("maintain", lambda: self.store.maintain(limit))
+
+    async def beat(self, info: WorkerInfo, ttl: int) -> None:
+        await self._call("beat", lambda: self.store.beat(info, ttl))
+
+    async def leave(self, worker_id: str) -> None:
+        await self._call("leave", lambda: self.store.leave(worker_id))
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._call("workers", self.store.workers)
+
+
+async def _given(jobs: list[Job]) -> list[Job]:
+    return jobs

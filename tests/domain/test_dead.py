@@ -1,0 +1,96 @@
+"""Dead letters: the hook a death carries, and when a dead job comes back by itself (W-28, E-13)."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pytest
+
+from millrace.domain.check import check_spec
+from millrace.domain.dead import dead_letter_hook, empty_hook, next_retry
+from millrace.domain.job import Job, State
+from millrace.domain.settings import QueueSettings
+from millrace.testing import a_failure, a_spec
+
+NOW = 1_000_000
+
+
+def dead(**spec: object) -> Job:
+    return Job(
+        a_spec(**spec), 7, 1, State.DEAD, NOW - 50, NOW, finished_at=NOW, attempt=3, failures=2, events=5,
+        reason="timeout", error=a_failure("slow"), lane=4,
+    )  # fmt: skip
+
+
+def test_nobody_asked_nobody_is_told() -> None:
+    assert dead_letter_hook(dead()) is None
+    assert dead_letter_hook(dead(on_dead_letter="mourn", hook=True)) is None
+
+
+def test_a_death_is_told_with_all_its_facts() -> None:
+    job = dead(on_dead_letter="mourn", payload=b"\xff", queue="mail", group="g")
+    hook = dead_letter_hook(job)
+
+    assert hook is not None
+    check_spec(hook)
+    assert (hook.id, hook.token) == ("dead-letter-mail-7-5", "dead-letter-mail-7-5")
+    assert (hook.task, hook.queue, hook.hook) == ("mourn", "mail", True)
+    letter = msgspec.json.decode(hook.payload)["letter"]
+    assert base64.b64decode(letter.pop("payload")) == b"\xff"
+    assert letter == {
+        "id": job.id,
+        "seq": 7,
+        "queue": "mail",
+        "task": "work",
+        "serde": "json",
+        "reason": "timeout",
+        "error": "RuntimeError: slow",
+        "attempts": 3,
+        "failures": 2,
+        "enqueued_at": NOW - 50,
+        "failed_at": NOW,
+        "lane": 4,
+        "group": "g",
+    }
+
+
+def test_a_death_without_reason_error_or_time_is_told_too() -> None:
+    job = dead(on_dead_letter="mourn")
+    job.reason = job.error = job.finished_at = None
+    hook = dead_letter_hook(job)
+
+    assert hook is not None
+    letter = msgspec.json.decode(hook.payload)["letter"]
+    assert (letter["reason"], letter["error"], letter["failed_at"]) == ("unknown", "", 0)
+
+
+def test_the_longest_queue_name_still_gives_a_valid_hook() -> None:
+    hook = dead_letter_hook(dead(on_dead_letter="mourn", queue="q" * 128))
+    assert hook is not None
+    check_spec(hook)
+    check_spec(empty_hook("q" * 128, "notify", 3, 10**9, 2**53, 10**6))
+
+
+def test_an_empty_queue_is_told_with_what_it_has_done() -> None:
+    hook = empty_hook("mail", "notify", None, 12, 7, 5)
+
+    assert (hook.id, hook.task, hook.queue, hook.hook) == ("empty-mail-7-5", "notify", "mail", True)
+    assert msgspec.json.decode(hook.payload) == {"queue": "mail", "lane": None, "finished": 12}
+
+
+@pytest.mark.parametrize(
+    ("tries", "allowed", "expected"), [(0, 0, None), (0, 1, NOW + 60), (1, 1, None), (2, 1, None), (1, 2, NOW + 60)]
+)
+def test_a_dead_job_comes_back_so_many_times(tries: int, allowed: int, expected: int | None) -> None:
+    job = dead()
+    job.auto_retries = tries
+
+    assert next_retry(job, QueueSettings(auto_retries=allowed, auto_retry_delay=60)) == expected
+
+
+def test_what_has_not_finished_does_not_come_back() -> None:
+    job = dead()
+    job.finished_at = None
+
+    assert next_retry(job, QueueSettings(auto_retries=5)) is None

@@ -1,0 +1,94 @@
+"""Every store behaves like the ledger, step by step, whatever is asked of it and in whatever order.
+
+The seeds are fixed, so all stores go through the same examples and a failure comes back. Each failure also prints
+a `@reproduce_failure` line, which may be put on `machine` below.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from millrace.store.clock import Clock
+from millrace.store.protocol import Store
+from millrace.testing.clock import VirtualClock
+from millrace.testing.model import COVERAGE, StoreMachine, rules_of, store_machine
+from tests.store.conftest import STORES
+
+SEEDS = (1, 2, 3)
+NIGHTLY_SEEDS = (11, 12, 13, 14, 15)
+PERSISTENT = frozenset(STORES) - {"memory"}
+folders: dict[int, Path] = {}
+
+
+def make(name: str, clock: Clock, folder: Path) -> Store:
+    assert isinstance(clock, VirtualClock)
+    store = STORES[name](clock, folder)
+    folders[id(store)] = folder
+    return store
+
+
+def discard(store: Store) -> None:
+    shutil.rmtree(folders.pop(id(store)), ignore_errors=True)
+
+
+def machine(name: str, label: str) -> type[StoreMachine]:
+    return store_machine(
+        lambda clock: make(name, clock, Path(tempfile.mkdtemp(prefix="millrace-model-"))),
+        reopen=(lambda store, clock: make(name, clock, folders.pop(id(store)))) if name in PERSISTENT else None,
+        discard=discard,
+        label=label,
+    )
+
+
+def run(subject: type[StoreMachine], number: int, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        seed(number)(subject),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", SEEDS)
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_a_store_behaves_like_the_ledger(name, number):
+    run(machine(name, name), number, examples=100, steps=60)
+
+
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_the_model_did_everything_there_is_to_do(name):
+    if name not in COVERAGE:
+        pytest.skip("the model did not run in this process: it was deselected, or runs in another one")
+
+    assert COVERAGE[name].missing(rules_of(machine(name, name))) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("number", NIGHTLY_SEEDS)
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_a_store_behaves_like_the_ledger_all_night(name, number):
+    run(machine(name, f"{name} at night"), number, examples=1_000, steps=100)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_the_model_did_everything_a_thousand_times(name):
+    label = f"{name} at night"
+    if label not in COVERAGE:
+        pytest.skip("the model did not run in this process: it was deselected, or runs in another one")
+
+    assert COVERAGE[label].missing(rules_of(machine(name, label)), least=1_000) == []
