@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +30,8 @@ PEERS = {
     },
     "memory": {"huey-memory": "huey_peer", "litequeue-memory": "litequeue_peer"},
 }
+
+BUSY = 0.5  # a load above this is somebody else's work
 
 
 def scripts(store: str, peers: bool) -> list[Script]:
@@ -59,6 +62,14 @@ def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures
     return {name: failed.get(name) or summary(found) for name, found in rounds.items()}
 
 
+def busy() -> float:
+    """The load before the run: with others at work, the ratios still mean something and the rates do not."""
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        say(f"the machine is busy (load {load:.1f}): trust the ratios, not the rates")
+    return load
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Millrace, its peers and the floor, measured in one run.")
     parser.add_argument("--store", choices=PEERS, default="sqlite")
@@ -67,12 +78,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--no-peers", action="store_true", help="measure Millrace and the floor alone")
     asked = parser.parse_args()
+    load = busy()
     try:
         figures = measure(scripts(asked.store, not asked.no_peers), asked.jobs, asked.repeat)
     except Failed as error:
         say(str(error))
         return 1
     found = result(figures.pop("millrace"), floor=figures.pop("floor"), peers=figures)
+    found["load"] = load
     print(json.dumps(found, indent=2) if asked.json else table(found))
     return 0
 

@@ -146,7 +146,7 @@ def test_good_specs(changes: dict[str, Any]) -> None:
         {"on_dead_letter": ""},
         {"token": "t" * 201},
     ],
-    ids=lambda changes: ",".join(changes),
+    ids=",".join,
 )
 def test_bad_specs(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):

@@ -32,6 +32,7 @@ def test_compare_prints_figures_of_millrace_and_the_floor():
         "ratio",
         "ratio_same_durability",
         "floor_share",
+        "load",
     }
     assert set(found["millrace"]) >= FIGURES
     assert set(found["floor"]) >= {"bulk", "process"}

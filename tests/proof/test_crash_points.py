@@ -7,6 +7,7 @@ and after the last one, when all is done and nobody hears of it.
 
 import asyncio
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -25,11 +26,15 @@ import pytest
 from millrace.domain.errors import StoreError
 from millrace.store.memory import MemoryStore
 from millrace.store.sqlite import SqliteStore
+from millrace.store.sqlite.io import Io
+from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
+from millrace.testing.faults import Fault, FaultyStore, InjectedFault
 from millrace.testing.invariants import assert_holds, gather
 from tests.proof.programs.crash_child import Request
 from tests.proof.programs.crash_io import CRASHED, FaultyIo
 from tests.proof.programs.crash_scenarios import SCENARIOS, Leases
+from tests.proof.programs.kill9_producer import acknowledged
 
 ROOT = Path(__file__).resolve().parents[2]
 VISITED: Counter[str] = Counter()
@@ -140,14 +145,17 @@ def child():
             process.wait(timeout=10)
 
 
+def ask(child, request: Request) -> int:
+    child.stdin.write(msgspec.json.encode(request).decode() + "\n")
+    child.stdin.flush()
+    return int(child.stdout.readline())
+
+
 @every_operation
 async def test_a_process_that_dies_at_any_call_leaves_all_or_nothing(stage, child):
     for at in range(1, stage.calls + 2):
         database = stage.copy()
-        request = Request(stage.name, str(database), stage.now, stage.leases, at)
-        child.stdin.write(msgspec.json.encode(request).decode() + "\n")
-        child.stdin.flush()
-        code = int(child.stdout.readline())
+        code = ask(child, Request(stage.name, str(database), stage.now, stage.leases, at))
         assert code == (CRASHED if at <= stage.calls else 0)
         await recover_and_repeat(stage, database, f"{stage.name}, crash before call {at} of {stage.calls}")
         VISITED["crash"] += 1
@@ -182,6 +190,63 @@ async def test_a_call_that_fails_leaves_all_or_nothing_and_a_store_that_goes_on(
         VISITED[fault] += 1
 
 
+async def test_a_process_that_dies_while_it_makes_the_database_is_in_nobodys_way(tmp_path, child):
+    code, at = CRASHED, 0
+    while code == CRASHED:
+        at += 1
+        database = tmp_path / f"{at}.db"
+        code = ask(child, Request("connect", str(database), VirtualClock()(), [], at))
+        store = SqliteStore(database)
+        await store.connect()
+        [answer] = await store.enqueue([a_spec()])
+        await store.close()
+        assert answer.status == "queued"
+    assert code == 0
+    assert at > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+async def test_what_was_acknowledged_outlives_a_kill_at_any_moment(tmp_path, durability):
+    """SIGKILL while it commits one batch after the other, six times on one file."""
+    chance = random.Random(7)
+    (tmp_path / "ledgers").mkdir()
+    places = ["--database", str(tmp_path / "jobs.db"), "--ledgers", str(tmp_path / "ledgers"), "--name", "p"]
+    command = [sys.executable, "-m", "tests.proof.programs.kill9_producer", *places, "--jobs", "1000000"]
+    for _ in range(6):
+        before = acknowledged(tmp_path / "ledgers", "p")
+        with subprocess.Popen([*command, "--pause", "0", "--durability", durability], cwd=ROOT) as producer:
+            while acknowledged(tmp_path / "ledgers", "p") == before and producer.poll() is None:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(chance.uniform(0, 0.1))
+            producer.kill()
+
+    store = SqliteStore(tmp_path / "jobs.db")
+    promised = [f"p-{number}" for number in range(acknowledged(tmp_path / "ledgers", "p"))]
+    found = await store.get(promised)
+    await store.close()
+    assert len(promised) >= 6
+    assert [job for job, kept in zip(promised, found, strict=True) if kept is None] == []
+    dump(tmp_path / "jobs.db")  # it is sound
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("relaxed", 1)])
+async def test_sqlite_is_set_to_the_durability_that_is_stated(tmp_path, durability, synchronous):
+    opened = []
+
+    class Watched(Io):
+        def open(self, path):
+            opened.append(super().open(path))
+            return opened[-1]
+
+    store = SqliteStore(tmp_path / "jobs.db", durability=durability, io=Watched())
+    await store.enqueue([a_spec()])
+
+    assert [one.execute("PRAGMA synchronous").fetchone() for one in opened] == [(synchronous,)]
+    assert opened[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    await store.close()
+
+
 def test_every_point_was_visited():
     """Runs last: says how many points there were, and that both sides of every commit were seen."""
     print(dict(VISITED))
@@ -190,21 +255,24 @@ def test_every_point_was_visited():
     assert min(VISITED[kind] for kind in ("crash", "error", "lost", "done", "undone", "told")) > 0
 
 
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER, Fault.TWICE])
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-async def test_the_memory_store_does_once_what_it_is_asked_twice(name):
-    """There is no disk to fail; what remains is an answer that was lost, so that the caller asks again."""
+async def test_the_memory_store_does_once_what_it_is_asked_twice(name, fault):
+    """There is no disk to fail; what remains is a call or an answer that is lost, so that the caller asks again."""
+    undisturbed = await after_the_scene(name, lambda method, number: None)
+
+    assert await after_the_scene(name, lambda method, number: fault if number == 1 else None) == undisturbed
+
+
+async def after_the_scene(name: str, plan) -> object:
     scenario, clock = SCENARIOS[name], VirtualClock()
-    store = MemoryStore(clock=clock)
+    store = MemoryStore(clock=clock, salt="act")
     leases = await scenario.prepare(store, clock)
-
-    await scenario.act(store, leases)
-    once = await snapshot(store)
-    await scenario.act(store, leases)
-
-    assert await snapshot(store) == once
-    assert_holds(await gather(store))
-
-
-async def snapshot(store) -> object:
-    seen = (await gather(store), await store.workers(), await store.control("task", "work", {}))
-    return msgspec.to_builtins(seen)
+    try:
+        await scenario.act(FaultyStore(store, plan), leases)
+    except InjectedFault:
+        await scenario.act(store, leases)
+    evidence = await gather(store)
+    assert_holds(evidence)
+    seen = (evidence, await store.workers(), await store.control("task", "work", {}))
+    return re.sub(r"\bact-[0-9a-f]+", "act-n", repr(msgspec.to_builtins(seen)))

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from millrace.store.memory.tables import MemoryTables
 from millrace.testing.simulation import Outcome, main, simulate
 from millrace.testing.simulation_loop import Stuck, VirtualLoop
 
+ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(200)
 NIGHTLY_SEEDS = range(200, 5_200)
 TWICE = range(20)
@@ -97,6 +100,15 @@ def test_a_broken_world_names_the_command_that_replays_it(monkeypatch, capsys):
 
     assert code == 1
     assert "python -m millrace.testing.simulation --seed 0 -v" in capsys.readouterr().out
+
+
+def test_the_page_of_guarantees_names_tests_that_exist():
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    rows = re.findall(r"`(tests/\S+\.py)`, `(test_\w+)`", page)
+
+    assert len(rows) >= 8
+    assert [test for file, test in rows if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")] == []
+    assert "exactly once" not in page
 
 
 # ── the loop itself ───────────────────────────────────────────────────────────────────────────

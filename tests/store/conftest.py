@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,12 @@ def make_sqlite(clock: VirtualClock, folder: Path) -> Store:
     return store
 
 
-STORES: dict[str, Make] = {"memory": make_memory}
-if find_spec("millrace.store.sqlite") is not None:
-    STORES["sqlite"] = make_sqlite
+STORES: dict[str, Make] = {"memory": make_memory, "sqlite": make_sqlite}
+
+
+@pytest.fixture
+def stores_under_test() -> set[str]:
+    return set(STORES)
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Every store keeps every promise: the sentences of `millrace.testing.conformance`, on all stores of `conftest`."""
 
+import pkgutil
+
+import millrace.store
 from millrace.testing.conformance.bad_input import *  # noqa: F403
 from millrace.testing.conformance.cancelling import *  # noqa: F403
 from millrace.testing.conformance.claims import *  # noqa: F403
@@ -24,3 +27,9 @@ from millrace.testing.conformance.retention import *  # noqa: F403
 from millrace.testing.conformance.settling import *  # noqa: F403
 from millrace.testing.conformance.waiting import *  # noqa: F403
 from millrace.testing.conformance.workers import *  # noqa: F403
+
+
+def test_every_backend_of_the_package_is_under_test(stores_under_test: set[str]) -> None:
+    assert stores_under_test == {
+        module.name for module in pkgutil.iter_modules(millrace.store.__path__) if module.ispkg
+    }

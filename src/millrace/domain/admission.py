@@ -114,18 +114,16 @@ class _Plan:
         if earlier is not None:
             return Verdict("same" if _asked_again(spec, earlier.token) else "by_id")
         job = self._tables.by_id(spec.id)
-        if job is not None:
-            if _asked_again(spec, job.spec.token):
-                return Verdict("same")
-            if job.state not in (State.DEAD, State.CANCELLED) or not spec.reuse:
-                return Verdict("by_id")
+        if job is not None and _asked_again(spec, job.spec.token):
+            return Verdict("same")
         gone = self._tables.past(spec.id)
         self._unseen = job is None and not gone
         if self._unseen:
             return None
         if any(_asked_again(spec, past.token) for past in gone):
-            return Verdict("same")
-        return Verdict("by_id") if gone and not spec.reuse else None
+            return Verdict("same")  # whatever has become of the job, and whoever has its id now
+        in_the_way = job is not None and job.state not in (State.DEAD, State.CANCELLED)
+        return Verdict("by_id") if in_the_way or not spec.reuse else None
 
     def _key_owner(self, spec: Spec) -> str | None:
         assert spec.key is not None

@@ -16,17 +16,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from millrace.domain.job import SECOND
+from millrace.domain.job import DAY, SECOND
 from millrace.domain.outcome import Lost, Outcome
 from millrace.domain.request import Claim, Extension, Query, Receipt, Reclaim
 from millrace.store.clock import Clock
 from millrace.store.protocol import Store
 from millrace.testing import model_draw as draw
 from millrace.testing.model_coverage import COVERAGE
-from millrace.testing.model_machine import Subject
 from millrace.testing.model_moods import MOODS, MOVES, move
 from millrace.testing.model_operators import Operators
 from millrace.testing.model_pair import collect
+from millrace.testing.model_subject import Subject
 
 __all__ = ["COVERAGE", "StoreMachine", "rules_of", "store_machine"]
 
@@ -47,10 +47,21 @@ class StoreMachine(Operators):
     ) -> None:
         self.mood = mood
         self.step("begin", lambda store, _: store.control("queue", "pool", {"lanes": lanes}))
-        for queue in draw.QUEUES if mood == "dead letters" else ():
-            self.control_queue(queue, deaths)
+        self.set_the_scene(deaths)
         for queue, change in changes:
             self.control_queue(queue, change)
+
+    def set_the_scene(self, deaths: dict[str, Any]) -> None:
+        """What the mood is about would else be rare: a cap on dead letters, hooks, workers that beat."""
+        if self.mood == "dead letters":
+            for queue in draw.QUEUES:
+                self.control_queue(queue, deaths)
+        elif self.mood == "operators":
+            self.control_queue("q", {"on_empty": "bell"})
+            self.control_queue("pool", {"on_empty": "bell"})
+        elif self.mood == "leases":
+            for worker in draw.WORKERS:
+                self.beat(worker, DAY)
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:

@@ -97,12 +97,14 @@ class Operators(Machine):
         elif what == "obliterate":
             self.step("obliterate", lambda store, _: store.obliterate(queue, 2 if few else 1_000))
         elif what == "beat":
-            ttl = SECOND if few else 60 * SECOND
-            self.step("beat", lambda store, _: store.beat(WorkerInfo(worker, draw.QUEUES, slots=2), ttl))
+            self.beat(worker, SECOND if few else 60 * SECOND)
         elif what == "leave":
             self.step("leave", lambda store, _: store.leave(worker))
         else:
             self.read_events(3 if few else 100)
+
+    def beat(self, worker: str, ttl: int) -> None:
+        self.step("beat", lambda store, _: store.beat(WorkerInfo(worker, draw.QUEUES, slots=2), ttl))
 
     def read_events(self, limit: int) -> None:
         """From an old cursor, which may have been overtaken."""

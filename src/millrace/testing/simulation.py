@@ -22,10 +22,12 @@ from contextlib import contextmanager
 import msgspec
 
 from millrace.testing.simulation_loop import Stuck
-from millrace.testing.simulation_workload import BURST, LEASE, LIMITED, MAX_RUNNING, RATE
+from millrace.testing.simulation_workload import LEASE, SETTINGS
 from millrace.testing.simulation_world import World
 
 MOST_CALM = 600  # virtual seconds after the storm within which everything must have ended
+
+LAST_WORDS = 20.0  # virtual seconds until every message sent in the storm has arrived, and every node was replaced
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -65,9 +67,8 @@ def simulate(seed: int, say: Callable[[str], None] | None = None) -> Outcome:
 
 async def _live(world: World) -> None:
     chance = random.Random(f"{world.seed}/mishaps")
-    await world.store.control(
-        "queue", LIMITED, {"rate": RATE, "burst": BURST, "max_running": MAX_RUNNING, "fair_share": 0.25}
-    )
+    for queue, settings in SETTINGS.items():
+        await world.store.control("queue", queue, settings)
     for _ in range(world.plan.workers):
         world.start_worker()
     producers = [f"p{number}" for number in range(world.plan.producers)]
@@ -78,7 +79,8 @@ async def _live(world: World) -> None:
     await _storm(world, chance, producers)
     world.note("the storm is over")
     world.calm_down()
-    await asyncio.sleep(1.0)  # whoever was to be replaced is
+    await asyncio.sleep(LAST_WORDS)
+    world.open_queues()
     await _all_ended(world)
     await _stop_workers(world)
     await world.check_store()

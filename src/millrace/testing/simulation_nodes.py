@@ -22,7 +22,7 @@ from millrace.runtime.verdict import Bury, Retry, Snooze
 from millrace.runtime.worker import Worker
 from millrace.store.protocol import Store
 from millrace.testing.simulation_wire import Wire
-from millrace.testing.simulation_workload import LEASE, LIMITED, OPEN, OTHER, Batch, Script
+from millrace.testing.simulation_workload import LEASE, OPEN, OTHER, POOL, QUEUES, Batch, Script
 
 PAST_EVERY_TIMEOUT = 60.0
 
@@ -58,9 +58,15 @@ def make_worker(node: str, wire: Wire, ledger: Ledger, slots: int, chance: rando
         ledger.end(ctx, "returned")
         return letter.reason
 
+    @app.task(lease=LEASE / 1000)
+    async def emptied(ctx: Context, queue: str, lane: int | None, finished: int) -> str:
+        ledger.begin(node, ctx)
+        ledger.end(ctx, "returned")
+        return queue
+
     return Worker(
         app,
-        queues=(OPEN, OTHER, LIMITED),
+        queues=QUEUES,
         slots=slots,
         name=node,
         chance=chance.random,
@@ -129,7 +135,7 @@ async def operate(wire: Wire, ledger: Ledger, chance: random.Random) -> None:
         await asyncio.sleep(chance.expovariate(1.0))
         known = ledger.known()
         some = chance.sample(known, min(len(known), chance.choice((1, 1, 3))))
-        action = chance.choice(("cancel", "request", "replay", "archive", "pause", "resume", "maintain"))
+        action = chance.choice(("cancel", "request", "replay", "archive", "pause", "resume", "lanes", "maintain"))
         try:
             match action:
                 case "cancel":
@@ -141,7 +147,9 @@ async def operate(wire: Wire, ledger: Ledger, chance: random.Random) -> None:
                 case "archive":
                     await store.archive(some, chance.random() < 0.7)
                 case "pause" | "resume":
-                    await store.control("queue", chance.choice((OPEN, OTHER)), {"paused": action == "pause"})
+                    await store.control("queue", chance.choice((OPEN, OTHER, POOL)), {"paused": action == "pause"})
+                case "lanes":
+                    await store.control("queue", POOL, {"paused_lanes": chance.choice(((), (0,), (0, 1)))})
                 case _:
                     await store.maintain()
         except QueueError:

@@ -16,11 +16,20 @@ from millrace.domain.retry import RetryPolicy
 LEASE = 4_000
 TIMEOUT = 3_000
 RETRY = RetryPolicy(initial=300, factor=2.0, maximum=3_000)
-OPEN, OTHER, LIMITED = "open", "other", "limited"
+OPEN, OTHER, LIMITED, POOL = "open", "other", "limited", "pool"
+QUEUES = (OPEN, OTHER, LIMITED, POOL)
+LANES = 2
 RATE, BURST, MAX_RUNNING = 4.0, 3, 2
 
 _ENDINGS = ("ok", "ok", "ok", "ok", "ok", "carry", "bury", "fail")
 _DETOURS = ("fail", "fail", "retry", "snooze", "snooze", "hang", "stubborn", "progress")
+
+
+SETTINGS: dict[str, dict[str, object]] = {
+    LIMITED: {"rate": RATE, "burst": BURST, "max_running": MAX_RUNNING, "fair_share": 0.25},
+    OTHER: {"on_empty": "emptied"},
+    POOL: {"lanes": LANES},
+}
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -59,7 +68,7 @@ def _draw_spec(chance: random.Random, name: str, known: list[str]) -> Spec:
         id=name,
         task="play",
         token=f"token-{name}",
-        queue=chance.choice((OPEN, OPEN, OTHER, LIMITED)),
+        queue=chance.choice((OPEN, OPEN, OTHER, LIMITED, POOL)),
         payload=msgspec.json.encode({"script": script}),
         priority=chance.choice((0, 0, 0, 1, 5)),
         delay=chance.randrange(1, 8_000) if odds() < 0.25 else 0,

@@ -22,6 +22,8 @@ from tests.proof.programs.crash_scenarios import SCENARIOS
 
 
 class Request(msgspec.Struct):
+    """`scenario` may be "connect": then opening the database is what is cut off."""
+
     scenario: str
     database: str
     now: int
@@ -32,9 +34,13 @@ class Request(msgspec.Struct):
 async def act(request: Request) -> None:
     io = FaultyIo()
     store = SqliteStore(Path(request.database), clock=VirtualClock(request.now), salt="act", io=io)
-    await store.connect()
-    io.arm("crash", request.at)
-    await SCENARIOS[request.scenario].act(store, request.leases)
+    if request.scenario == "connect":
+        io.arm("crash", request.at)
+        await store.connect()
+    else:
+        await store.connect()
+        io.arm("crash", request.at)
+        await SCENARIOS[request.scenario].act(store, request.leases)
     os._exit(0)  # it was done, and nobody heard of it: the process ends without closing anything
 
 

@@ -18,7 +18,7 @@ from millrace.domain.retry import RetryPolicy
 
 LEASE = 2_000
 BATCH = 25
-GROUPS = 20
+GROUPS = 60
 QUEUES = ("mail", "reports")
 
 

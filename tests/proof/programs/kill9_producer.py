@@ -21,10 +21,9 @@ def acknowledged(ledgers: Path, name: str) -> int:
     return max((int(number) + 1 for _, number, *_ in read_ledger(file)), default=0)
 
 
-async def produce(database: Path, ledgers: Path, name: str, jobs: int, pause: float) -> None:
+async def produce(store: SqliteStore, ledgers: Path, name: str, jobs: int, pause: float) -> None:
     ledger = Ledger(ledgers, name)
-    async with App(SqliteStore(database)) as app:
-        store = await app.connected()
+    async with App(store):
         for start in range(acknowledged(ledgers, name), jobs, BATCH):
             numbers = range(start, min(start + BATCH, jobs))
             answers = await store.enqueue([spec_of(name, number) for number in numbers])
@@ -43,8 +42,10 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
+    parser.add_argument("--durability", default="full")
     options = parser.parse_args()
-    asyncio.run(produce(options.database, options.ledgers, options.name, options.jobs, options.pause))
+    store = SqliteStore(options.database, durability=options.durability)
+    asyncio.run(produce(store, options.ledgers, options.name, options.jobs, options.pause))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,15 @@ _QUICK_CHECK_UP_TO = 256 << 20  # bytes; a larger file is checked on demand only
 
 def open_writer(path: str, io: Io, durability: str) -> sqlite3.Connection:
     connection = _open(path, io)
+    try:
+        _prepare_writer(connection, path, io, durability)
+    except BaseException:
+        io.close(connection)
+        raise
+    return connection
+
+
+def _prepare_writer(connection: sqlite3.Connection, path: str, io: Io, durability: str) -> None:
     mode = patiently(lambda: io.execute(connection, "PRAGMA journal_mode = WAL"))[0][0]
     if mode != "wal":
         raise StoreError(f"{path}: SQLite refuses write-ahead logging here ({mode}). Put the file on a local disk.")
@@ -34,7 +43,6 @@ def open_writer(path: str, io: Io, durability: str) -> sqlite3.Connection:
         "secure_delete = OFF",
     ):
         io.execute(connection, f"PRAGMA {pragma}")
-    return connection
 
 
 def open_reader(path: str, io: Io) -> sqlite3.Connection:

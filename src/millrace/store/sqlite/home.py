@@ -27,6 +27,7 @@ class Home:
     def __init__(self, path: str, io: Io, clock: Clock, durability: str, salt: str | None) -> None:
         self.pid = os.getpid()
         self.closed = False
+        self._ready = False
         self.watchers = Waiters()
         self.watching: Counter[str] = Counter()
         self._path = path
@@ -50,9 +51,13 @@ class Home:
         return self._writer.submit(run)
 
     async def read(self, run: Callable[[Ledger, int], T]) -> T:
-        if self._wake is None:  # the writer makes the file, so it goes first
-            await self._writer.submit(lambda _ledger, _now: None)
+        if not self._ready:
+            await self.open()
         return await self._reader.submit(run)
+
+    async def open(self) -> None:
+        """The writer makes the file and its tables, so it goes first."""
+        await self._writer.submit(lambda _ledger, _now: None)
 
     async def check(self) -> list[str]:
         return await self.read(
@@ -81,12 +86,14 @@ class Home:
     # ── on the writer's thread ────────────────────────────────────────────────────────────────
 
     def _open_wake(self) -> bool:
-        self._wake = Wake(self._path, self._io, self._woken, self._ended)
+        if self._wake is None:
+            self._wake = Wake(self._path, self._io, self._woken, self._ended)
         return self._wake.alone
 
     def _prepare(self, tables: SqliteTables) -> None:
         tables.watched = self.watching
         tables.reply_to = self._reply_to
+        self._ready = True
 
     def _reply_to(self) -> str | None:
         slot = None if self._wake is None else self._wake.slot()
@@ -106,7 +113,9 @@ class Home:
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────
 
-    def fall_asleep(self, queues: Sequence[str]) -> Waiter:
+    async def fall_asleep(self, queues: Sequence[str]) -> Waiter:
+        if not self._ready:
+            await self.open()
         waiter = self._waiters.register(queues)
         self._publish()
         return waiter

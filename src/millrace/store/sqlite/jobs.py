@@ -82,7 +82,7 @@ class Jobs(History):
             self._jobs[seq] = job
             self._ids[job.spec.id] = seq
             self._newest[seq] = row[23]
-            self._stored[seq] = settled_facts(job)
+            self._stored[seq] = (row[4], row[9], row[10], row[5], row[18] == 1, row[19], row[22])
             self._weight += len(row[25])
             if row[24] is not None:
                 self._reply_of[seq] = row[24]
@@ -200,12 +200,11 @@ class Jobs(History):
                 plain += row
                 stored[seq] = (job.available_at, 0, 0, None, False, None, None)
                 continue
-            line = job.line
             reply = self.reply_to() if spec.id in watched else None
             if reply is not None:
                 self._reply_of[seq] = reply
             marked += row
-            marked += (line, None if line is None else -spec.priority, spec.group, spec.key, reply)
+            marked += (spec.group, spec.key, reply)
             self._changed[seq] = job
         if plain:
             self.write_rows("insert_plain", plain)
@@ -270,10 +269,11 @@ class Jobs(History):
         self._changed = {}
 
     def _all_facts(self, job: Job, seq: int) -> tuple[Any, ...]:
+        line = job.line
         return (
             NUMBER[job.state],
             job.open,
-            place_of(job, job.line),
+            place_of(job, line),
             job.available_at,
             job.attempt,
             job.failures,
@@ -291,6 +291,8 @@ class Jobs(History):
             job.result_until,
             job.result,
             extra_of(job),
+            line,
+            None if line is None else -job.spec.priority,
             seq,
         )
 

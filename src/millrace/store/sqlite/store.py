@@ -94,7 +94,7 @@ class SqliteStore:
     async def connect(self) -> None:
         if self._here().closed:
             self._home = self._new_home()
-        await self._home.write(_nothing)
+        await self._home.open()
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._here().close)
@@ -136,7 +136,7 @@ class SqliteStore:
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         home, loop = self._here(), asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        waiter = home.fall_asleep(queues)
+        waiter = await home.fall_asleep(queues)
         try:
             while not waiter.woken:
                 due, now = await home.read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
@@ -176,7 +176,7 @@ class SqliteStore:
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
-        await self.connect()
+        await self._here().open()
         watch = _Watch(self._here(), job_id)
         try:
             yield watch
@@ -225,10 +225,6 @@ class SqliteStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._here().read(operate.workers)
-
-
-def _nothing(_ledger: Ledger, _now: int) -> None:
-    """Opening the file is all that is asked for."""
 
 
 def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:

@@ -25,7 +25,7 @@ class Turn:
         self._io = io
         self._stuck = stuck
         self._deadline = deadline
-        self._file = os.open(path + "-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = self._open()
         self._holder_known = False
         self._since: float | None = None
         self._closed = threading.Event()
@@ -45,7 +45,15 @@ class Turn:
             self._holder_known = True
 
     def give(self) -> None:
-        self._io.unlock(self._file)
+        try:
+            self._io.unlock(self._file)
+        except OSError:
+            os.close(self._file)  # closing lets go of the lock, whatever the system thinks of it
+            self._file = self._open()
+            self._holder_known = False
+
+    def _open(self) -> int:
+        return os.open(self._path + "-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def close(self) -> None:
         self._closed.set()

@@ -60,18 +60,22 @@ class Writer(CallThread):
         self._in_hand: list[Call[Any]] = []
 
     def open(self) -> None:
-        try:
-            self._open()
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
-        except OSError as error:
-            raise StoreError(f"{self._path}: {error.strerror or error}") from error
+        with contextlib.ExitStack() as undo:
+            try:
+                self._open(undo)
+            except sqlite3.Error as error:
+                raise store_error(error, self._path) from error
+            except OSError as error:
+                raise StoreError(f"{self._path}: {error.strerror or error}") from error
+            undo.pop_all()
 
-    def _open(self) -> None:
+    def _open(self, undo: contextlib.ExitStack) -> None:
         make_file(self._path, self._io)
         crashed = self._alone() and _log_size(self._path) > 0
         self._turn = Turn(self._path, self._io, self._stuck)
+        undo.callback(self._turn.close)
         self._connection = open_writer(self._path, self._io, self._durability)
+        undo.callback(self._io.close, self._connection)
         patiently(lambda: migrate(self._connection, self._io, self._path))
         if crashed and (wrong := check(self._connection, self._io, self._path, thorough=False)):
             raise StoreError(

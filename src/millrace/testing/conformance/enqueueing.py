@@ -118,6 +118,18 @@ async def test_the_same_token_gets_the_same_answer_whatever_has_become_of_the_jo
     assert await take_ids(store) == []
 
 
+async def test_the_token_of_an_older_generation_gets_its_own_answer(store: Store, clock: VirtualClock) -> None:
+    """BW-14: a very late repetition is not taken for a duplicate of the job that has the id now."""
+    spec = a_spec()
+    [first] = await store.enqueue([spec])
+    await store.cancel([spec.id])
+    await store.enqueue([a_spec(id=spec.id)])
+    [again] = await store.enqueue([spec])
+
+    assert (again.status, again.seq, again.generation) == ("queued", first.seq, 1)
+    assert (await show(store, spec)).generation == 2
+
+
 async def test_a_batch_asked_again_enqueues_nothing_twice(store: Store, clock: VirtualClock) -> None:
     """BW-14, W-36: a client that lost the reply of a batch repeats the batch."""
     asked = specs(10)

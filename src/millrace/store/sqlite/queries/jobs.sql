@@ -27,9 +27,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_marked
 -- New jobs with a line, a group, a key, a reply address or anything else; their facts follow with update_all.
-INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, line, rank, grp, key,
-                 reply)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, grp, key, reply)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
 INSERT INTO body (seq, spec) VALUES (?, ?);
@@ -78,8 +77,9 @@ WHERE job.seq = new.seq;
 -- name: update_all
 -- Any change at all.
 WITH new (state, open, place, available_at, attempt, failures, blocked, events, last_event, started_at, finished_at,
-          worker, lease_id, lease_until, expires_at, archived, next_retry_at, result_until, result, extra, seq) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+          worker, lease_id, lease_until, expires_at, archived, next_retry_at, result_until, result, extra, line, rank,
+          seq) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 )
 UPDATE job
 SET state         = new.state,
@@ -101,7 +101,9 @@ SET state         = new.state,
     next_retry_at = new.next_retry_at,
     result_until  = new.result_until,
     result        = new.result,
-    extra         = new.extra
+    extra         = new.extra,
+    line          = new.line,
+    rank          = new.rank
 FROM new
 WHERE job.seq = new.seq;
 

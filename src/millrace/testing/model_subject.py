@@ -1,0 +1,28 @@
+"""What the model drives, and what it holds: the kind of store under test, and the leases it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from millrace.domain.job import Job, Lease
+from millrace.store.clock import Clock
+from millrace.store.protocol import Store
+
+
+class Held(msgspec.Struct):
+    """One lease as each side names it, and the job as it was handed out."""
+
+    leases: tuple[Lease, Lease]
+    job: Job
+
+
+class Subject(NamedTuple):
+    """The kind of store under test: how to make one, how to open it again, how to clean up after it."""
+
+    make: Callable[[Clock], Store]
+    reopen: Callable[[Store, Clock], Store] | None
+    discard: Callable[[Store], None] | None
+    label: str
