@@ -52,13 +52,11 @@ def test_a_seed_gives_the_same_world_again():
     assert len(set(first)) == len(first)
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_a_seed_gives_the_same_world_in_another_process(hash_seed):
+def test_a_seed_gives_the_same_world_in_another_process():
+    """Where sets of text are walked in another order, and every object lies at another address."""
     command = [sys.executable, "-m", "millrace.testing.simulation", "--seeds", f"0:{len(TWICE)}", "--digests"]
 
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True)
 
     digests = [line.split()[3].rstrip(",") for line in done.stdout.splitlines() if line.startswith("seed ")]
     assert digests == [world(seed).digest for seed in TWICE]

@@ -6,12 +6,13 @@ a `@reproduce_failure` line, which may be put on `machine` below.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from millrace.store.clock import Clock
@@ -24,6 +25,8 @@ SEEDS = (1, 2, 3)
 NIGHTLY_SEEDS = (11, 12, 13, 14, 15)
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # behaviour is compared here, not durability
 PERSISTENT = frozenset(STORES) - {"memory"}
+HURRIED = "MILLRACE_MODEL_EXAMPLES" in os.environ  # set by tools/mutate.py, which only asks whether, not how
+EXAMPLES = int(os.environ.get("MILLRACE_MODEL_EXAMPLES", "100"))
 folders: dict[int, Path] = {}
 
 
@@ -56,6 +59,7 @@ def run(subject: type[StoreMachine], number: int, examples: int, steps: int) -> 
             deadline=None,
             database=None,
             print_blob=True,
+            phases=[Phase.generate] if HURRIED else list(Phase),
             suppress_health_check=list(HealthCheck),
         ),
     )
@@ -66,7 +70,7 @@ def run(subject: type[StoreMachine], number: int, examples: int, steps: int) -> 
 @pytest.mark.parametrize("number", SEEDS)
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_a_store_behaves_like_the_ledger(name, number):
-    run(machine(name, name), number, examples=100, steps=60)
+    run(machine(name, name), number, examples=EXAMPLES, steps=60)
 
 
 @pytest.mark.parametrize("name", sorted(STORES))

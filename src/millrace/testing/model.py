@@ -59,6 +59,9 @@ class StoreMachine(Operators):
         elif self.mood == "operators":
             self.control_queue("q", {"on_empty": "bell"})
             self.control_queue("pool", {"on_empty": "bell"})
+        elif self.mood == "order":
+            self.control_queue("q", {"fair_share": 0.5})
+            self.control_queue("r", {"fair_share": 0.34, "max_running": 2})
         elif self.mood == "leases":
             for worker in draw.WORKERS:
                 self.beat(worker, DAY)
@@ -87,6 +90,14 @@ class StoreMachine(Operators):
     @move(wish=draw.after_others)
     def enqueue_after(self, wish: draw.Wish) -> None:
         self.enqueue_all("enqueue_after", [self.spec(wish)])
+
+    @move(wish=draw.ranked)
+    def enqueue_ranked(self, wish: draw.Wish) -> None:
+        self.enqueue_all("enqueue_ranked", [self.spec(wish)])
+
+    @move(wish=draw.doomed)
+    def enqueue_doomed(self, wish: draw.Wish) -> None:
+        self.enqueue_all("enqueue_doomed", [self.spec(wish)])
 
     @move(wish=draw.once_more)
     def enqueue_again(self, wish: draw.Wish) -> None:
@@ -155,7 +166,7 @@ class StoreMachine(Operators):
 
     @move(
         needs="held",
-        late=st.sampled_from((True, True, False)),
+        late=st.sampled_from((31.0, 30.0, 1.0, 0.0)),
         limit=st.sampled_from((100, 1)),
         queues=st.sampled_from((None, None, ("q",))),
         tasks=draw.some_tasks,
@@ -164,7 +175,7 @@ class StoreMachine(Operators):
     )
     def reclaim(
         self,
-        late: bool,
+        late: float,
         limit: int,
         queues: tuple[str, ...] | None,
         tasks: frozenset[str] | None,
@@ -172,7 +183,7 @@ class StoreMachine(Operators):
         settle: bool,
     ) -> None:
         if late:
-            self.move_the_clock(31.0)
+            self.move_the_clock(late)
         request = Reclaim("reaper", limit, 30 * SECOND, queues, tasks)
         for run in self.take_over(request, self.held[-1:] if spare else []):
             if settle:

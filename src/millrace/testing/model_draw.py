@@ -91,6 +91,11 @@ def wishes(draw: st.DrawFn, *traits: str) -> Wish:
     return Wish(fresh, name, fields, after, draw(_NAME) if "again" in own else None)
 
 
+def _into_q(wish: Wish) -> Wish:
+    """All into one queue, so that its dead are many."""
+    return msgspec.structs.replace(wish, fields={**wish.fields, "queue": "q"})
+
+
 _QUEUE = _one("q", "q", "pool", "r")
 _TASK = _one("work", "work", "mail")
 _PAYLOAD = _one(b"1", b"2")
@@ -102,6 +107,8 @@ with_key = wishes("key", "key group", "key delay", "key expires", "key stubborn"
 after_others = wishes(
     "after", "after group", "after key delay", "after expires priority", "after letter", "after budget"
 )
+ranked = wishes("priority", "", "priority delay")
+doomed = wishes("budget", "budget letter", "budget group", "budget expires").map(_into_q)
 once_more = wishes("again")
 anything = st.one_of(plain, in_line, with_key, after_others)
 batches = st.lists(st.one_of(anything, once_more), min_size=1, max_size=4)
@@ -130,7 +137,7 @@ moves = _one(0.001, 1.0, 1.0, 5.0, 5.001, 31.0, 31.0, 61.0, 600.0, 3_600.0, 90_0
 
 _DEAD_LETTER_CHANGES: tuple[dict[str, Any], ...] = (
     {"dead_cap": 1},
-    {"dead_cap": 0, "dead_overflow": "evict"},
+    {"dead_cap": 0, "dead_overflow": "evict", "keep_dead": None},
     {"dead_cap": 1, "dead_overflow": "archive"},
     {"dead_cap": 1, "dead_overflow": "reject"},
     {"auto_retries": 2, "auto_retry_delay": 5 * SECOND},

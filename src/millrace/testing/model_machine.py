@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine
 
-from millrace.domain.change import Change
+from millrace.domain.change import RETURNS_TO_WAITING, Change
 from millrace.domain.decide import decide
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import LIVE, Job, Spec, State
@@ -158,6 +158,7 @@ class Machine(RuleBasedStateMachine):
             assert due is not None and due <= now, f"{expected} can be claimed, and a worker would sleep until {due}"
 
     def spend(self, jobs: Sequence[Job], now: int) -> None:
+        self.tokens.taken.update(job.queue for job in jobs)
         for name in {job.queue for job in jobs}:
             row = self.tables.queue(name)
             self.tokens.spend("queue", name, row.settings, sum(job.queue == name for job in jobs), now)
@@ -191,9 +192,11 @@ class Machine(RuleBasedStateMachine):
             self.coverage.note(f"settle: {receipts.error}")
             assert not self.events, f"{receipts.error} leaves no trace: {self.events}"
             return
-        for run, receipt in zip(runs, receipts, strict=True):
+        for run, change, receipt in zip(runs, changes, receipts, strict=True):
             self.coverage.note(f"settle: {receipt.value}")
             self.check_receipt(run.leases[1].id, receipt, asked)
+            if receipt is Receipt.OK and run.leases[1].id in asked:
+                assert change.verb not in RETURNS_TO_WAITING, f"{run.job.id} was to be cancelled, not to wait again"
         self.retire(runs)
 
     def check_receipt(self, lease: str, receipt: Receipt, asked: set[str | None]) -> None:
@@ -220,7 +223,9 @@ class Machine(RuleBasedStateMachine):
             return store.reclaim(msgspec.structs.replace(request, ignore=ignore))
 
         theirs, ours = self.step("reclaim", question)
+        spared_seqs = {run.leases[1].seq for run in spared if run in self.held}
         self.witness.took_over(before, ours, now)
+        assert not spared_seqs & {job.seq for job in ours}, "a lease that was to be ignored was taken over"
         taken = {job.seq for job in ours}
         self.retire([run for run in self.held if run.leases[1].seq in taken])
         return self.keep(theirs, ours)

@@ -61,7 +61,15 @@ _MORE: dict[str, dict[str, int]] = {
     "keys": {"enqueue_with_key": 10, "enqueue_again": 4, "operate_on_finished": 4},
     "dependencies": {"enqueue_after": 12, "complete": 4, "operate": 4},
     "leases": {"claim": 6, "reclaim": 8, "extend": 6, "settle_stale": 4, "operate": 3, "now_and_then": 3},
-    "dead letters": {"fail": 8, "configure": 4, "maintain": 6, "move_the_clock": 4, "operate_on_finished": 4},
+    "order": {"enqueue_ranked": 10, "claim": 3, "claim_anything": 4},
+    "dead letters": {
+        "enqueue_doomed": 8,
+        "fail": 10,
+        "configure": 4,
+        "maintain": 6,
+        "move_the_clock": 4,
+        "operate_on_finished": 4,
+    },
     "operators": {"operate": 8, "operate_on_finished": 6, "configure": 6, "now_and_then": 8, "find": 3},
 }
 

@@ -1,7 +1,7 @@
 """Which jobs a claim must take, found the slow way: by looking at every job and applying the rules as written.
 
 The ledger finds them through indexes, elections and promotions. This does not, so a mistake there shows even
-when the store under test shares the ledger's code. Tokens are counted here a second time for the same reason.
+when the store under test shares the ledger's code. Tokens and turns are counted a second time for the same reason.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ PLENTY = 1 << 40
 
 
 class Tokens:
-    """The token buckets as the rules say: full when set, filled by the clock, spent by deliveries only."""
+    """The token buckets as the rules say: full when set, filled by the clock, spent by deliveries only.
+
+    `taken` counts what each queue has ever given: it says whose turn `fair_share` makes it.
+    """
 
     def __init__(self) -> None:
         self._left: dict[tuple[str, str], tuple[float, int]] = {}
+        self.taken: Counter[str] = Counter()
 
     def reset(self, kind: str, name: str) -> None:
         self._left.pop((kind, name), None)
@@ -97,7 +101,7 @@ def expected_claim(tables: Tables, jobs: list[Job], request: Claim, tokens: Toke
     room = {q: tokens.room("queue", q, rows[q].settings, running[q], now) for q in wanted if q in rows}
     limits = {row.name: row.limits for row in tables.tasks()}
     room_of_task = {t: tokens.room("task", t, limits[t], running_tasks[t], now) for t in limits}
-    taken = {name: row.taken for name, row in rows.items()}
+    taken = tokens.taken.copy()
     left = [
         job
         for job in claimable(jobs, {name: row.settings for name, row in rows.items()}, now)

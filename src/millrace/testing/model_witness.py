@@ -88,6 +88,7 @@ class Witness:
     def took(self, jobs: Iterable[Job], now: int) -> None:
         for job in jobs:
             assert job.available_at <= now, f"{job.id} started {job.available_at - now} ms before it was due"
+            assert job.expires_at is None or job.expires_at > now, f"{job.id} started after it had expired"
             assert job.lease_until is not None
             self._until[job.lease.id] = job.lease_until
             may_run_after_failure = job.spec.on_dependency == "run"
@@ -169,4 +170,9 @@ def _recount_keys_and_parents(tables: Tables, jobs: list[Job]) -> None:
         elif job.spec.key is not None and job.spec.scope == "live":
             hold = tables.key(job.queue, job.spec.key)
             assert hold is None or hold.seq != job.seq, f"{job.id} has ended and still holds its key: {hold}"
-        assert job.blocked == len(tables.parents(job.seq)), f"{job.id} waits for {tables.parents(job.seq)}: {job}"
+        parents = tables.parents(job.seq)
+        assert job.blocked == len(parents), f"{job.id} waits for {parents}: {job}"
+        for parent in map(tables.by_id, parents):
+            if parent is not None and parent.state not in LIVE:
+                patient = job.spec.on_dependency == "wait" and parent.state is not State.COMPLETED
+                assert patient, f"{job.id} still waits for {parent.id}, which is {parent.state.value}"

@@ -27,7 +27,7 @@ from millrace.testing.simulation_world import World
 
 MOST_CALM = 600  # virtual seconds after the storm within which everything must have ended
 
-LAST_WORDS = 20.0  # virtual seconds until every message sent in the storm has arrived, and every node was replaced
+LAST_WORDS = 8.0  # virtual seconds until every message sent in the storm has arrived, and every node was replaced
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ async def _stop_workers(world: World) -> None:
     """In good order: nothing runs, so nothing may be left held or counted."""
     for node in sorted(world.workers):
         world.stop(node, restart=False)
-    await asyncio.sleep(30.0)
+    await asyncio.sleep(LAST_WORDS)
 
 
 @contextmanager

@@ -20,6 +20,11 @@ _AFTER_THE_END = frozenset({Kind.REPLAYED, Kind.ARCHIVED, Kind.UNARCHIVED, Kind.
 MOST_PROBLEMS = 20
 
 
+def _enough(child: Spec) -> set[str]:
+    """How a parent may end for its child to run."""
+    return set(_ENDS.values()) if child.on_dependency == "run" else {"completed"}
+
+
 class Run(msgspec.Struct, frozen=True):
     """One run as its handler saw it, written outside of the store. `how` is None while it has not ended."""
 
@@ -45,7 +50,7 @@ class Track(msgspec.Struct):
     lease: str | None = None
     worker: str | None = None
     until: int = 0  # the lease is live at least until then: extending is no event
-    lost: int = 0
+    blocked: bool = False
     kinds: dict[Kind, int] = msgspec.field(default_factory=dict)
 
     def count(self, *kinds: Kind) -> int:
@@ -107,6 +112,8 @@ class Audit:
             self._finished(event, track)
         elif event.kind is Kind.REPLAYED:
             self._replayed(event, track)
+        elif event.kind is Kind.UNBLOCKED:
+            self._unblocked(event, track)
 
     def _enqueued(self, event: Event) -> None:
         spec = self.specs.get(event.job) or Spec(id=event.job, task=event.task, queue=event.queue, hook=True)
@@ -117,6 +124,7 @@ class Audit:
         before = self.newest.get(event.job)
         if before is not None:
             self._want(before.state in ("dead", "cancelled", "completed"), event, "the id was still live (I1)")
+        track.blocked = any(self._is_open(parent, spec) for parent in spec.after)
         self.tracks[event.seq] = self.newest[event.job] = track
         self._take_key(event, track)
         if spec.group is not None and not spec.hook:
@@ -129,7 +137,7 @@ class Audit:
         self._grant(event, track)
         track.attempt = event.attempt
         self._claims[event.seq, event.attempt] = event
-        self._want(not self._blocked(track), event, f"before its parents {track.spec.after} ended (I10)")
+        self._want(not track.blocked, event, f"before its parents {track.spec.after} ended (I10)")
         self._check_group(event, track)
         track.state = "running"
 
@@ -137,7 +145,6 @@ class Audit:
         self._want(track.state == "running", event, f"it was {track.state}")
         left = track.until - self._slack - event.at
         self._want(left < 0, event, f"its lease was live for {left} ms more (I3)")
-        track.lost += 1
         self._grant(event, track)
 
     def _grant(self, event: Event, track: Track) -> None:
@@ -182,8 +189,20 @@ class Audit:
         if track.spec.key is not None and self._keys.get((track.spec.queue, track.spec.key)) == track.seq:
             del self._keys[track.spec.queue, track.spec.key]
 
+    def _unblocked(self, event: Event, track: Track) -> None:
+        self._want(track.blocked, event, "it waited for nobody")
+        track.blocked = False
+        for parent in track.spec.after:
+            self._want(bool(self._ended[parent] & _enough(track.spec)), event, f"before {parent} ended (I10)")
+
+    def _is_open(self, parent: str, child: Spec) -> bool:
+        """A parent that is still to come, or was brought back, has to end first."""
+        known = self.newest.get(parent)
+        return known is None or known.state not in _enough(child)
+
     def _replayed(self, event: Event, track: Track) -> None:
-        track.state, track.due, track.failures = "waiting", event.at, 0
+        """Somebody's explicit wish: it waits for no parent any more."""
+        track.state, track.due, track.failures, track.blocked = "waiting", event.at, 0, False
         self._take_key(event, track)
 
     # ── groups and keys ───────────────────────────────────────────────────────────────────────
@@ -196,16 +215,9 @@ class Audit:
         self._want(holder in (None, track.seq), event, f"its group is held by seq {holder} (I9)")
         for other in self._members[place].values() if holder is None else ():
             before = (-other.spec.priority, other.seq) < (-track.spec.priority, track.seq)
-            able = other.state == "waiting" and other.due <= event.at and not self._blocked(other)
+            able = other.state == "waiting" and other.due <= event.at and not other.blocked
             self._want(not (before and able), event, f"seq {other.seq} of its group came before it (I9)")
         self._holders[place] = track.seq
-
-    def _blocked(self, track: Track) -> bool:
-        """Does it have to wait for a parent? A replay is somebody's explicit wish, and waits for none."""
-        if track.count(Kind.REPLAYED):
-            return False
-        enough = set(_ENDS.values()) if track.spec.on_dependency == "run" else {"completed"}
-        return any(not self._ended[parent] & enough for parent in track.spec.after)
 
     def _leave_group(self, track: Track) -> None:
         place = (track.spec.queue, track.spec.group or "")

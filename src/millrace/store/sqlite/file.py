@@ -24,7 +24,7 @@ def file_system_of(path: str, mounts: str) -> str:
         fields = line.split()
         if len(fields) < 3:
             continue
-        point = fields[1].encode().decode("unicode_escape")  # blanks are written as \040
+        point = fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]

@@ -47,6 +47,8 @@ class History(Registry):
         self._any_past: bool | None = None
 
     def flush(self) -> None:
+        if self._events:
+            self._store_changed = True
         super().flush()
         if self._events:
             self._write_pages()
@@ -63,13 +65,11 @@ class History(Registry):
 
     def append(self, event: Event) -> None:
         counters = self._store or self.counters()
-        counters[1] += 1
-        self.touched = self._store_changed = True
-        seq = event.seq
-        newest = self._newest
+        counters[1] = cursor = counters[1] + 1
         self._events.append(event)
+        newest, seq = self._newest, event.seq
         self._before.append(newest.get(seq, 0))
-        newest[seq] = counters[1]
+        newest[seq] = cursor
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 

@@ -43,7 +43,8 @@ class Home:
             durability=durability,
             prepare=self._prepare,
             announce=self._announce,
-            alone=self._open_wake,
+            enter=self._open_wake,
+            leave=self._close_wake,
         )
         self._reader = Reader(path, io, clock)
 
@@ -71,9 +72,7 @@ class Home:
         self.closed = True
         self._reader.close()
         self._writer.close()
-        if self._wake is not None:
-            self._wake.close()
-            self._wake = None
+        self._close_wake()
 
     def abandon(self) -> None:
         """In a forked child: leave the parent's handles alone, and never let them be closed from here.
@@ -86,9 +85,13 @@ class Home:
     # ── on the writer's thread ────────────────────────────────────────────────────────────────
 
     def _open_wake(self) -> bool:
-        if self._wake is None:
-            self._wake = Wake(self._path, self._io, self._woken, self._ended)
+        self._wake = Wake(self._path, self._io, self._woken, self._ended)
         return self._wake.alone
+
+    def _close_wake(self) -> None:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake.close()
 
     def _prepare(self, tables: SqliteTables) -> None:
         tables.watched = self.watching

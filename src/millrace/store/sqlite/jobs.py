@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from typing import Any
 
 import msgspec
@@ -15,8 +14,8 @@ from millrace.store.sqlite.record import (
     IN_LINE,
     NUMBER,
     OUTSIDE,
+    Settled,
     encode_spec,
-    extra_of,
     job_from_row,
     place_of,
     settled_facts,
@@ -28,6 +27,7 @@ SPAN_BLOCK = 10  # a block of seqs is 2^10 …
 SPAN_TIME = 12  # … and its instants are kept to 2^12 ms, so that most transactions widen no block
 
 Place = tuple[str, str]
+_copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]  # copy.copy would only look it up
 
 
 class Jobs(History):
@@ -35,7 +35,7 @@ class Jobs(History):
         super().forget()
         self._jobs: dict[int, Job | None] = {}
         self._ids: dict[str, int | None] = {}
-        self._stored: dict[int, tuple[Any, ...]] = {}
+        self._stored: dict[int, Settled] = {}
         self._new: dict[int, Job] = {}
         self._changed: dict[int, Job] = {}
         self._deleted: list[int] = []
@@ -106,7 +106,7 @@ class Jobs(History):
         return self._jobs[seq]
 
     def hand_out(self, job: Job) -> Job:
-        return copy(job)
+        return _copy(job)
 
     # ── changing ──────────────────────────────────────────────────────────────────────────────
 
@@ -259,7 +259,7 @@ class Jobs(History):
                     )
                 continue
             stored[seq] = facts
-            rest += self._all_facts(job, seq)
+            rest += self._all_facts(job, facts[6])
         if running:
             self.write_rows("update_running", running)
         if ended:
@@ -268,7 +268,7 @@ class Jobs(History):
             self.write_rows("update_all", rest)
         self._changed = {}
 
-    def _all_facts(self, job: Job, seq: int) -> tuple[Any, ...]:
+    def _all_facts(self, job: Job, extra: bytes | None) -> tuple[Any, ...]:
         line = job.line
         return (
             NUMBER[job.state],
@@ -279,7 +279,7 @@ class Jobs(History):
             job.failures,
             job.blocked,
             job.events,
-            self._newest[seq],
+            self._newest[job.seq],
             job.started_at,
             job.finished_at,
             job.worker,
@@ -290,10 +290,10 @@ class Jobs(History):
             job.next_retry_at,
             job.result_until,
             job.result,
-            extra_of(job),
+            extra,
             line,
             None if line is None else -job.spec.priority,
-            seq,
+            job.seq,
         )
 
     def ease(self) -> None:

@@ -78,7 +78,10 @@ def place_of(job: Job, line: str | None) -> int | None:
     return HOLDS if job.holds else OUTSIDE
 
 
-def settled_facts(job: Job) -> tuple[Any, ...]:
+Settled = tuple[int, int, int, int | None, bool, int | None, bytes | None]
+
+
+def settled_facts(job: Job) -> Settled:
     """What neither a claim nor a completion changes; while it is what the row says, a narrow update will do."""
     return (
         job.available_at,

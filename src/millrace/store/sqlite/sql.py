@@ -48,6 +48,9 @@ def many_rows(name: str) -> ManyRows:
     return ManyRows(name)
 
 
+_MIGRATIONS = (_text("schema.sql"),)
+
+
 def migrations() -> tuple[str, ...]:
     """Schema steps in order; step n leads from version n to version n + 1."""
-    return (_text("schema.sql"),)
+    return _MIGRATIONS

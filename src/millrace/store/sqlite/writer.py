@@ -16,7 +16,7 @@ from typing import Any
 from millrace.domain.errors import QueueError, StoreError
 from millrace.domain.ledger import Ledger
 from millrace.store.clock import Clock
-from millrace.store.sqlite.connection import check, open_writer, patiently
+from millrace.store.sqlite.connection import BUSY_MS, check, open_writer, patiently
 from millrace.store.sqlite.file import make_file, migrate
 from millrace.store.sqlite.io import Io
 from millrace.store.sqlite.tables import SqliteTables
@@ -36,7 +36,8 @@ class _Spoiled(Exception):
 
 
 class Writer(CallThread):
-    """`prepare` fits the tables out before the first call; `announce` is told what every commit made possible."""
+    """`enter` says that this process has the file open now, and answers whether it is the only one; `prepare` fits
+    the tables out before the first call; `announce` is told what every commit made possible."""
 
     def __init__(
         self,
@@ -47,7 +48,8 @@ class Writer(CallThread):
         durability: str,
         prepare: Callable[[SqliteTables], None],
         announce: News,
-        alone: Callable[[], bool],
+        enter: Callable[[], bool],
+        leave: Callable[[], None],
     ) -> None:
         super().__init__("millrace-sqlite-writer", IDLE)
         self._path = path
@@ -56,7 +58,8 @@ class Writer(CallThread):
         self._durability = durability
         self._prepare = prepare
         self._announce = announce
-        self._alone = alone
+        self._enter = enter
+        self._leave = leave
         self._in_hand: list[Call[Any]] = []
 
     def open(self) -> None:
@@ -71,7 +74,9 @@ class Writer(CallThread):
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         make_file(self._path, self._io)
-        crashed = self._alone() and _log_size(self._path) > 0
+        alone = self._enter()
+        undo.callback(self._leave)
+        crashed = alone and _log_size(self._path) > 0
         self._turn = Turn(self._path, self._io, self._stuck)
         undo.callback(self._turn.close)
         self._connection = open_writer(self._path, self._io, self._durability)
@@ -86,19 +91,26 @@ class Writer(CallThread):
         self._ledger = Ledger(self._tables)
 
     def shut(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(sqlite3.Error, OSError):
             self._write_log_back()
         with contextlib.suppress(sqlite3.Error):
             self._io.close(self._connection)
         self._turn.close()
 
     def idle(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(sqlite3.Error, OSError):
             self._write_log_back()
 
     def _write_log_back(self) -> None:
-        if _log_size(self._path) > SMALL_LOG or self._closing:
+        """Empty the log, unless somebody else is at work: then they will."""
+        if not (_log_size(self._path) > SMALL_LOG or self._closing) or not self._turn.take_if_free():
+            return
+        try:
+            self._io.execute(self._connection, "PRAGMA busy_timeout = 0")
             self._io.execute(self._connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+            self._io.execute(self._connection, f"PRAGMA busy_timeout = {BUSY_MS}")
+        finally:
+            self._turn.give()
 
     def _stuck(self, reason: str) -> None:
         """Another process does not give the lock back: nobody is kept waiting for ever."""

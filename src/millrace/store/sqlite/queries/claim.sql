@@ -37,7 +37,7 @@ LIMIT :limit OFFSET :offset;
 
 -- name: combos
 -- The (task, priority) pairs ever used in a queue.
-SELECT id, task, priority FROM combo WHERE queue = :queue ORDER BY id;
+SELECT id, task, priority FROM combo WHERE queue = :queue;
 
 -- name: insert_combo
 INSERT INTO combo (queue, task, priority) VALUES (:queue, :task, :priority) RETURNING id;

@@ -25,8 +25,7 @@ SELECT EXISTS (SELECT 1 FROM past);
 -- Gone generations for a JSON list of ids.
 SELECT past.id, seq, generation, state, token, gone_at, last_event
 FROM json_each(:ids) AS wanted
-CROSS JOIN past ON past.id = wanted.value
-ORDER BY seq;
+CROSS JOIN past ON past.id = wanted.value;
 
 -- name: stale_past
 SELECT id, seq, generation, state, token, gone_at FROM past WHERE gone_at <= :before ORDER BY gone_at, seq LIMIT :limit;

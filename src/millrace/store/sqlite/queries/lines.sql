@@ -63,8 +63,7 @@ DELETE FROM dependency WHERE parent = :parent AND child = :child;
 -- Who waits for these ids, for a JSON list of them.
 SELECT dependency.parent, child
 FROM json_each(:parents) AS wanted
-CROSS JOIN dependency ON dependency.parent = wanted.value
-ORDER BY child;
+CROSS JOIN dependency ON dependency.parent = wanted.value;
 
 -- name: parents
 SELECT parent FROM dependency WHERE child = :child ORDER BY n;

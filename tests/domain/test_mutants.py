@@ -1,0 +1,121 @@
+"""What the model and the mutation runner found that no test had held: one sentence each.
+
+Spoken on the memory store, which is the ledger and a lock.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.domain.change import Change
+from millrace.domain.event import Kind
+from millrace.domain.job import State
+from millrace.domain.request import Receipt
+from millrace.store.memory import MemoryStore
+from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, specs
+from millrace.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryStore(clock=clock)
+
+
+async def take(store, **claim):
+    [job] = await store.claim(a_claim(**claim))
+    return job
+
+
+# ── jobs that a settle carries ────────────────────────────────────────────────────────────────────
+
+
+async def test_a_dying_job_may_carry_the_next_generation_of_itself(store):
+    await store.enqueue([a_spec(id="phoenix")])
+    job = await take(store)
+
+    change = Change.bury(None, "explicit_fail")
+    ashes = Change(change.verb, reason="explicit_fail", failed=1, jobs=(a_spec(id="phoenix"),))
+    assert await store.settle([(job.lease, ashes)]) == [Receipt.OK]
+
+    [now] = await store.get(["phoenix"])
+    assert (now.state, now.generation) == (State.WAITING, 2)
+    [row] = await store.count()
+    assert (row.waiting, row.running, row.dead) == (1, 0, 0)
+
+
+async def test_a_completed_job_may_carry_a_job_under_its_own_key(store):
+    """The key is free by the time the next one takes it: how a job that is to be unique goes on with itself."""
+    await store.enqueue([a_spec(key="only one")])
+    job = await take(store)
+
+    await store.settle([(job.lease, Change.completed(jobs=(a_spec(id="next", key="only one"),)))])
+
+    assert (await take(store)).id == "next"
+
+
+async def test_a_retried_job_may_carry_a_job_that_replaces_it(store):
+    """It waits again by then, so it can be replaced, and every counter knows."""
+    await store.enqueue([a_spec(id="old", key="k")])
+    job = await take(store)
+
+    retry = a_retry_change(60)
+    change = Change(retry.verb, delay=retry.delay, failed=1, jobs=(a_spec(id="new", key="k", on_hit="replace"),))
+    await store.settle([(job.lease, change)])
+
+    [row] = await store.count()
+    assert (row.waiting, row.running, row.cancelled) == (1, 0, 1)
+
+
+async def test_who_waits_for_the_next_generation_is_not_told_of_the_last_ones_death(store):
+    await store.enqueue([a_spec(id="parent")])
+    job = await take(store)
+
+    again = a_spec(id="parent")
+    child = a_spec(id="child", after=("parent",))
+    await store.settle([(job.lease, Change(a_burial().verb, reason="explicit_fail", failed=1, jobs=(again, child)))])
+
+    [waiting] = await store.get(["child"])
+    assert (waiting.state, waiting.blocked) == (State.WAITING, 1)
+
+
+async def test_a_thousand_deaths_with_a_hook_each_are_no_recursion(store):
+    parent = a_spec()
+    children = specs(1_000, after=(parent.id,), on_dead_letter="bell")
+    await store.enqueue([parent, *children])
+
+    await store.cancel([parent.id])
+
+    [row] = await store.count()
+    assert (row.dead, row.waiting) == (1_000, 1_000)
+
+
+# ── jobs whose record goes at once ────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_that_dies_on_arrival_is_answered_as_dead_though_its_record_is_gone(store):
+    await store.control("queue", "default", {"keep_dead": 0})
+    await store.enqueue([a_spec(id="parent")])
+    await store.cancel(["parent"])
+
+    [answer] = await store.enqueue([a_spec(id="child", after=("parent",))])
+
+    assert answer.state is State.DEAD
+    assert await store.get(["child"]) == [None]
+
+
+async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_the_record_is_gone(store):
+    await store.control("queue", "default", {"keep_completed": 0})
+    spec = a_spec()
+    await store.enqueue([spec])
+    job = await take(store)
+    await store.cancel([spec.id], "request")
+
+    assert await store.settle([(job.lease, Change.completed())]) == [Receipt.OK]
+
+    kinds = [event.kind for event in await store.history(spec.id)]
+    assert kinds == [Kind.ENQUEUED, Kind.CLAIMED, Kind.COMPLETED, Kind.PRUNED]

@@ -1,0 +1,252 @@
+"""Files that are not ours, not sound or not writable: an error that says what to do, and nothing destroyed (X3)."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from millrace.domain.errors import StoreError
+from millrace.store.sqlite import SqliteStore
+from millrace.store.sqlite.file import file_system_of, refuse_network_file_system
+from millrace.store.sqlite.sql import migrations
+from millrace.testing.builders import a_spec, specs
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw 0 0
+server:/export /mnt/shared nfs4 rw 0 0
+//server/share /mnt/with\040blank cifs rw 0 0
+/dev/sdb1 /mnt/shared/local ext4 rw 0 0
+"""
+
+
+async def open_and_close(path):
+    store = SqliteStore(path)
+    await store.connect()
+    await store.close()
+
+
+def run_python(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+async def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary\n" * 100)
+
+    with pytest.raises(StoreError, match="not a SQLite database"):
+        await open_and_close(path)
+
+    assert path.read_text() == "dear diary\n" * 100
+
+
+async def test_the_database_of_another_program_is_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE album (title)")
+        other.commit()
+
+    with pytest.raises(StoreError, match="another program"):
+        await open_and_close(path)
+
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("album",)]
+
+
+async def test_a_newer_schema_asks_for_a_newer_millrace(tmp_path):
+    path = tmp_path / "jobs.db"
+    await open_and_close(path)
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
+
+    with pytest.raises(StoreError, match=r"schema version 2.*[Uu]pgrade millrace"):
+        await open_and_close(path)
+
+
+async def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StoreError, match="no directory"):
+        await open_and_close(tmp_path / "nowhere" / "jobs.db")
+
+
+async def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="is a directory"):
+        await open_and_close(tmp_path)
+
+
+async def test_after_a_failed_opening_the_next_one_works(tmp_path):
+    store = SqliteStore(tmp_path / "sub" / "jobs.db")
+    with pytest.raises(StoreError):
+        await store.connect()
+
+    (tmp_path / "sub").mkdir()
+    await store.connect()
+    await store.enqueue([a_spec()])
+    await store.close()
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_read_only_file_or_directory_says_what_to_change(what):
+    """Run as a user who is not root, who may write everything."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        done = run_python(
+            """
+            import asyncio, concurrent.futures.thread, os, sys
+            from millrace.domain.errors import StoreError
+            from millrace.store.sqlite import SqliteStore
+            folder, what = sys.argv[1:]
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            place = os.path.join(folder, "place")
+            os.mkdir(place)
+            path = os.path.join(place, "jobs.db")
+            async def main():
+                store = SqliteStore(path)
+                await store.connect()
+                await store.close()
+            asyncio.run(main())
+            os.chmod(path if what == "file" else place, 0o400 if what == "file" else 0o500)
+            if what == "directory":
+                for name in os.listdir(place):
+                    if name != "jobs.db":
+                        os.chmod(place, 0o700)
+                        target = os.path.join(place, name)
+                        os.rmdir(target) if os.path.isdir(target) else os.unlink(target)
+                os.chmod(place, 0o500)
+            try:
+                asyncio.run(main())
+            except StoreError as error:
+                print("refused:", error)
+            finally:
+                os.chmod(place, 0o700)
+            """,
+            folder,
+            what,
+        )
+    assert done.stdout.startswith("refused:"), done.stdout + done.stderr
+    assert "write both the file and its directory" in done.stdout
+
+
+async def test_the_files_are_for_their_owner_only(tmp_path):
+    """GUARANTEES 9, temp files and permissions: whatever the umask."""
+    old = os.umask(0)
+    try:
+        store = SqliteStore(tmp_path / "jobs.db")
+        await store.connect()
+        await store.enqueue([a_spec()])
+        await store.wait(["default"], None, 0)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if not path.is_symlink()}
+        await store.close()
+    finally:
+        os.umask(old)
+
+    assert {"jobs.db", "jobs.db-wal", "jobs.db-lock", "jobs.db-wake", "jobs.db-wake.d"} <= set(modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_network_file_system_is_refused():
+    """GUARANTEES 5: WAL needs shared memory."""
+    for path in ("/mnt/shared/jobs.db", "/mnt/with blank/jobs.db"):
+        with pytest.raises(StoreError, match="network file system"):
+            refuse_network_file_system(path, MOUNTS)
+    refuse_network_file_system("/var/jobs.db", MOUNTS)
+    refuse_network_file_system("/mnt/shared/local/jobs.db", MOUNTS)
+    assert file_system_of("/mnt/sharedness/jobs.db", MOUNTS) == "ext4"
+    assert file_system_of("/var/jobs.db", "") == ""
+
+
+def test_a_full_disk_is_an_error_that_passes(tmp_path):
+    """ENOSPC: typed error, no corruption, and the store works again once there is room."""
+    done = run_python(
+        """
+        import asyncio, resource, signal, sys
+        from millrace.domain.errors import StoreError
+        from millrace.domain.job import Spec
+        from millrace.store.sqlite import SqliteStore
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        async def main():
+            store = SqliteStore(sys.argv[1])
+            await store.connect()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+            kept, n = 0, 0
+            try:
+                while n < 100:
+                    n += 1
+                    await store.enqueue([Spec(id=f"{n}-{i}", task="t", payload=b"x" * 2000) for i in range(50)])
+                    kept += 50
+            except StoreError as error:
+                print("told:", error)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            await store.enqueue([Spec(id=f"again-{i}", task="t") for i in range(50)])
+            counts = await store.count()
+            print("kept:", counts[0].waiting - 50 - kept, await store.check())
+            await store.close()
+
+        asyncio.run(main())
+        """,
+        tmp_path / "jobs.db",
+    )
+    assert "told:" in done.stdout and "full" in done.stdout, done.stdout + done.stderr
+    assert "kept: 0 []" in done.stdout
+
+
+async def test_damage_is_found_when_the_file_was_not_closed(tmp_path):
+    """ROT: checked at opening after a crash, and on demand."""
+    path = tmp_path / "jobs.db"
+    store = SqliteStore(path)
+    await store.connect()
+    await store.enqueue(specs(2_000))
+    assert await store.check() == []
+    await store.close()
+    damage(path)
+    Path(f"{path}-wal").write_bytes(b"left behind by a process that is gone")
+
+    with pytest.raises(StoreError, match="damaged"):
+        await open_and_close(path)
+
+
+def damage(path):
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for page in range(8, size // 4096, 3):
+            file.seek(page * 4096)
+            file.write(b"\xa5" * 64)
+
+
+async def test_the_log_is_emptied_when_nothing_happens(tmp_path):
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.connect()
+    for _ in range(20):
+        await store.enqueue(specs(500, payload=b"x" * 1000))
+    log = tmp_path / "jobs.db-wal"
+    assert 0 < log.stat().st_size < 64 << 20
+
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        if log.stat().st_size == 0:
+            break
+    assert log.stat().st_size == 0
+    await store.close()
+    assert not log.exists()
+
+
+async def test_the_store_says_what_an_answer_survives(tmp_path):
+    assert "crash of the machine" in SqliteStore(tmp_path / "a.db").durability
+    assert "may take" in SqliteStore(tmp_path / "a.db", durability="relaxed").durability
+    for level, expected in (("full", 2), ("relaxed", 1)):
+        store = SqliteStore(tmp_path / f"{level}.db", durability=level)
+        await store.connect()
+        writer = store._here()._writer
+        assert writer._connection.execute("PRAGMA synchronous").fetchone() == (expected,)
+        await store.close()

@@ -1,0 +1,301 @@
+"""Several processes on one file: they take turns, wake each other, and never see `database is locked`."""
+
+import asyncio
+import multiprocessing
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from millrace.domain.errors import StoreError
+from millrace.domain.job import State
+from millrace.domain.request import Query
+from millrace.store.sqlite import SqliteStore
+from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.turn import Turn
+from millrace.store.sqlite.wake import Wake
+from millrace.testing.builders import a_spec, specs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+WORKER = """
+import asyncio, sys
+from millrace.domain.change import Change
+from millrace.domain.request import Claim
+from millrace.store.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.connect()
+    print("up", flush=True)
+    while True:
+        jobs = await store.claim(Claim(queues=("default",), worker="w", limit=10))
+        if jobs:
+            await store.settle([(job.lease, Change.completed(job.spec.payload)) for job in jobs])
+            if any(job.spec.payload == b"stop" for job in jobs):
+                break
+        else:
+            await store.wait(["default"], None, 5.0)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+MIXED = """
+import asyncio, sys
+from millrace.domain.change import Change
+from millrace.domain.job import Spec
+from millrace.domain.request import Claim
+from millrace.store.sqlite import SqliteStore
+
+async def main(path, name, number):
+    store = SqliteStore(path)
+    await store.connect()
+    done = 0
+    for n in range(number):
+        await store.enqueue([Spec(id=f"{name}-{n}", task="t", group=f"g{n % 5}")])
+        for job in await store.claim(Claim(queues=("default",), worker=name, limit=2)):
+            await store.settle([(job.lease, Change.completed())])
+            done += 1
+        if n % 10 == 0:
+            await store.count()
+    print(done)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def start(code, *arguments):
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.connect()
+    yield store
+    await store.close()
+
+
+async def test_two_processes_wake_each_other_far_faster_than_they_poll(store):
+    """R-04, L-13: the worker sleeps for 5 s unless poked, the caller for 1 s."""
+    worker = start(WORKER, store.path)
+    assert worker.stdout.readline() == "up\n"
+    trips = []
+    for payload in [b"x"] * 60 + [b"stop"]:
+        await asyncio.sleep(0.005)
+        spec = a_spec(payload=payload)
+        begun = time.perf_counter()
+        async with store.watch(spec.id) as watch:
+            await store.enqueue([spec])
+            while (await store.get([spec.id]))[0].state is not State.COMPLETED:
+                await watch.wait(1.0)
+        trips.append(time.perf_counter() - begun)
+    assert worker.wait(10) == 0
+    worker.stdout.close()
+    print(f"enqueue, run elsewhere and hear of it: p50 {statistics.median(trips) * 1000:.2f} ms")
+
+    assert statistics.median(trips) < 0.2
+
+
+async def test_waiting_costs_no_time_of_the_processor(store):
+    before = time.process_time()
+
+    await store.wait(["default"], None, 1.0)
+
+    assert time.process_time() - before < 0.1
+
+
+async def test_one_job_pokes_one_sleeping_process(tmp_path):
+    """BE-14, HERD."""
+    heard = []
+    path = str(tmp_path / "jobs.db")
+    sleepers = [Wake(path, Io(), lambda queue, jobs, n=n: heard.append((n, queue, jobs)), print) for n in range(5)]
+    for sleeper in sleepers:
+        sleeper.publish(1, (1 << 64) - 1)
+    enqueuer = Wake(path, Io(), print, print)
+
+    enqueuer.wake({"q": 1})
+    await until(lambda: len(heard) == 1)
+    enqueuer.wake({"q": 2})
+    await until(lambda: len(heard) == 3)
+    await asyncio.sleep(0.05)
+
+    assert len({n for n, _, _ in heard}) == 3
+    for wake in (*sleepers, enqueuer):
+        wake.close()
+
+
+FALLS_ASLEEP_AND_DIES = """
+import os, sys
+from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.wake import Wake
+Wake(sys.argv[1], Io(), print, print).publish(1, (1 << 64) - 1)
+os.kill(os.getpid(), 9)
+"""
+
+
+async def test_a_process_that_died_asleep_is_forgotten(tmp_path):
+    path = str(tmp_path / "jobs.db")
+    heard = []
+    enqueuer = Wake(path, Io(), print, print)
+    with start(FALLS_ASLEEP_AND_DIES, path) as gone:
+        assert gone.wait(20) == -9
+    alive = Wake(path, Io(), lambda queue, jobs: heard.append(queue), print)
+    alive.publish(1, (1 << 64) - 1)
+
+    enqueuer.wake({"q": 1})
+    await until(lambda: heard == ["q"])
+
+    alive.close()
+    enqueuer.close()
+
+
+async def test_a_long_path_still_has_room_for_a_socket(tmp_path):
+    folder = tmp_path / ("deep" * 20) / ("deeper" * 10)
+    folder.mkdir(parents=True)
+    heard = []
+    sleeper = Wake(str(folder / "jobs.db"), Io(), lambda queue, jobs: heard.append(queue), print)
+    sleeper.publish(1, (1 << 64) - 1)
+    enqueuer = Wake(str(folder / "jobs.db"), Io(), print, print)
+
+    enqueuer.wake({"q": 1})
+    await until(lambda: heard == ["q"])
+
+    sleeper.close()
+    enqueuer.close()
+
+
+async def until(condition, patience=5.0):
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def test_processes_that_open_a_new_file_at_once_agree_on_one_schema(tmp_path):
+    path = tmp_path / "jobs.db"
+    processes = [start(MIXED, path, f"p{n}", 3) for n in range(6)]
+    outputs = [await asyncio.to_thread(process.communicate) for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * 6
+    assert sum(int(out) for out, _ in outputs) <= 18
+    store = SqliteStore(path)
+    assert len((await store.find(Query(limit=1000))).jobs) == 18
+    assert await store.check() == []
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_busy_processes_and_a_long_reader_never_see_a_lock(tmp_path):
+    """BUSY, scaled down: no `database is locked` reaches anybody, and the log stays bounded."""
+    path = tmp_path / "jobs.db"
+    store = SqliteStore(path)
+    await store.connect()
+    with closing(sqlite3.connect(path)) as reader:
+        processes = [start(MIXED, path, f"p{n}", 60) for n in range(8)]
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM job").fetchall()
+        outputs = [await asyncio.to_thread(process.communicate) for process in processes]
+        reader.execute("COMMIT")
+
+    assert [process.returncode for process in processes] == [0] * 8
+    [row] = await store.count()
+    assert row.completed == sum(int(out) for out, _ in outputs)
+    assert row.completed + row.waiting == 480
+    assert Path(f"{path}-wal").stat().st_size <= 64 << 20
+    await store.close()
+
+
+async def test_a_foreign_transaction_of_two_seconds_is_waited_out(store):
+    with closing(sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        threading.Timer(2.0, foreign.execute, ("ROLLBACK",)).start()
+        begun = time.monotonic()
+
+        await store.enqueue([a_spec()])
+
+        assert 1.5 < time.monotonic() - begun < 10
+
+
+async def test_what_another_connection_wrote_is_seen_by_the_next_call(store, tmp_path):
+    """Nothing that is kept at hand outlives a write of somebody else."""
+    other = SqliteStore(tmp_path / "jobs.db")
+    await store.enqueue(specs(3))
+    await other.control("queue", "default", {"max_depth": 4})
+    await store.enqueue(specs(1))
+    assert [answer.seq for answer in await other.enqueue([a_spec(queue="elsewhere")])] == [5]
+    assert [answer.seq for answer in await store.enqueue([a_spec(queue="elsewhere")])] == [6]
+    await other.close()
+
+
+async def test_who_keeps_the_lock_too_long_is_named(tmp_path):
+    """NET: no call outlives its deadline by much."""
+    io, said = Io(), []
+    path = str(tmp_path / "jobs.db")
+    holder, waiter = Turn(path, io, said.append), Turn(path, io, said.append, deadline=0.2)
+    holder.take()
+    thread = threading.Thread(target=waiter.take)
+    thread.start()
+    await until(lambda: said)
+    holder.give()
+    thread.join(5)
+
+    assert f"process {os.getpid()}" in said[0]
+    waiter.give()
+    holder.close()
+    waiter.close()
+
+
+async def test_a_call_is_given_up_when_another_process_does_not_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr("millrace.store.sqlite.turn.DEADLINE", 0.3)
+    monkeypatch.setattr(Turn.__init__, "__defaults__", (0.3,))
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.connect()
+    holder = Turn(store.path, Io(), print)
+    holder.take()
+
+    with pytest.raises(StoreError, match="has kept the database locked"):
+        await asyncio.wait_for(store.enqueue([a_spec(id="late")]), 5)
+
+    holder.give()
+    await asyncio.sleep(0.3)  # until the store has had its turn; before that it would give up the next call too
+    await store.enqueue([a_spec(id="next")])
+    assert [job and job.id for job in await store.get(["late", "next"])] == [None, "next"]
+    await store.close()
+    holder.close()
+
+
+def in_a_child(store, pipe):
+    async def main():
+        [answer] = await store.enqueue([a_spec(id="from-the-child")])
+        await store.close()
+        return answer.seq
+
+    pipe.send(asyncio.run(main()))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_child_opens_its_own_connection(store):
+    """GUARANTEES 5: never carry a handle over fork."""
+    await store.enqueue([a_spec(id="before")])
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    child = context.Process(target=in_a_child, args=(store, there))
+    child.start()
+    assert await asyncio.to_thread(here.poll, 10)
+    assert here.recv() == 2
+    child.join(10)
+
+    assert child.exitcode == 0
+    [answer] = await store.enqueue([a_spec(id="after")])
+    assert answer.seq == 3
+    assert all(await store.get(["before", "from-the-child", "after"]))
