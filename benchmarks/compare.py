@@ -31,6 +31,7 @@ PEERS = {
     "memory": {"huey-memory": "huey_peer", "litequeue-memory": "litequeue_peer"},
 }
 
+LIMIT = 900.0  # seconds; no round begins that would not end within it, going by the one before
 BUSY = 0.5  # a load above this is somebody else's work
 
 
@@ -47,7 +48,12 @@ def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures
     """Every subject once per round; a peer that fails is named with its error and left out of the ratios."""
     rounds: dict[str, list[Figures]] = {script.name: [] for script in subjects}
     failed: dict[str, Figures] = {}
+    start = perf_counter()
     for number in range(1, repeat + 1):
+        spent = perf_counter() - start
+        if number > 1 and spent * number / (number - 1) > LIMIT:
+            say(f"{number - 1} rounds instead of {repeat}: another would take the run past {LIMIT:g} s")
+            break
         for script in subjects:
             if script.name in failed:
                 continue

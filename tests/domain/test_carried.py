@@ -18,7 +18,12 @@ async def test_carried_jobs_that_wait_for_each_other_are_refused_and_nothing_of_
     with pytest.raises(DependencyCycle):
         await store.settle([(one.lease, Change.completed()), (two.lease, Change.completed(jobs=cycle))])
 
-    assert [job and job.state for job in await store.get(["one", "two", "a", "b"])] == ["running", "running", None, None]
+    assert [job and job.state for job in await store.get(["one", "two", "a", "b"])] == [
+        "running",
+        "running",
+        None,
+        None,
+    ]
     assert await store.settle([(one.lease, Change.completed())]) == [Receipt.OK]
 
 

@@ -11,6 +11,7 @@ from millrace.testing.conformance.dead_letters import *  # noqa: F403
 from millrace.testing.conformance.deduplication import *  # noqa: F403
 from millrace.testing.conformance.delays import *  # noqa: F403
 from millrace.testing.conformance.dependencies import *  # noqa: F403
+from millrace.testing.conformance.dependency_failures import *  # noqa: F403
 from millrace.testing.conformance.enqueueing import *  # noqa: F403
 from millrace.testing.conformance.events import *  # noqa: F403
 from millrace.testing.conformance.failures import *  # noqa: F403
@@ -22,6 +23,7 @@ from millrace.testing.conformance.leases import *  # noqa: F403
 from millrace.testing.conformance.limits import *  # noqa: F403
 from millrace.testing.conformance.ordering import *  # noqa: F403
 from millrace.testing.conformance.reading import *  # noqa: F403
+from millrace.testing.conformance.reclaiming import *  # noqa: F403
 from millrace.testing.conformance.replaying import *  # noqa: F403
 from millrace.testing.conformance.retention import *  # noqa: F403
 from millrace.testing.conformance.settling import *  # noqa: F403

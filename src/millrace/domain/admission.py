@@ -24,6 +24,7 @@ from millrace.domain.errors import (
 from millrace.domain.event import Kind
 from millrace.domain.job import Job, Spec, State, lane_line
 from millrace.domain.line import lane_of
+from millrace.domain.plain import enqueue_plain
 from millrace.domain.request import Enqueued
 from millrace.domain.step import Step, dependency_failure
 from millrace.domain.tables import KeyHold, Past, QueueRow
@@ -47,6 +48,9 @@ def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list
     What their arrival brings to an end is carried out by the step they come with, in its own loop: a thousand
     deaths with a hook each must not become a thousand nested calls.
     """
+    plain = None if carried else enqueue_plain(step, specs)
+    if plain is not None:
+        return plain
     verdicts = _Plan(step, specs, carried).verdicts()
     fresh = {spec.id for spec, verdict in zip(specs, verdicts, strict=True) if verdict.kind == "new"}
     answers = []

@@ -8,7 +8,7 @@ of them or none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millrace.domain import transition
 from millrace.domain.dead import dead_letter_hook, empty_hook, next_retry
@@ -55,6 +55,15 @@ class Step:
         else:
             self.place(job, line)
         self.tables.put_queue(row)
+
+    def added_plain(self, jobs: Mapping[str, int]) -> None:
+        """So many jobs of each queue wait from now on, open and in no line."""
+        for name, count in jobs.items():
+            row = self.tables.queue(name)
+            row.waiting += count
+            row.live += count
+            self._emptied.pop((name, None), None)
+            self.tables.put_queue(row)
 
     def place(self, job: Job, line: Line | None) -> None:
         """Give a waiting, unblocked job its place: open at once, or in its line, or outside it until due."""
@@ -206,17 +215,20 @@ class Step:
             job = self._ended.popleft()
             if job.state is State.WAITING:
                 continue  # replayed within the same step
-            hooks = [hook for hook in (self._dead_hook(job), self._empty_hook(job)) if hook is not None]
-            if hooks:
-                self.admit(hooks)
+            if job.state is State.DEAD or self._emptied:
+                hooks = [hook for hook in (self._dead_hook(job), self._empty_hook(job)) if hook is not None]
+                if hooks:
+                    self.admit(hooks)
             for child in self._orphans(job):
                 self._parent_ended(child, job.spec.id, job.state)
             self._prune_at_once(job)
 
     def _orphans(self, job: Job) -> list[int]:
         """Who waits for this job; who came after the next generation of its id waits for that one."""
-        heir = self.tables.by_id(job.spec.id)
         children = self.tables.children(job.spec.id)
+        if not children:
+            return children
+        heir = self.tables.by_id(job.spec.id)
         return children if heir is None or heir.seq == job.seq else [seq for seq in children if seq < heir.seq]
 
     def _dead_hook(self, job: Job) -> Spec | None:

@@ -184,4 +184,11 @@ class History(Registry):
 
 
 def json_list(items: list[str]) -> str:
-    return msgspec.json.encode(items).decode()
+    try:
+        return msgspec.json.encode(items).decode()
+    except UnicodeEncodeError:  # half a surrogate pair: no job can have such an id, so it need not be looked for
+        return msgspec.json.encode([item for item in items if item.isascii() or _is_text(item)]).decode()
+
+
+def _is_text(item: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in item)

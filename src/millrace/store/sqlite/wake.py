@@ -7,6 +7,7 @@ there are jobs. All of it is a hint: a lost one costs a poll, never a job.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import mmap
@@ -75,11 +76,12 @@ class Wake:
         """This process's slot, taken at the first call; None when all are in use, and then we only poll."""
         with self._lock:
             if self._socket is None:
-                self._take_slot()
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                with contextlib.suppress(OSError):
+                    self._take_slot(self._socket)
             return self._slot
 
-    def _take_slot(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def _take_slot(self, listener: socket.socket) -> None:
         directory = self._directory()
         os.makedirs(directory, 0o700, exist_ok=True)
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -88,7 +90,7 @@ class Wake:
             if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
                 return  # somebody else made it: they could listen to our pokes or send false ones
             fcntl.flock(handle, fcntl.LOCK_EX)
-            self._slot = next((slot for slot in range(1, SLOTS) if self._bind(self._socket, slot)), None)
+            self._slot = next((slot for slot in range(1, SLOTS) if self._bind(listener, slot)), None)
         finally:
             os.close(handle)
         if self._slot is not None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from millrace.domain.change import Change
-from millrace.domain.errors import DependencyCycle, UnknownDependency
 from millrace.domain.job import State, word
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_spec, specs
@@ -18,12 +15,9 @@ from millrace.testing.conformance.scenes import (
     control,
     count,
     finish,
-    found,
     kinds,
     put,
-    put_cancelled,
     put_completed,
-    put_dead,
     retry,
     show,
     take,
@@ -123,128 +117,12 @@ async def test_a_retry_of_the_parent_unblocks_nothing(store: Store, clock: Virtu
     assert await take_ids(store) == [parent.id]
 
 
-async def test_by_default_a_child_dies_with_its_parent(store: Store, clock: VirtualClock) -> None:
-    """BE-06; part 1: dead `dependency_failed`."""
-    parent = await put(store)
-    child = await put(store, after=(parent.id,))
-    await bury(store, await take(store))
-
-    job = await show(store, child)
-    assert (job.state, job.reason, job.attempt, job.failures) == (State.DEAD, "dependency_failed", 0, 0)
-    assert job.error is not None and parent.id in job.error.message and "died" in job.error.message
-
-
-async def test_by_default_a_child_dies_when_its_parent_is_cancelled(store: Store, clock: VirtualClock) -> None:
-    """BE-06."""
-    parent = await put(store)
-    child = await put(store, after=(parent.id,))
-    await store.cancel([parent.id])
-
-    job = await show(store, child)
-    assert (job.state, job.reason) == (State.DEAD, "dependency_failed")
-    assert job.error is not None and "cancelled" in job.error.message
-
-
-async def test_a_child_may_run_whatever_became_of_its_parent(store: Store, clock: VirtualClock) -> None:
-    """BE-06: run anyway."""
-    dying, going = await put(store), await put(store)
-    child = await put(store, after=(dying.id, going.id), on_dependency="run")
-    await bury(store, await take(store))
-    assert (await show(store, child)).blocked == 1
-    await store.cancel([going.id])
-
-    assert await take_ids(store) == [child.id]
-
-
-async def test_a_child_may_keep_waiting_for_a_parent_that_died(store: Store, clock: VirtualClock) -> None:
-    """BE-06: keep waiting."""
-    parent = await put(store)
-    child = await put(store, after=(parent.id,), on_dependency="wait")
-    await bury(store, await take(store))
-    assert (await show(store, child)).state is State.WAITING
-    await store.replay([parent.id])
-    await complete(store, await take(store))
-
-    assert await take_ids(store) == [child.id]
-
-
-async def test_a_child_that_waits_is_unblocked_by_the_next_generation(store: Store, clock: VirtualClock) -> None:
-    parent = await put(store)
-    child = await put(store, after=(parent.id,), on_dependency="wait")
-    await store.cancel([parent.id])
-    await put(store, id=parent.id)
-    await complete(store, await take(store))
-
-    assert await take_ids(store) == [child.id]
-
-
-@pytest.mark.parametrize(("policy", "state"), [("bury", State.DEAD), ("run", State.WAITING), ("wait", State.WAITING)])
-async def test_a_parent_that_had_failed_before_counts_by_the_same_policy(
-    store: Store, clock: VirtualClock, policy: str, state: State
-) -> None:
-    """BE-06, also for parents that ended before the enqueue."""
-    for parent in (await put_dead(store), await put_cancelled(store)):
-        child = a_spec(after=(parent.id,), on_dependency=policy, queue="children")
-        [answer] = await store.enqueue([child])
-
-        assert answer.state is state
-        assert (await show(store, child)).blocked == (1 if policy == "wait" else 0)
-        taken = await take_ids(store, queue="children")
-        assert taken == ([child.id] if policy == "run" else [])
-
-
-async def test_a_parent_nobody_knows_is_refused(store: Store, clock: VirtualClock) -> None:
-    """BE-06; part 2: unknown ids are refused at enqueue."""
-    fine = a_spec()
-    with pytest.raises(UnknownDependency) as refusal:
-        await store.enqueue([fine, a_spec(id="child", after=("nobody",))])
-
-    assert (refusal.value.job, refusal.value.parent) == ("child", "nobody")
-    assert await found(store, archived=None) == []
-
-
-async def test_a_parent_may_be_still_to_come_when_that_is_asked_for(store: Store, clock: VirtualClock) -> None:
-    """`allow_missing=True`."""
-    child = await put(store, after=("later",), allow_missing=True)
-    assert await take_ids(store) == []
-    await put_completed(store, id="later")
-
-    assert await take_ids(store) == [child.id]
-
-
 async def test_within_one_call_parents_may_come_after_their_children(store: Store, clock: VirtualClock) -> None:
     parent = a_spec()
     child = a_spec(after=(parent.id,), priority=9)
     await store.enqueue([child, parent])
 
     assert await take_ids(store) == [parent.id]
-
-
-async def test_a_job_cannot_wait_for_itself(store: Store, clock: VirtualClock) -> None:
-    with pytest.raises(DependencyCycle) as refusal:
-        await store.enqueue([a_spec(id="a", after=("a",))])
-
-    assert refusal.value.path == ("a", "a")
-
-
-async def test_jobs_of_one_call_cannot_wait_for_each_other(store: Store, clock: VirtualClock) -> None:
-    """BE-06: cycles are refused and leave nothing."""
-    ring = [a_spec(id=str(n), after=(str((n + 1) % 5),)) for n in range(5)]
-    with pytest.raises(DependencyCycle) as refusal:
-        await store.enqueue([a_spec(), *ring])
-
-    assert len(refusal.value.path) == 6
-    assert await found(store, archived=None) == []
-
-
-async def test_a_cycle_closed_by_a_later_call_is_refused(store: Store, clock: VirtualClock) -> None:
-    """A stored job waits for an id that is still to come; that one cannot wait for the stored job."""
-    await put(store, id="a", after=("b",), allow_missing=True)
-    await put(store, id="c", after=("a",))
-
-    with pytest.raises(DependencyCycle):
-        await store.enqueue([a_spec(id="b", after=("c",))])
-    assert await store.get(["b"]) == [None]
 
 
 async def test_a_diamond_is_no_cycle(store: Store, clock: VirtualClock) -> None:
@@ -275,16 +153,6 @@ async def test_a_thousand_children_are_unblocked_by_one_completion(store: Store,
     await complete(store, await take(store))
 
     assert ((await count(store)).ready, (await count(store)).blocked) == (1_000, 0)
-
-
-async def test_a_long_chain_dies_with_its_first_link(store: Store, clock: VirtualClock) -> None:
-    """Grand DAGs: a loop, not a recursion."""
-    chain = [a_spec(id="link-0")]
-    chain += [a_spec(id=f"link-{n}", after=(f"link-{n - 1}",)) for n in range(1, 3_000)]
-    await store.enqueue(chain)
-    await bury(store, await take(store))
-
-    assert (await count(store)).dead == 3_000
 
 
 async def test_a_long_chain_runs_link_by_link(store: Store, clock: VirtualClock) -> None:
@@ -318,16 +186,6 @@ async def test_a_blocked_job_can_be_cancelled_and_is_not_unblocked_later(store: 
     assert (await show(store, child)).state is State.CANCELLED
     assert await take_ids(store) == []
     assert (await count(store)).blocked == 0
-
-
-async def test_a_replayed_child_runs_without_asking_its_parents_again(store: Store, clock: VirtualClock) -> None:
-    """Replay is an operator's word: the child died with its parent and is brought back by hand."""
-    parent = await put(store)
-    child = await put(store, after=(parent.id,))
-    await bury(store, await take(store))
-    await store.replay([child.id])
-
-    assert await take_ids(store) == [child.id]
 
 
 async def test_a_carried_child_of_the_finishing_job_is_free_at_once(store: Store, clock: VirtualClock) -> None:
