@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from millrace.domain.errors import InvalidInput, PayloadInvalid
-from millrace.domain.job import Spec
+from millrace.domain.job import OnDependency, OnHit, Scope, Spec
 
 MAX_PAYLOAD = 1 << 20
 LARGE_PAYLOAD = 256 << 10
@@ -14,6 +15,9 @@ MAX_ID_BYTES = 800
 MAX_DURATION = 100 * 365 * 24 * 3600 * 1000  # a century: further off is a mistake in units
 MAX_PARENTS = 10_000
 
+_SCOPES = get_args(Scope)
+_HITS = get_args(OnHit)
+_POLICIES = get_args(OnDependency)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -51,6 +55,19 @@ def check_priority(value: object) -> None:
         raise InvalidInput(f"priority must be a whole number from 0 to 15, not {value!r}; higher runs first")
 
 
+def _check_choices(spec: Spec) -> None:
+    """Words from a short list; the usual ones are looked at first, because every enqueue comes by here."""
+    if spec.key is not None:
+        if spec.scope not in _SCOPES:
+            raise InvalidInput(f"scope {spec.scope!r} is not known; use one of {', '.join(_SCOPES)}")
+        if spec.on_hit not in _HITS:
+            raise InvalidInput(f"on_hit {spec.on_hit!r} is not known; use one of {', '.join(_HITS)}")
+    if spec.on_dependency != "bury" and spec.on_dependency not in _POLICIES:
+        raise InvalidInput(f"on_dependency {spec.on_dependency!r} is not known; use one of {', '.join(_POLICIES)}")
+    if spec.on_timeout not in {"retry", "bury"}:
+        raise InvalidInput(f"on_timeout {spec.on_timeout!r} is not known; use 'retry' or 'bury'")
+
+
 def check_spec(spec: Spec) -> None:
     check_id("job id", spec.id)
     check_name("task", spec.task)
@@ -58,6 +75,7 @@ def check_spec(spec: Spec) -> None:
     check_priority(spec.priority)
     if spec.token:
         check_id("token", spec.token)
+    _check_choices(spec)
     if len(spec.payload) > MAX_PAYLOAD:
         raise PayloadInvalid(
             f"the payload of job {spec.id!r} is {len(spec.payload):,} bytes; at most {MAX_PAYLOAD:,} are taken. "

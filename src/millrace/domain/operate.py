@@ -6,13 +6,13 @@ Functions over a ledger's tables, each one atomic step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from millrace.domain import transition
 from millrace.domain.check import check_name
 from millrace.domain.errors import CursorExpired, InvalidInput
 from millrace.domain.event import Kind
-from millrace.domain.job import FINISHED, LIVE, Job, State, lane_line
+from millrace.domain.job import ALIASES, FINISHED, LIVE, Job, State, Word, lane_line
 from millrace.domain.ledger import Ledger, without_expired_result
 from millrace.domain.line import lane_again
 from millrace.domain.request import (
@@ -34,6 +34,7 @@ from millrace.domain.tables import KeyHold, TaskRow
 
 MOST_AHEAD = 10_000
 SEARCH_BUDGET = 10_000
+STATE_WORDS = {*State, *get_args(Word), *ALIASES}
 Target = Literal["queue", "task", "store"]
 
 
@@ -78,8 +79,37 @@ def replay_one(step: Step, job_id: str, reason: str | None = None) -> Replayed:
     step.uncount_finished(job)
     job.lane = lane_again(job, step.tables.queue(job.queue).settings.lanes)
     step.log(transition.replay(job, step.now, reason))
+    for parent in _live_parents(step, job):
+        step.tables.add_dependency(parent, job.seq)
+        job.blocked += 1
     step.added(job)
     return Replayed.REPLAYED
+
+
+def _live_parents(step: Step, job: Job) -> list[str]:
+    """A job that is brought back waits again for parents that are still to end, not for those that have ended."""
+    live = []
+    for parent_id in dict.fromkeys(job.spec.after):
+        parent = step.tables.by_id(parent_id)
+        if parent is not None and parent.state in LIVE and not _waits_for(step, parent, job.id):
+            live.append(parent_id)
+    return live
+
+
+def _waits_for(step: Step, job: Job, wanted: str) -> bool:
+    """Does `job` wait, directly or not, for an id? A later generation of a parent may."""
+    seen: set[str] = set()
+    front = [job]
+    while front:
+        waiting = front.pop()
+        for parent_id in step.tables.parents(waiting.seq) if waiting.blocked else ():
+            if parent_id == wanted:
+                return True
+            parent = step.tables.by_id(parent_id)
+            if parent is not None and parent_id not in seen:
+                seen.add(parent_id)
+                front.append(parent)
+    return False
 
 
 def _take_key_back(step: Step, job: Job) -> bool:
@@ -163,11 +193,16 @@ def _control_queue(ledger: Ledger, name: str, changes: Mapping[str, Any], now: i
 
 
 def _control_task(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Limits:
+    if not changes:
+        known = ledger.tables.task(name)
+        return Limits() if known is None else known.limits
     row = ledger.tables.task(name) or TaskRow(name, running=ledger.tables.running_of_task(name))
     old, row.limits = row.limits, updated(row.limits, changes)
     if row.limits.rate != old.rate or row.limits.burst != old.burst:
         row.bucket = None
     ledger.tables.put_task(row)
+    for queue in ledger.tables.queues():
+        ledger.tables.stir(queue, ledger.tables.queue(queue).waiting)
     return row.limits
 
 
@@ -188,6 +223,7 @@ def drain(ledger: Ledger, queue: str, limit: int, now: int) -> int:
 def obliterate(ledger: Ledger, queue: str, limit: int, now: int) -> int:
     """Remove up to `limit` jobs of a queue, running ones too: their settles will be LOST."""
     step = ledger.step(now)
+    step.wiped = queue
     seqs = ledger.tables.seqs_of_queue(queue, frozenset(State), limit)
     for seq in seqs:
         job = ledger.tables.by_seq(seq)
@@ -204,6 +240,8 @@ def obliterate(ledger: Ledger, queue: str, limit: int, now: int) -> int:
 
 
 def find(ledger: Ledger, query: Query, now: int) -> Page:
+    if query.state is not None and query.state not in STATE_WORDS:
+        raise InvalidInput(f"{query.state!r} is no state; known are: {', '.join(sorted(STATE_WORDS))}")
     if query.cursor is not None:
         _cursor(query.cursor)
     jobs, resume, scanned = ledger.tables.search(query, now, SEARCH_BUDGET)

@@ -26,6 +26,7 @@ class Step:
         self.now = now
         self._admit = admit
         self._ended: deque[Job] = deque()
+        self.wiped: str | None = None  # a queue that is to leave nothing behind, no word of its being empty either
         self._emptied: dict[tuple[str, int | None], Job] = {}  # who left a queue or lane without a live job
 
     def log(self, event: Event) -> None:
@@ -243,7 +244,7 @@ class Step:
         row = self.tables.queue(job.spec.queue)
         line = None if job.lane is None else self.line_of(job)
         finished = row.processed if line is None else line.processed
-        task = row.settings.on_empty
+        task = None if row.name == self.wiped else row.settings.on_empty
         return None if task is None else empty_hook(job.spec.queue, task, job.lane, finished, job.seq, job.events)
 
     def _parent_ended(self, child_seq: int, parent: str, state: State) -> None:

@@ -9,6 +9,7 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, PayloadInvalid, QueueError
 from millrace.domain.job import State
+from millrace.domain.request import Query
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
@@ -111,3 +112,26 @@ async def test_every_refusal_is_an_error_of_the_queue(store: Store, clock: Virtu
 async def test_a_refusal_says_what_to_do(store: Store, clock: VirtualClock) -> None:
     with pytest.raises(InvalidInput, match="letters, digits, dots"):
         await store.enqueue([a_spec(queue="no such name!")])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"key": "k", "scope": "ever"}, {"key": "k", "on_hit": "drop"}, {"on_dependency": "x"}, {"on_timeout": "x"}],
+)
+async def test_a_word_that_is_no_choice_is_refused(store: Store, clock: VirtualClock, words: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="is not known; use"):
+        await store.enqueue([a_spec(), a_spec(**words)])
+
+    assert await found(store) == []
+
+
+async def test_finding_by_a_word_that_is_no_state_is_refused(store: Store, clock: VirtualClock) -> None:
+    with pytest.raises(InvalidInput, match="known are: active"):
+        await store.find(Query(state="asleep"))
+
+
+async def test_reading_the_limits_of_a_task_makes_none(store: Store, clock: VirtualClock) -> None:
+    await store.control("task", "quiet", {})
+    await put(store, task="quiet")
+
+    assert (await take(store, tasks=["quiet"])).task == "quiet"

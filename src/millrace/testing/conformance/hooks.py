@@ -15,6 +15,7 @@ from millrace.testing.conformance.scenes import (
     bury,
     complete,
     control,
+    count,
     finish,
     put,
     put_cancelled,
@@ -190,3 +191,20 @@ async def test_without_a_task_to_tell_nothing_is_told(store: Store, clock: Virtu
     await put_completed(store)
 
     assert await store.claim(a_claim(10)) == []
+
+
+async def test_a_queue_that_is_wiped_out_leaves_no_hook_behind(store: Store, clock: VirtualClock) -> None:
+    await control(store, on_empty="notify")
+    await store.enqueue(specs(3))
+    while await store.obliterate("default", 2):
+        pass
+
+    assert (await count(store)).waiting == 0
+
+
+async def test_wiping_out_a_queue_still_tells_of_deaths_elsewhere(store: Store, clock: VirtualClock) -> None:
+    parent = await put(store)
+    await put(store, queue="other", after=(parent.id,), on_dead_letter="mourn")
+    await store.obliterate("default")
+
+    assert (await take(store, queue="other", tasks=["mourn"])).spec.hook

@@ -160,3 +160,44 @@ async def test_an_archived_job_is_pruned_in_its_time(store: Store, clock: Virtua
     assert (await store.maintain()).pruned == 1
     assert await store.get([spec.id]) == [None]
     assert (await count(store)).archived == 0
+
+
+async def test_a_replayed_job_waits_again_for_parents_that_are_still_to_end(store: Store, clock: VirtualClock) -> None:
+    """I10: a blocked job that was cancelled and brought back must not overtake its parent."""
+    parent = await put(store)
+    child = await put(store, after=(parent.id,))
+    await store.cancel([child.id])
+    assert await store.replay([child.id]) == [Replayed.REPLAYED]
+
+    assert (await show(store, child)).blocked == 1
+    assert await take_ids(store) == [parent.id]
+    await complete(store, await show(store, parent))
+    assert await take_ids(store) == [child.id]
+
+
+async def test_a_replayed_job_does_not_wait_for_parents_that_have_ended(store: Store, clock: VirtualClock) -> None:
+    parent = await put_dead(store)
+    child = await put(store, after=(parent.id,))
+    assert (await show(store, child)).reason == "dependency_failed"
+    await store.replay([child.id])
+
+    assert await take_ids(store) == [child.id]
+
+
+async def test_parent_and_child_replayed_together_run_in_order(store: Store, clock: VirtualClock) -> None:
+    parent = await put_dead(store)
+    child = await put(store, after=(parent.id,), priority=9)
+    await store.replay([parent.id, child.id])
+
+    assert await take_ids(store) == [parent.id]
+
+
+async def test_a_replay_never_closes_a_cycle(store: Store, clock: VirtualClock) -> None:
+    """The id of a parent may be used again for a job that waits for this one."""
+    first = await put_cancelled(store, id="parent")
+    child = await put(store, id="child", after=(first.id,), on_dependency="run")
+    await store.cancel([child.id])
+    await put(store, id="parent", after=(child.id,), on_dependency="wait")
+    assert await store.replay([child.id]) == [Replayed.REPLAYED]
+
+    assert await take_ids(store) == [child.id]
