@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import get_args
 
 from millrace.domain.errors import InvalidInput, PayloadInvalid
@@ -21,8 +22,13 @@ _POLICIES = get_args(OnDependency)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
+@lru_cache(maxsize=4096)  # names are few, and every enqueue comes by here
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(kind: str, name: object) -> None:
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not _is_name(name):
         raise InvalidInput(
             f"{kind} name {name!r} is not allowed: use 1 to 128 letters, digits, dots, underscores or hyphens"
         )

@@ -16,6 +16,7 @@ from millrace.store.sqlite.record import (
     OUTSIDE,
     Settled,
     encode_spec,
+    job_from_ready_row,
     job_from_row,
     place_of,
     settled_facts,
@@ -79,15 +80,35 @@ class Jobs(History):
             if self._jobs.get(seq) is not None:
                 continue
             job = job_from_row(row)
-            self._jobs[seq] = job
-            self._ids[job.spec.id] = seq
-            self._newest[seq] = row[23]
             self._stored[seq] = (row[4], row[9], row[10], row[5], row[18] == 1, row[19], row[22])
-            self._weight += len(row[25])
-            if row[24] is not None:
-                self._reply_of[seq] = row[24]
+            self._keep(job, row[23], row[24], len(row[25]))
             if row[12] is not None:
                 lined.append(job)
+        if lined:
+            self.prefetch_lines(lined)
+
+    def _keep(self, job: Job, newest: int, reply: str | None, size: int) -> None:
+        seq = job.seq
+        self._jobs[seq] = job
+        self._ids[job.spec.id] = seq
+        self._newest[seq] = newest
+        self._weight += size
+        if reply is not None:
+            self._reply_of[seq] = reply
+
+    def prefetch_ready(self, seqs: list[int]) -> None:
+        """As `prefetch_seqs`, for jobs that a range of the ready index has shown."""
+        self.recent_seqs = seqs
+        lined: list[Job] = []
+        missing = [seq for seq in seqs if seq not in self._jobs]
+        for row in self.rows("ready_jobs", {"seqs": msgspec.json.encode(missing).decode()}):
+            job = job_from_ready_row(row)
+            self._stored[job.seq] = (row[3], row[7], 0, row[4], False, None, row[11])
+            self._keep(job, row[12], row[13], len(row[14]))
+            if row[9] is not None:
+                lined.append(job)
+        for seq in missing:
+            self._jobs.setdefault(seq)
         if lined:
             self.prefetch_lines(lined)
 
@@ -102,7 +123,11 @@ class Jobs(History):
 
     def by_seq(self, seq: int) -> Job | None:
         if seq not in self._jobs:
-            self.prefetch_seqs(self._hints.get(seq) or (seq,))
+            shown = self._hints.get(seq)
+            if shown is not None:
+                self.prefetch_ready(shown)
+            else:
+                self.prefetch_seqs((seq,))
         return self._jobs[seq]
 
     def hand_out(self, job: Job) -> Job:

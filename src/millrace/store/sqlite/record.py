@@ -142,7 +142,7 @@ def job_from_row(row: tuple[Any, ...]) -> Job:
         0,
         events,
         blocked,
-        int(line[2:]) if line is not None and line.startswith("l:") else None,
+        None if line is None else _lane(line),
         is_open == 1,
         place == IN_LINE,
         place == HOLDS,
@@ -161,6 +161,51 @@ def job_from_row(row: tuple[Any, ...]) -> Job:
     if extra is not None:
         _put_extra(job, _decode_extra(extra))
     return job
+
+
+def job_from_ready_row(row: tuple[Any, ...]) -> Job:
+    """An open job, from the columns that one can have."""
+    (
+        seq,
+        generation,
+        enqueued_at,
+        available_at,
+        expires_at,
+        started_at,
+        attempt,
+        failures,
+        events,
+        line,
+        place,
+        extra,
+        _last_event,
+        _reply,
+        spec,
+    ) = row
+    job = Job(
+        decode_spec(spec),
+        seq,
+        generation,
+        State.WAITING,
+        enqueued_at,
+        available_at,
+        expires_at,
+        started_at,
+        None,
+        attempt,
+        failures,
+    )
+    job.events, job.open = events, True
+    if line is not None:
+        job.lane = _lane(line)
+        job.in_line, job.holds = place == IN_LINE, place == HOLDS
+    if extra is not None:
+        _put_extra(job, _decode_extra(extra))
+    return job
+
+
+def _lane(line: str) -> int | None:
+    return int(line[2:]) if line.startswith("l:") else None
 
 
 def _put_extra(job: Job, extra: Extra) -> None:

@@ -7,6 +7,7 @@ answers them together: one commit, and one wake-up per event loop, for many call
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -14,12 +15,13 @@ from typing import Any, Generic, TypeVar
 from millrace.domain.errors import StoreError
 
 T = TypeVar("T")
+log = logging.getLogger("millrace.sqlite")
 
 
 class Call(Generic[T]):
     """One step to run, and who waits for its answer."""
 
-    __slots__ = ("error", "future", "loop", "result", "run")
+    __slots__ = ("answered", "error", "future", "loop", "result", "run")
 
     def __init__(self, run: Callable[[Any, int], T]) -> None:
         self.run = run
@@ -27,6 +29,7 @@ class Call(Generic[T]):
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.result: T | None = None
         self.error: BaseException | None = None
+        self.answered = False
 
     def answer(self) -> None:
         if self.future.done():  # its caller was cancelled
@@ -41,6 +44,7 @@ def answer_all(calls: Sequence[Call[Any]]) -> None:
     """Tell every caller, with one wake-up for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
     for call in calls:
+        call.answered = True
         by_loop.setdefault(call.loop, []).append(call)
     for loop, own in by_loop.items():
         try:
@@ -64,6 +68,7 @@ class CallThread:
         self._waiting: list[Call[Any]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._taken: list[Call[Any]] = []
 
     def submit(self, run: Callable[[Any, int], T]) -> asyncio.Future[T]:
         call = Call(run)
@@ -95,7 +100,8 @@ class CallThread:
         """All calls that wait now; who takes them answers them."""
         with self._wakeup:
             calls, self._waiting = self._waiting, []
-        return [call for call in calls if not call.future.cancelled()]
+        self._taken = [call for call in calls if not call.future.cancelled()]
+        return self._taken
 
     def _main(self) -> None:
         try:
@@ -107,9 +113,17 @@ class CallThread:
             return
         try:
             while self._await_calls():
-                self.serve()
+                self._serve_safely()
         finally:
             self.shut()
+
+    def _serve_safely(self) -> None:
+        """A defect of ours must not leave a thread that looks alive and callers that wait for ever."""
+        try:
+            self.serve()
+        except Exception as error:
+            log.exception("%s met an error that nobody foresaw; the calls it was serving have failed", self._name)
+            fail_all([call for call in self._taken if not call.answered], error)
 
     def _await_calls(self) -> bool:
         """True when there is a call to serve; False when it is time to end."""

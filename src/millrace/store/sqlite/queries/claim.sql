@@ -8,6 +8,14 @@ WHERE combo = :combo AND open = 1 AND available_at <= :now
 ORDER BY available_at, seq
 LIMIT :limit OFFSET :offset;
 
+-- name: ready_jobs
+-- Records for a JSON list of seqs out of the ready index: they wait, so what a run or an end leaves behind is not there.
+SELECT job.seq, generation, enqueued_at, available_at, expires_at, started_at, attempt, failures, events, line, place,
+       extra, last_event, reply, spec
+FROM json_each(:seqs) AS wanted
+CROSS JOIN job ON job.seq = wanted.value
+CROSS JOIN body ON body.seq = job.seq;
+
 -- name: first_ready
 -- When the first open job of one combination is due.
 SELECT min(available_at) FROM job WHERE combo = :combo AND open = 1;
