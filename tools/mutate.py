@@ -83,9 +83,9 @@ class Negate(ast.NodeTransformer):
         return node
 
     def unless_seen(self, node: ast.expr) -> ast.expr:
-        """A comparison has had its turn wherever it stands."""
+        """A comparison has had its turn wherever it stands; `x or ""` is a default, not a condition."""
         plain = node.operand if isinstance(node, ast.UnaryOp) else node
-        return node if isinstance(plain, ast.Compare) else self.condition(node)
+        return node if isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         """An assertion says what cannot be; turning it round fails at once and shows nothing."""
