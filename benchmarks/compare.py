@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.lab.child import Failed, Script, one_round, say
+from benchmarks.lab.child import Failed, Script, end_in_order, one_round, say
 from benchmarks.lab.environment import peers_python
 from benchmarks.lab.report import Figures, result, summary, table
 
@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--no-peers", action="store_true", help="measure Millrace and the floor alone")
     asked = parser.parse_args()
+    end_in_order()
     load = busy()
     try:
         figures = measure(scripts(asked.store, not asked.no_peers), asked.jobs, asked.repeat)

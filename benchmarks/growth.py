@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from benchmarks.lab.child import say
+from benchmarks.lab.child import end_in_order, say
 from benchmarks.lab.subject import TEXT
 from millrace.domain.change import Change
 from millrace.domain.job import HOUR, Job, Spec
@@ -117,6 +117,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     asked = parser.parse_args()
     sizes = sorted({int(size) for size in asked.sizes.split(",")})
+    end_in_order()
     with TemporaryDirectory(prefix="millrace-bench-") as place:
         url = f"sqlite:///{place}/jobs.db" if asked.store == "sqlite" else "memory://"
         found = asyncio.run(grow(url, sizes))

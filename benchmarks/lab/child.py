@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -98,6 +99,11 @@ def trips(script: Script, path: Path) -> dict[str, Any]:
         idle = Idle(pid)
         time.sleep(IDLE)
         return idle.figures() | ask(script, "call", path, times)
+
+
+def end_in_order() -> None:
+    """Asked to end, leave like after an error: temporary directories are removed and children ended."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def new(path: Path) -> Path:

@@ -1,8 +1,10 @@
 """Processes that die without a word, on one SQLite file: nothing is lost, nothing is held twice."""
 
 import asyncio
+import fcntl
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +52,7 @@ async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
             sleeper = fleet.add_worker()
             await app.store.enqueue([Spec("job", "on_loop", QUEUES[0], b'{"takes": 700}', lease=1_000)])
             await until(lambda: ("began", "job") in facts(fleet, sleeper))
-            sleeper.process.send_signal(signal.SIGSTOP)
+            await stop_outside_a_commit(sleeper.process, fleet.database)
             rescuer = fleet.add_worker()
             await until(lambda: ("ended", "job") in facts(fleet, rescuer))
             sleeper.process.send_signal(signal.SIGCONT)
@@ -63,6 +65,21 @@ async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
     assert job.state == "completed"
     assert [event.kind for event in history] == ["enqueued", "claimed", "reclaimed", "retried", "claimed", "completed"]
     assert history[-1].worker == rescuer.name
+
+
+async def stop_outside_a_commit(process, database) -> None:
+    """Stop a process while it does not hold the file: inside a commit it would stop every other writer with it."""
+    with open(f"{database}-lock", "rb") as turn:
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            await until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                process.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.01)
+            else:
+                return
 
 
 def facts(fleet, worker) -> set[tuple[str, str]]:
