@@ -274,7 +274,7 @@ def test_a_backoff_of_ones_own_stays_with_the_task(app):
         ({"after": 7}, "after takes job ids"),
         ({"after": [None]}, "after takes job ids"),
         ({"headers": {"a": 1}}, "headers.* is not right: Expected str, got int"),
-        ({"retry": "1s"}, "retry takes a RetryPolicy"),
+        ({"retry": "1s"}, "retry takes backoff"),
         ({"retry": []}, "non-empty list"),
         ({"on_dead_letter": 7}, "on_dead_letter takes a task or the name of one"),
         ({"prio": 1}, "there is no option 'prio'; known are: after, allow_missing"),
