@@ -5,11 +5,15 @@ Spoken on the memory store, which is the ledger and a lock.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from millrace.domain.change import Change
+from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Kind
 from millrace.domain.job import State
+from millrace.domain.order import QueueOrder, pick
 from millrace.domain.request import Receipt
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, specs
@@ -119,3 +123,79 @@ async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_
 
     kinds = [event.kind for event in await store.history(spec.id)]
     assert kinds == [Kind.ENQUEUED, Kind.CLAIMED, Kind.COMPLETED, Kind.PRUNED]
+
+
+# ── conditions that could be turned round without anybody noticing ────────────────────────────────
+
+
+async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it_over_another(store):
+    await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",))])
+    await store.cancel(["parent"])
+    await store.enqueue([a_spec(id="between", after=("child",), on_dependency="wait")])
+    await store.enqueue([a_spec(id="parent", after=("between",))])
+
+    await store.replay(["child"])
+
+    assert (await take(store)).id == "child"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [(None, 2, "has no lanes and 1 live jobs.* to 2 lanes"), (2, None, "has 2 lanes and 1 live jobs.* to no lanes")],
+)
+async def test_the_error_about_lanes_says_from_what_to_what(store, before, after, said):
+    await store.control("queue", "default", {"lanes": before})
+    await store.enqueue([a_spec()])
+
+    with pytest.raises(InvalidInput, match=said):
+        await store.control("queue", "default", {"lanes": after})
+
+
+async def test_only_a_change_of_its_rate_fills_the_bucket_of_a_task_again(store):
+    await store.control("task", "work", {"rate": 0.001, "burst": 1})
+    await store.enqueue(specs(3))
+    assert len(await store.claim(a_claim(3))) == 1
+
+    await store.control("task", "work", {"max_running": 10})
+    assert await store.claim(a_claim(3)) == []
+
+    await store.control("task", "work", {"rate": 0.002})
+    assert len(await store.claim(a_claim(3))) == 1
+
+
+class Given:
+    """A range that is a list of (available_at, seq)."""
+
+    queue, task = "q", "t"
+
+    def __init__(self, priority: int, heads: list[tuple[int, int]]) -> None:
+        self.priority = priority
+        self._heads = sorted(heads)
+
+    def peek(self) -> tuple[int, int] | None:
+        return self._heads[0] if self._heads else None
+
+    def advance(self) -> None:
+        self._heads.pop(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("period", [0, 2, 3])
+def test_many_ranges_are_merged_in_order_also_when_turns_alternate(seed, period):
+    chance = random.Random(seed)
+    jobs = [(chance.randrange(4), chance.randrange(100), seq) for seq in range(60)]
+    ranges = [
+        Given(priority, [(at, seq) for p, at, seq in jobs if p == priority and seq % 3 == task])
+        for priority in range(4)
+        for task in range(3)
+    ]
+
+    picked = list(pick([QueueOrder(ranges, 0, period)], lambda source, seq: True, len(jobs)))
+
+    left, expected = list(jobs), []
+    while left:
+        fair = period > 0 and (len(expected) + 1) % period == 0
+        first = min(left, key=lambda job: job[1:] if fair else (-job[0], *job[1:]))
+        left.remove(first)
+        expected.append(first[2])
+    assert picked == expected

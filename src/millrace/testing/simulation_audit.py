@@ -50,7 +50,7 @@ class Track(msgspec.Struct):
     lease: str | None = None
     worker: str | None = None
     until: int = 0  # the lease is live at least until then: extending is no event
-    blocked: bool = False
+    waits_for: tuple[str, ...] = ()  # parents
     kinds: dict[Kind, int] = msgspec.field(default_factory=dict)
 
     def count(self, *kinds: Kind) -> int:
@@ -124,7 +124,8 @@ class Audit:
         before = self.newest.get(event.job)
         if before is not None:
             self._want(before.state in ("dead", "cancelled", "completed"), event, "the id was still live (I1)")
-        track.blocked = any(self._is_open(parent, spec) for parent in spec.after)
+        if any(self._is_open(parent, spec) for parent in spec.after):
+            track.waits_for = spec.after
         self.tracks[event.seq] = self.newest[event.job] = track
         self._take_key(event, track)
         if spec.group is not None and not spec.hook:
@@ -137,7 +138,7 @@ class Audit:
         self._grant(event, track)
         track.attempt = event.attempt
         self._claims[event.seq, event.attempt] = event
-        self._want(not track.blocked, event, f"before its parents {track.spec.after} ended (I10)")
+        self._want(not track.waits_for, event, f"before its parents {track.waits_for} ended (I10)")
         self._check_group(event, track)
         track.state = "running"
 
@@ -190,10 +191,10 @@ class Audit:
             del self._keys[track.spec.queue, track.spec.key]
 
     def _unblocked(self, event: Event, track: Track) -> None:
-        self._want(track.blocked, event, "it waited for nobody")
-        track.blocked = False
-        for parent in track.spec.after:
+        self._want(bool(track.waits_for), event, "it waited for nobody")
+        for parent in track.waits_for:
             self._want(bool(self._ended[parent] & _enough(track.spec)), event, f"before {parent} ended (I10)")
+        track.waits_for = ()
 
     def _is_open(self, parent: str, child: Spec) -> bool:
         """A parent that is still to come, or was brought back, has to end first."""
@@ -201,8 +202,10 @@ class Audit:
         return known is None or known.state not in _enough(child)
 
     def _replayed(self, event: Event, track: Track) -> None:
-        """Somebody's explicit wish: it waits for no parent any more."""
-        track.state, track.due, track.failures, track.blocked = "waiting", event.at, 0, False
+        """Somebody's explicit wish: it waits for no parent that has ended, but for those that are live."""
+        track.state, track.due, track.failures = "waiting", event.at, 0
+        known = {parent: self.newest.get(parent) for parent in track.spec.after}
+        track.waits_for = tuple(p for p, one in known.items() if one and one.state in ("waiting", "running"))
         self._take_key(event, track)
 
     # ── groups and keys ───────────────────────────────────────────────────────────────────────
@@ -215,7 +218,7 @@ class Audit:
         self._want(holder in (None, track.seq), event, f"its group is held by seq {holder} (I9)")
         for other in self._members[place].values() if holder is None else ():
             before = (-other.spec.priority, other.seq) < (-track.spec.priority, track.seq)
-            able = other.state == "waiting" and other.due <= event.at and not other.blocked
+            able = other.state == "waiting" and other.due <= event.at and not other.waits_for
             self._want(not (before and able), event, f"seq {other.seq} of its group came before it (I9)")
         self._holders[place] = track.seq
 
