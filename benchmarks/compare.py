@@ -69,10 +69,10 @@ def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures
 
 
 def busy() -> float:
-    """The load before the run: with others at work, the ratios still mean something and the rates do not."""
+    """The load before the run. Others' work slows whoever waits for the disk or a core, and not all alike."""
     load = os.getloadavg()[0]
     if load > BUSY:
-        say(f"the machine is busy (load {load:.1f}): trust the ratios, not the rates")
+        say(f"the machine is busy (load {load:.1f}): rates will be low, and ratios rough")
     return load
 
 

@@ -15,6 +15,7 @@ from millrace.domain.event import Kind
 from millrace.domain.job import State
 from millrace.domain.order import QueueOrder, pick
 from millrace.domain.request import Receipt
+from millrace.domain.retry import RetryPolicy
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, specs
 from millrace.testing.clock import VirtualClock
@@ -161,6 +162,12 @@ async def test_only_a_change_of_its_rate_fills_the_bucket_of_a_task_again(store)
 
     await store.control("task", "work", {"rate": 0.002})
     assert len(await store.claim(a_claim(3))) == 1
+
+
+def test_a_delay_just_below_the_cap_does_not_spread_over_it():
+    policy = RetryPolicy(initial=59_000, maximum=60_000)
+
+    assert policy.delay(0, 0.99) == 60_000
 
 
 class Given:

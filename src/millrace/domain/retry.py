@@ -53,7 +53,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             base = min(self._grown(failures), float(self.maximum))
             at_cap = base >= self.maximum
         spread = (chance - 1.0) if at_cap else (2.0 * chance - 1.0)
-        return max(0, round(base * (1.0 + self.jitter * spread)))
+        delay = max(0, round(base * (1.0 + self.jitter * spread)))
+        return delay if self.delays is not None else min(delay, self.maximum)  # just below the cap it spreads over it
 
     def _grown(self, failures: int) -> float:
         try:

@@ -142,10 +142,16 @@ class Fleet:
                 self.workers[index] = self._worker()
 
     def end(self) -> list[int]:
-        """In good order; answers the exit codes of the last workers."""
+        """In good order; answers the exit codes of the last workers. Before one is up, a signal just kills it."""
         for child in self.workers:
+            self._await_up(child)
             child.process.send_signal(signal.SIGTERM)
         return [child.process.wait(timeout=20) for child in self.workers]
+
+    def _await_up(self, child: Child, patience: float = 20.0) -> None:
+        until = time.monotonic() + patience
+        while not (self.ledgers / f"{child.name}.up").exists() and time.monotonic() < until:
+            time.sleep(0.02)
 
     def clear(self) -> None:
         for child in (*self.workers, *self.producers):

@@ -38,6 +38,7 @@ def main() -> None:
         time.sleep(takes / 1000)
         ledger.write("ended", ctx.id, ctx.seq, ctx.attempt, milliseconds())
 
+    app.on("worker_started", lambda _: (options.ledgers / f"{options.name}.up").touch())
     app.on("lost", lambda event: ledger.write("lost", event.job.id, event.job.seq, event.job.attempt, milliseconds()))
 
     async def work() -> None:
