@@ -184,9 +184,8 @@ class Bench:
             ("tests/domain", "not nightly", "not heap"),
             ("tests/store/test_model.py", "slow and not nightly", store),
         ):
-            fate, by = self._run(tests, marks, chosen)
-            if fate != "survived":
-                return fate, by
+            if (found := self._run(tests, marks, chosen))[0] != "survived":
+                return found
         return "survived", ""
 
     def _run(self, tests: str, marks: str, chosen: str) -> tuple[str, str]:
@@ -216,9 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants = chosen_mutants(options)
     report = Path(options.report)
     done = read_report(report) if options.resume else {}
-    left = [mutant for mutant in mutants if (mutant.file, mutant.number, mutant.what) not in done]
+    left = [mutant for mutant in mutants if mutant not in done]
     print(f"{len(mutants)} mutants, {len(left)} to run", flush=True)
-    verdicts = [done[m.file, m.number, m.what] for m in mutants if (m.file, m.number, m.what) in done]
+    verdicts = [done[mutant] for mutant in mutants if mutant in done]
     with tempfile.TemporaryDirectory(prefix="millrace-mutants-") as scratch:
         benches = [Bench(Path(scratch, str(n)), options.timeout, options.examples) for n in range(options.workers)]
         check_bench(benches[0])
@@ -262,9 +261,8 @@ def check_bench(bench: Bench) -> None:
     where = bench.call([sys.executable, "-c", "import millrace; print(millrace.__file__)"], 60).stdout
     if str(bench.folder) not in where:
         sys.exit(f"the tests would not see the mutants: millrace comes from {where.strip()}")
-    fate, by = bench.run_tests("millrace/domain")
-    if fate != "survived":
-        sys.exit(f"without any mutant the tests must pass, but {by} does not")
+    if (found := bench.run_tests("millrace/domain"))[0] != "survived":
+        sys.exit(f"without any mutant the tests must pass, but {found[1]} does not")
 
 
 def run(mutants: Sequence[Mutant], benches: list[Bench]) -> Iterator[Verdict]:
@@ -282,17 +280,17 @@ def run(mutants: Sequence[Mutant], benches: list[Bench]) -> Iterator[Verdict]:
             yield future.result()
 
 
-def read_report(report: Path) -> dict[tuple[str, int, str], Verdict]:
+def read_report(report: Path) -> dict[Mutant, Verdict]:
     stored = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
     verdicts = [Verdict(Mutant(**item.pop("mutant")), **item) for item in stored]
-    return {(v.mutant.file, v.mutant.number, v.mutant.what): v for v in verdicts}
+    return {verdict.mutant: verdict for verdict in verdicts}
 
 
 def show(verdict: Verdict, done: int, of: int) -> None:
     mutant = verdict.mutant
     if verdict.fate == "survived":
         print(f"SURVIVED  src/{mutant.file}:{mutant.line}  not ({mutant.what})", flush=True)
-    elif done % 10 == 0:
+    if done % 10 == 0:
         print(f"{done} of {of}", flush=True)
 
 
