@@ -1,0 +1,129 @@
+"""A call that would wait for its own caller: to write while the caller's transaction holds the write lock.
+
+Who has a step in an open transaction and then asks, without `within`, for another write, waits for a lock that only
+they can give back. We cannot see whether their transaction is still open, so such a call gets a short while, and then
+an error that says what has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent import futures
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from millrace.domain.errors import StoreError
+from millrace.store.caller import acting_for
+from millrace.store.sqlite.lookout import Awaited
+
+if TYPE_CHECKING:
+    from millrace.store.sqlite.home import Home
+
+T = TypeVar("T")
+
+A_WHILE = 2.0  # seconds
+
+
+class _Joined:
+    """The calling task, or the thread if it runs none, has a step in a transaction of its own on this store."""
+
+    def __init__(self, home: Home, awaited: Awaited) -> None:
+        self._home = id(home)
+        self._awaited = awaited
+        self._thread = threading.get_ident()
+        self._task = weakref.ref(task) if (task := _current_task()) is not None else None
+
+    def is_mine(self, home: Home) -> bool:
+        """Tasks that were started since have inherited it, but they wait for somebody else."""
+        if self._home != id(home):
+            return False
+        blocked = acting_for.get()
+        if blocked is not None:
+            return self._task is None and self._thread == blocked
+        if self._thread != threading.get_ident():
+            return False
+        return _current_task() is (None if self._task is None else self._task())
+
+    @property
+    def open(self) -> bool:
+        return self._awaited.open
+
+
+_joined: ContextVar[_Joined | None] = ContextVar("millrace_joined", default=None)
+
+
+def standing_in(home: Home, awaited: Awaited) -> None:
+    _joined.set(_Joined(home, awaited))
+
+
+def may_wait_for_itself(home: Home) -> bool:
+    joined = _joined.get()
+    if joined is None or not joined.is_mine(home):
+        return False
+    if not joined.open:
+        _joined.set(None)
+        return False
+    return True
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
+
+
+class Gate(Generic[T]):
+    """A call that can be taken back until it begins."""
+
+    def __init__(self, run: Callable[[Any, int], T]) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._state = ""
+
+    def __call__(self, ledger: Any, now: int) -> T | None:
+        return self._run(ledger, now) if self._become("begun") else None
+
+    def take_back(self) -> bool:
+        """True when it will not run; False when it has begun."""
+        return self._become("taken back")
+
+    def _become(self, state: str) -> bool:
+        with self._lock:
+            if self._state in ("", state):
+                self._state = state
+            return self._state == state
+
+
+async def bounded(submit: Callable[[Gate[T]], asyncio.Future[T | None]], run: Callable[[Any, int], T]) -> T:
+    gate = Gate(run)
+    future = submit(gate)
+    try:
+        await asyncio.wait([future], timeout=A_WHILE)
+        if not future.done() and gate.take_back():
+            raise StoreError(_EXPLAINED)
+        return await future  # type: ignore[return-value]  # None only when it was taken back
+    finally:
+        if not future.done():
+            future.cancel()
+
+
+def bounded_now(submit: Callable[[Gate[T]], futures.Future[T | None]], run: Callable[[Any, int], T]) -> T:
+    gate = Gate(run)
+    future = submit(gate)
+    try:
+        return future.result(A_WHILE)  # type: ignore[return-value]
+    except futures.TimeoutError:
+        if future.done() or not gate.take_back():
+            return future.result()  # type: ignore[return-value]
+        raise StoreError(_EXPLAINED) from None
+
+
+_EXPLAINED = (
+    "this call waits for the database's write lock, and a transaction that you have put a job into (within=…) holds "
+    "it: you would wait for yourself. Nothing of this call was written. Commit or roll back first, or make the call "
+    "part of the transaction with `within` too."
+)
