@@ -1,0 +1,104 @@
+"""One run of one handler, without a store: arguments and result take the way through bytes that a job's would.
+
+`run(task, …)` answers what the task would answer and raises what it raises, the exception itself. Whatever cannot be
+carried by a job, or comes out of one changed, shows here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from millrace.domain.job import Job, Spec, State
+from millrace.runtime.context import Context
+from millrace.runtime.run import Run
+from millrace.runtime.task import Task
+from millrace.runtime.verdict import Verdict
+from millrace.testing.harness import run_to_end
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GRACE = 3.0
+
+
+async def run(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a task's handler once, as a worker would, and answer its result.
+
+    `async def` runs here, `def` in a thread (also with process=True), without middleware around it. Options say what
+    the job is: `run(task.options(id="7"), …)`. A verdict (Retry, Snooze, Bury) is raised, also when it was returned.
+    """
+    return await rehearse(task).run(*args, **kwargs)
+
+
+def run_sync(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """`run` for tests without an event loop; a `def` handler runs in the test's own thread."""
+    return rehearse(task).run_sync(*args, **kwargs)
+
+
+def rehearse(
+    task: Task[P, R], *, attempt: int = 1, failures: int | None = None, generation: int = 1, lane: int | None = None
+) -> Rehearsal[P, R]:
+    """A run with the facts that a context tells of: `await rehearse(task, attempt=3).run(…)`."""
+    return Rehearsal(task, attempt, attempt - 1 if failures is None else failures, generation, lane)
+
+
+class Rehearsal(Generic[P, R]):
+    """Afterwards `children` are the jobs it enqueued through its context, and `progress` the last it noted."""
+
+    def __init__(self, task: Task[P, R], attempt: int, failures: int, generation: int, lane: int | None) -> None:
+        self._task = task
+        self._facts = {"attempt": attempt, "failures": failures, "generation": generation, "lane": lane}
+        self.children: list[Spec] = []
+        self.progress: Any = None
+        self.context: Context | None = None
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        run = self._begin(self._task.spec(*args, **kwargs))
+        arguments = run.arguments()
+        try:
+            if self._task.is_async:
+                return self._end(run, await self._task.handler(**arguments))
+            return self._end(run, await asyncio.to_thread(self._task.handler, **arguments))
+        finally:
+            self._note(run)
+
+    def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._task.is_async:
+            return run_to_end(self.run(*args, **kwargs), "run(task, …)")
+        run = self._begin(self._task.spec(*args, **kwargs))
+        arguments = run.arguments()
+        try:
+            return self._end(run, self._task.handler(**arguments))
+        finally:
+            self._note(run)
+
+    def _begin(self, spec: Spec) -> Run:
+        now = time.time_ns() // 1_000_000
+        job = Job(
+            spec=spec,
+            seq=1,
+            state=State.RUNNING,
+            enqueued_at=now,
+            available_at=now,
+            started_at=now,
+            worker="rehearsal",
+            lease_id="rehearsal",
+            lease_until=now + spec.lease,
+            **self._facts,  # type: ignore[arg-type]  # a generation is never None
+        )
+        return Run(job, self._task, spec.lease / 1000, time.monotonic(), time.monotonic, GRACE)
+
+    def _end(self, run: Run, value: Any) -> R:
+        if isinstance(value, Verdict):
+            raise value
+        serde = run.job.spec.serde
+        return self._task.load_result(self._task.dump_result(value, serde), serde)
+
+    def _note(self, run: Run) -> None:
+        self.context = run.context
+        self.children = list(run.children or ())
+        self.progress = None if run.progress is None else msgspec.json.decode(run.progress)

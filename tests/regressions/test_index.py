@@ -1,0 +1,115 @@
+"""Every number of part 4 of the specification has a test that is named after it, and says which number it proves."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+POOLS = ROOT / "tests/runtime/pool/test_regressions.py"
+
+COUNTS = {"BE": 17, "BL": 10, "BR": 23, "X": 5}
+NUMBERS = [
+    f"{design}{number}" if design == "X" else f"{design}-{number:02}"
+    for design, count in COUNTS.items()
+    for number in range(1, count + 1)
+]
+POOL_NUMBERS = [f"BW-{number:02}" for number in range(1, 18)]
+
+# What a number means for every store is proved here. This much more of it comes with a store that has such parts.
+COMES_LATER = {
+    "BR-01": "exclusive create of a file: the directory store",
+    "BR-02": "recovery between two files: the directory store",
+    "BR-03": "watching a directory before looking into it: the directory store",
+    "BR-04": "rename events that coalesce: the directory store",
+    "BR-05": "a message left in a dead worker's list: the Redis store",
+    "BR-06": "keys with a time to live: the Redis store",
+    "BR-07": "worker sets whose members expire: the Redis store",
+    "BR-12": "removal by (id, generation) from a list: the Redis store",
+    "BR-15": "the leader lock of a monitor: the Redis and object stores",
+    "BR-20": "sequence numbers in file names: the directory store",
+    "BR-21": "times of files: the directory store",
+    "BR-22": "notification files: the directory store",
+    "X3": "authentication, roles and origins: the web server",
+    "X4": "the code version of a run whose worker has left: it is known while the worker is",
+}
+
+
+def prefix(number: str) -> str:
+    return f"test_{number.lower().replace('-', '_')}_"
+
+
+def found_in(path: Path) -> dict[str, Callable[..., object]]:
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return {name: found for name, found in vars(module).items() if name.startswith("test_") and callable(found)}
+
+
+def text_of(function: Callable[..., object]) -> str:
+    """The function as it stands in its file (a decorator may have wrapped it), and what its module says it is about."""
+    module = sys.modules[function.__module__]
+    source = inspect.getsource(module)
+    begin = re.search(rf"def {function.__name__}\(", source).start()
+    end = re.compile(r"^(?:@|def |async def |class )", re.MULTILINE).search(source, begin + 1)
+    return (module.__doc__ or "").partition("\n")[0] + source[begin : end.start() if end else None]
+
+
+@pytest.fixture(scope="module")
+def regressions() -> dict[str, Callable[..., object]]:
+    found: dict[str, Callable[..., object]] = {}
+    for path in sorted(HERE.glob("test_*.py")):
+        if path.name != Path(__file__).name:
+            ours = found_in(path)
+            assert not ours.keys() & found.keys(), f"{path.name} hides tests of another file"
+            found |= ours
+    return found
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_has_a_test_named_after_it(regressions, number):
+    assert [name for name in regressions if name.startswith(prefix(number))], f"nothing proves {number}"
+
+
+def test_a_test_here_is_named_after_a_number(regressions):
+    known = tuple(map(prefix, NUMBERS))
+
+    assert [name for name in regressions if not name.startswith(known)] == []
+
+
+def test_a_sentence_taken_over_cites_the_number_it_proves(regressions):
+    """So that whoever changes the sentence knows what hangs on it."""
+    silent = []
+    for name, function in regressions.items():
+        if function.__name__ == name:
+            continue  # written here, under its number
+        design, number = re.match(r"test_([a-z]+)_?(\d+)_", name).groups()
+        cited = f"X{number}" if design == "x" else f"{design.upper()}-{number}"
+        if cited not in text_of(function) and cited.replace("-", "").lower() not in function.__name__:
+            silent.append(f"{function.__module__}.{function.__name__} does not cite {cited}")
+
+    assert not silent, "\n".join(silent)
+
+
+def test_every_store_is_held_to_most_of_them(regressions, stores_under_test):
+    shared = [name for name, function in regressions.items() if "store" in inspect.signature(function).parameters]
+
+    assert stores_under_test >= {"memory", "sqlite"}
+    proved = {number for number in NUMBERS if any(name.startswith(prefix(number)) for name in shared)}
+    assert sorted(set(NUMBERS) - proved) == ["BE-15", "BE-17", "BR-22"]  # about a heap, a file and its sockets
+
+
+def test_what_comes_later_is_about_numbers_that_exist():
+    assert set(COMES_LATER) <= set(NUMBERS)
+
+
+def test_the_pools_numbers_are_proved_where_pools_are_tested():
+    found = [name.replace("_bw", "_bw_", 1) for name in found_in(POOLS)]
+
+    missing = [number for number in POOL_NUMBERS if not any(name.startswith(prefix(number)) for name in found)]
+    assert missing == []
