@@ -1,0 +1,86 @@
+"""`module:name` becomes an app. Whatever goes wrong here is about the user's code, and is said in those terms."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from millrace.domain.errors import InvalidInput
+from millrace.runtime.app import App
+
+HOW = "Name it as module:name, e.g. --app shop.tasks:app"
+
+
+def load_app(name: str, folders: tuple[Path, ...] = ()) -> App:
+    """The app called `module:name`; without a name, the one app that the module holds."""
+    module_name, colon, attribute = name.partition(":")
+    if not all(
+        part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")][: None if colon else -1]
+    ):
+        raise InvalidInput(f"{name!r} does not name an app. {HOW}")
+    for folder in (*folders, Path.cwd()):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    module = _module(module_name)
+    found: object = module
+    if not colon:
+        return _only_app(module, module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            others = ", ".join(_apps(module)) or "none"
+            raise InvalidInput(f"module {module_name!r} has no {attribute!r}. Apps in it: {others}")
+    if not isinstance(found, App):
+        raise InvalidInput(f"{name!r} is a {type(found).__name__}, not a millrace App. {HOW}")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise InvalidInput(
+                f"there is no module {error.name!r} to load the app from. It is looked for in the working directory "
+                "and where Python finds its modules."
+            ) from None
+        raise _failed(name, error) from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: BaseException) -> InvalidInput:
+    """The last line of theirs that ran, instead of a traceback through ours and the import system's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({_short(error.filename)}, line {error.lineno})"
+    elif len(frames) > 1:  # the first one is this file
+        place = f" ({_short(frames[-1].filename)}, line {frames[-1].lineno})"
+    text = str(error).strip() or "no message"
+    return InvalidInput(
+        f"importing {name!r} failed: {type(error).__name__}: {text}{place}. "
+        "Correct that first; MILLRACE_TRACEBACK=1 shows the whole way there."
+    )
+
+
+def _only_app(module: ModuleType, name: str) -> App:
+    apps = _apps(module)
+    if len(apps) == 1:
+        return next(iter(apps.values()))
+    if not apps:
+        raise InvalidInput(f"module {name!r} holds no millrace App. {HOW}")
+    raise InvalidInput(f"module {name!r} holds several apps: {', '.join(apps)}. Say which, e.g. {name}:{min(apps)}")
+
+
+def _apps(module: ModuleType) -> dict[str, App]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+
+
+def _short(filename: str) -> str:
+    inside = os.path.relpath(filename)
+    return filename if inside.startswith("..") else inside

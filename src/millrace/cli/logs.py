@@ -1,0 +1,76 @@
+"""The log of a worker, on stderr: lines for people, or JSON for machines (O-37). Payloads are never in it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import msgspec
+
+from millrace.cli.text import instant, safe_block, span
+from millrace.runtime.app import App
+from millrace.runtime.bus import LocalEvent
+
+log = logging.getLogger("millrace.jobs")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def start_logging(level: str, form: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("millrace").setLevel(level.upper())
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
+        return f"{at} {record.levelname:<7} {safe_block(_message(self, record))}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        more = {name: str(value) for name, value in vars(record).items() if name not in _STANDARD}
+        line: dict[str, Any] = {
+            "at": instant(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(self, record),
+            **more,
+        }
+        return msgspec.json.encode(line).decode()
+
+
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    try:
+        text = record.getMessage()
+    except Exception:  # arguments that do not fit the text: somebody else's mistake, and no reason to lose it
+        text = str(record.msg)
+    return text if record.exc_info is None else f"{text}\n{formatter.formatException(record.exc_info)}"
+
+
+def tell_of_jobs(app: App) -> None:
+    """Failures at once, the rest for those who ask for it."""
+
+    def told(event: LocalEvent) -> None:
+        job, took = event.job, "" if event.duration is None else f" after {span(event.duration)}"
+        where = {"job": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
+        error = "" if event.error is None else f"{event.error.type}: {event.error.message}"
+        match event.kind:
+            case "failed":
+                log.error("%s %s is dead (%s)%s: %s", job.task, job.id, event.reason, took, error, extra=where)
+            case "retried":
+                later = span(event.delay or 0)
+                log.warning("%s %s failed%s, again in %s: %s", job.task, job.id, took, later, error, extra=where)
+            case _:
+                log.debug("%s %s %s%s", job.task, job.id, event.kind, took, extra=where)
+
+    app.on("failed", told)
+    app.on("retried", told)
+    if log.isEnabledFor(logging.DEBUG):
+        app.on("claimed", told)
+        app.on("completed", told)
+        app.on("released", told)

@@ -1,0 +1,243 @@
+"""Looking at jobs: one of them, its history, or many."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from millrace.cli import exits
+from millrace.cli.filters import PAGE, Filter, page_of, read_query
+from millrace.cli.output import At, Cell, Span, Word
+from millrace.cli.session import Session
+from millrace.cli.shape import event_plain, job_plain, job_whole
+from millrace.cli.text import ago, cut, duration, plural
+from millrace.cli.why import why_waiting
+from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired, WaitTimeout
+from millrace.domain.event import Event
+from millrace.domain.job import FINISHED, Job, State, word
+from millrace.domain.request import Query
+from millrace.runtime.app import App
+
+EXAMPLES = {
+    "status": (
+        "Examples:\n"
+        "  millrace status mail-7\n"
+        "  millrace status mail-7 --wait 1m            exit 0 once it completed, 1 if it died, 4 if it still runs\n"
+        "  millrace status mail-7 --json | jq .result",
+    ),
+    "history": ("Example:\n  millrace history mail-7",),
+    "list": (
+        "Examples:\n"
+        "  millrace list --status dead --since 1d\n"
+        "  millrace list --queue mail --status ready --limit 10\n"
+        "  millrace list --task send_email --json | jq -r '.jobs[].id'\n"
+        "  millrace list | column -t -s $'\\t'",
+    ),
+}
+LONGEST_TEXT = 2_000
+
+
+async def status(
+    session: Session,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)],
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="DURATION", help="Wait until it has finished, e.g. 30s or 5m.")
+    ] = None,
+) -> int:
+    """Show a job: its state, its result or error, and why it waits.
+
+    Exit 0 when every job was found (with --wait: has completed), else 1.
+    """
+    patience = None if wait is None else duration("--wait", wait)
+    async with session.connected() as (app, store):
+        shown: list[dict[str, Any]] = []
+        code = exits.OK
+        for job_id in ids:
+            if patience is not None:
+                code = max(code, await _finished(session, app, job_id, patience))
+            job = await app.jobs.get(job_id)
+            now = await store.now()
+            if job is None:
+                session.output.say(f"millrace: {JobNotFound(job_id)}")
+                code = max(code, exits.NO)
+                continue
+            reasons = await why_waiting(app, store, job, now)
+            if session.output.json:
+                shown.append({**job_whole(job, now), "why": reasons})
+            else:
+                _show(session, job, now, reasons, blank=job_id != ids[0])
+        if session.output.json:
+            session.output.document(shown if len(ids) > 1 else next(iter(shown), None))
+    return code
+
+
+async def _finished(session: Session, app: App, job_id: str, patience: int) -> int:
+    try:
+        await app.jobs.result(job_id, wait=patience / 1000)
+    except JobNotFound:
+        return exits.NO
+    except (JobFailed, JobCancelled) as error:
+        session.output.say(f"millrace: {error}")
+        return exits.NO
+    except WaitTimeout as error:
+        session.output.say(f"millrace: {error}")
+        return exits.WAITING
+    except (ResultExpired, QueueError):
+        pass  # it completed; its result may be gone, or need the app's own serde
+    return exits.OK
+
+
+def _show(session: Session, job: Job, now: int, reasons: list[str], blank: bool) -> None:
+    if blank and session.output.terminal:
+        print()
+    session.output.record(_fields(job, now, reasons))
+
+
+def _fields(job: Job, now: int, reasons: list[str]) -> list[tuple[str, Cell]]:
+    whole = job_whole(job, now)
+    budget = "" if job.spec.max_attempts is None else f" of {job.spec.max_attempts}"
+    fields: list[tuple[str, Cell]] = [
+        ("id", job.id),
+        ("task", job.task),
+        ("queue", job.queue),
+        ("state", Word(word(job, now))),
+        *(("why", reason) for reason in reasons),
+        ("priority", job.priority),
+        ("group", job.spec.group),
+        ("key", job.spec.key),
+        ("lane", job.lane),
+        ("attempt", job.attempt),
+        ("failures", f"{job.failures}{budget}" if job.failures else None),
+        ("enqueued", At(job.enqueued_at, now)),
+        ("due", At(job.available_at, now) if job.state is State.WAITING and job.available_at > now else None),
+        ("started", At(job.started_at, now) if job.started_at else None),
+        ("finished", At(job.finished_at, now) if job.finished_at else None),
+        ("ran", Span(_ran(job))),
+        ("worker", job.worker),
+        ("lease ends", At(job.lease_until, now) if job.state is State.RUNNING else None),
+        ("archived", "yes" if job.archived else None),
+        ("cancel", "requested" if job.cancel_requested else None),
+        ("after", ", ".join(job.spec.after[:20]) if job.spec.after else None),
+        ("payload", _text(whole["payload"])),
+        ("progress", _text(whole["progress"]) if job.progress is not None else None),
+        ("result", "no longer kept" if job.result_expired else _text(whole["result"]) if job.result else None),
+        ("reason", job.reason),
+        ("error", f"{job.error.type}: {job.error.message}" if job.error else None),
+        ("traceback", job.error.traceback.strip() if job.error and job.error.traceback else None),
+    ]
+    empty = (None, Span(None))
+    return [(name, value) for name, value in fields if value not in empty]
+
+
+def _ran(job: Job) -> int | None:
+    if job.state not in FINISHED or job.started_at is None or job.finished_at is None:
+        return None
+    return job.finished_at - job.started_at
+
+
+def _text(value: Any) -> str:
+    return cut(msgspec.json.encode(value).decode(), LONGEST_TEXT)
+
+
+async def history(
+    session: Session, job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)]
+) -> int:
+    """Show everything that happened to a job.
+
+    Oldest first, over all its generations.
+    """
+    async with session.connected() as (app, store):
+        events = await app.jobs.history(job_id)
+        if not events:
+            raise JobNotFound(job_id)
+        if session.output.json:
+            session.output.document([event_plain(event) for event in events])
+        else:
+            now = await store.now()
+            names = ("n", "at", "kind", "state", "attempt", "worker", "took", "delay", "details")
+            session.output.table(names, [_event_row(event, now) for event in events])
+    return exits.OK
+
+
+def _event_row(event: Event, now: int) -> list[Cell]:
+    details = event.reason or ""
+    if event.error is not None:
+        details = f"{details} {event.error.type}: {event.error.message}".strip()
+    return [
+        event.n,
+        At(event.at, now),
+        event.kind.value,
+        Word(event.state),
+        event.attempt,
+        event.worker,
+        Span(event.duration),
+        Span(event.delay),
+        details,
+    ]
+
+
+async def list_jobs(
+    session: Session,
+    chosen: Filter,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended.")
+    ] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first; otherwise newest first.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Archived jobs too.")] = False,
+) -> int:
+    """List jobs, newest first."""
+    async with session.connected() as (app, store):
+        now = await store.now()
+        query = read_query(chosen, now, archived=None if everything else False)
+        query = msgspec.structs.replace(query, cursor=cursor, newest_first=not oldest)
+        jobs, more = await _take(app, query, chosen.error, limit)
+        if session.output.json:
+            session.output.document({"jobs": [job_plain(job, now) for job in jobs], "cursor": more})
+        else:
+            names = ("id", "state", "queue", "task", "priority", "attempt", "enqueued", "worker", "details")
+            session.output.table(names, [_job_row(job, now) for job in jobs])
+            if not jobs:
+                session.output.hint("No job matches.")
+            if more is not None:
+                session.output.say(f"More: {plural(len(jobs), 'job')} shown; go on with --cursor {more}")
+    return exits.OK
+
+
+async def _take(app: App, query: Query, error: str | None, limit: int) -> tuple[list[Job], str | None]:
+    """Up to `limit` jobs, and the cursor behind the last of them, if there may be more."""
+    jobs: list[Job] = []
+    while True:
+        page = await page_of(app, msgspec.structs.replace(query, limit=min(PAGE, limit - len(jobs))), error)
+        jobs += page.jobs
+        if page.cursor is None or len(jobs) >= limit:
+            return jobs, page.cursor
+        query = msgspec.structs.replace(query, cursor=page.cursor)
+
+
+def _job_row(job: Job, now: int) -> list[Cell]:
+    return [
+        job.id,
+        Word(word(job, now)),
+        job.queue,
+        job.task,
+        job.priority,
+        job.attempt,
+        At(job.enqueued_at, now),
+        job.worker,
+        _details(job, now),
+    ]
+
+
+def _details(job: Job, now: int) -> str:
+    """The one more thing to know of a job, by its state."""
+    if job.state is State.WAITING and job.available_at > now:
+        return f"due {ago(job.available_at, now)}"
+    if job.state is State.DEAD:
+        error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
+        return f"{job.reason or 'unknown'} {cut(error, 200)}".strip()
+    if job.state is State.WAITING and job.blocked:
+        return f"waits for {plural(job.blocked, 'job')}"
+    return ""

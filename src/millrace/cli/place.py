@@ -1,0 +1,30 @@
+"""What a store's URL says about where it is, without opening it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from millrace.domain.errors import StoreError
+
+
+def scheme_of(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def file_of(url: str) -> Path | None:
+    """The database file of a store in a file; None for every other store."""
+    if scheme_of(url) != "sqlite":
+        return None
+    try:
+        path = unquote(urlsplit(url).path.removeprefix("/"))
+    except ValueError:
+        return None
+    return Path(path) if path and "\0" not in path else None
+
+
+def require_store(url: str) -> None:
+    """Refuse a database file that is not there: a misspelt path must not become an empty store."""
+    file = file_of(url)
+    if file is not None and not file.exists():
+        raise StoreError(f"there is no database {file}. Check the path, or create it: millrace init --url {url}")

@@ -1,0 +1,103 @@
+"""Pools: their lanes, and how each of them stands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millrace.cli import exits
+from millrace.cli.output import Cell, Word
+from millrace.cli.session import Session
+from millrace.cli.shape import Plain
+from millrace.domain.settings import QueueSettings
+from millrace.runtime.app import App
+from millrace.runtime.pool_status import LaneState, PoolStatus, pool_status
+
+EXAMPLES = {
+    "pools": (
+        "Examples:\n"
+        "  millrace pools\n"
+        "  millrace pools orders                        its lanes\n"
+        "  millrace pause orders --lane 3               stop one of them (see: millrace pause --help)",
+    )
+}
+
+
+async def pools(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="[POOL]", help="Only this.", show_default=False)] = None,
+) -> int:
+    """Show pools; with a name, each lane of it. Exit 1 when there is no such pool."""
+    async with session.connected() as (app, _store):
+        if name is not None:
+            app.queue(name)  # a name that cannot be one is said to be so
+        known = [pool for pool in await _all(app) if name in (None, pool[0].pool)]
+    if session.output.json:
+        plain = [_plain(*pool) for pool in known]
+        session.output.document(plain if name is None else next(iter(plain), None))
+    elif name is None:
+        columns = ("pool", "state", "lanes", "waiting", "running", "processed", "dead", "max_depth")
+        session.output.table(columns, [_row(*pool) for pool in known])
+        if not known:
+            session.output.hint("No pool yet: declare one with app.pool(…) and start a worker.")
+    elif known:
+        columns = ("lane", "state", "waiting", "running", "processed", "dead", "current", "retrying")
+        session.output.table(columns, [_lane(lane) for lane in known[0][0].lanes])
+    if name is not None and not known:
+        session.output.say(f"There is no pool {name}.")
+        return exits.NO
+    return exits.OK
+
+
+async def _all(app: App) -> list[tuple[PoolStatus, QueueSettings]]:
+    """A pool is a queue with lanes, so the store knows it without the app's code."""
+    found: list[tuple[PoolStatus, QueueSettings]] = []
+    for counts in await app.jobs.count():
+        queue = app.queue(counts.queue)
+        settings = await queue.settings()
+        if settings.lanes is not None:
+            found.append((pool_status(counts.queue, settings.paused, await queue.lanes()), settings))
+    return found
+
+
+def _row(status: PoolStatus, settings: QueueSettings) -> list[Cell]:
+    return [
+        status.pool,
+        Word(status.state),
+        settings.lanes,
+        status.waiting,
+        status.running,
+        status.processed,
+        status.dead,
+        settings.max_depth,
+    ]
+
+
+def _lane(lane: LaneState) -> list[Cell]:
+    return [
+        lane.lane,
+        Word(lane.state),
+        lane.waiting,
+        lane.running,
+        lane.processed,
+        lane.dead,
+        lane.current,
+        lane.retrying,
+    ]
+
+
+def _plain(status: PoolStatus, settings: QueueSettings) -> Plain:
+    return {
+        "pool": status.pool,
+        "state": status.state,
+        "paused": status.paused,
+        "max_depth": settings.max_depth,
+        "waiting": status.waiting,
+        "running": status.running,
+        "processed": status.processed,
+        "dead": status.dead,
+        "lanes": [
+            {name: getattr(lane, name) for name in lane.__struct_fields__ if name != "pool"} for lane in status.lanes
+        ],
+    }

@@ -1,0 +1,166 @@
+"""The root of the command line: which commands there are, in which order help shows them, and how a run ends."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from millrace.cli import exits
+from millrace.cli.command import Common, as_command
+
+# command, module, function: in the order of the help.
+SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Start": (
+        ("demo", "millrace.cli.demo", "demo"),
+        ("init", "millrace.cli.init", "init"),
+        ("config", "millrace.cli.config", "config"),
+        ("doctor", "millrace.cli.doctor", "doctor"),
+    ),
+    "Jobs": (
+        ("submit", "millrace.cli.submit", "submit"),
+        ("status", "millrace.cli.look", "status"),
+        ("history", "millrace.cli.look", "history"),
+        ("list", "millrace.cli.look", "list_jobs"),
+        ("cancel", "millrace.cli.act", "cancel"),
+        ("replay", "millrace.cli.act", "replay"),
+        ("archive", "millrace.cli.act", "archive"),
+        ("unarchive", "millrace.cli.act", "unarchive"),
+        ("dead", "millrace.cli.dead", "dead"),
+        ("tail", "millrace.cli.tail", "tail"),
+    ),
+    "Queues": (
+        ("queues", "millrace.cli.queues", "queues"),
+        ("pause", "millrace.cli.queues", "pause"),
+        ("resume", "millrace.cli.queues", "resume"),
+        ("drain", "millrace.cli.queues", "drain"),
+        ("pools", "millrace.cli.pools", "pools"),
+        ("schedules", "millrace.cli.schedules", "schedules"),
+    ),
+    "Workers": (
+        ("worker", "millrace.cli.worker", "worker"),
+        ("workers", "millrace.cli.workers", "workers"),
+    ),
+}
+
+EPILOG = "\n\n".join(
+    [
+        "\b\nTry:\n"
+        "  millrace init --url sqlite:///jobs.db       make a store\n"
+        "  export MILLRACE_URL=sqlite:///jobs.db\n"
+        '  millrace submit send_email \'{"to": "ada@example.com"}\'\n'
+        "  millrace worker --app tasks:app             run what was submitted\n"
+        "  millrace queues                             see how it goes",
+        "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for code, meaning in exits.MEANING.items()),
+        "Data goes to stdout and words to stderr. In a pipe, tables are columns between tabs. "
+        "NO_COLOR=1 turns colours off.",
+    ]
+)
+
+
+# Whatever the parser objects to (ClickException). Typer has it from click, or by now from a copy of click's.
+Wrong: Any = typer.BadParameter.__mro__[2]
+
+
+class Root(TyperGroup):
+    """Commands by section in the help, and a guess at what a misspelt one was to be."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                rows = [
+                    (name, command.get_short_help_str(90))
+                    for name, *_ in names
+                    if (command := self.get_command(ctx, name)) is not None
+                ]
+                formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name and self.get_command(ctx, name) is None and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            ctx.fail(f"there is no command {name!r}. " + (f"Did you mean {close[0]!r}?" if close else "See --help."))
+        return super().resolve_command(ctx, args)
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(
+        name="millrace",
+        cls=Root,
+        help="Millrace: a job queue for Python. Submit jobs, run workers, and see what became of each job.",
+        epilog=EPILOG,
+        rich_markup_mode=None,  # plain help: the same on a terminal and in a pipe, and quick
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for commands in SECTIONS.values():
+        for name, module, function in commands:
+            found = import_module(module)
+            epilog = "\n\n".join("\b\n" + part for part in getattr(found, "EXAMPLES", {}).get(name, ()))
+            app.command(name, epilog=epilog or None)(as_command(getattr(found, function)))
+    return app
+
+
+@functools.cache
+def parser() -> Any:
+    """The commands as the parser sees them; made once, because a process may run more than one (tests do)."""
+    return typer.main.get_command(build())
+
+
+def _root(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option("--url", help="The store, e.g. sqlite:///jobs.db.", metavar="URL")] = None,
+    app: Annotated[str | None, typer.Option("--app", help="Your app, as module:name.", metavar="MODULE:NAME")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        from millrace import __version__
+
+        print(f"millrace {__version__}")
+        raise typer.Exit(exits.OK)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(exits.OK)
+    context.obj = Common(url, app, json)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, run, and answer the exit code; whatever happens, it ends in words and a documented code."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # a terminal that cannot show a character still gets the rest
+    try:
+        code = _parsed(list(arguments))
+        if code != exits.PIPE_CLOSED:
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:
+        pass
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    # Python flushes stdout once more when it exits; there is nobody left to hear it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exits.PIPE_CLOSED
+
+
+def _parsed(arguments: list[str]) -> int:
+    try:
+        answer = parser()(arguments, prog_name="millrace", standalone_mode=False)
+        return answer if isinstance(answer, int) else exits.OK
+    except typer.Exit as ended:
+        return ended.exit_code
+    except typer.Abort:
+        return exits.INTERRUPTED
+    except Wrong as error:
+        error.show()
+        return exits.USAGE

@@ -1,0 +1,219 @@
+"""Settings from outside the code: a flag, the environment, or pyproject.toml, in this order, and where each came from.
+
+What a program does should never be a riddle, so a value is kept together with its origin, and `millrace config`
+shows both. A misspelt name in pyproject.toml is an error; in the environment, which others share, it is only told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from millrace.domain.check import check_name
+from millrace.domain.errors import InvalidInput
+from millrace.runtime.duration import milliseconds
+
+Origin = Literal["flag", "environment", "pyproject.toml", "default"]
+PREFIX = "MILLRACE_"
+SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
+HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that can be set; `read` checks what was written and says what is wrong with it."""
+
+    name: str
+    default: Any
+    help: str
+    read: Callable[[str, object], Any]
+
+    @property
+    def env(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True)
+class Value:
+    value: Any
+    origin: Origin
+    where: str  # the flag, the variable or the file
+
+
+@dataclass
+class Settings:
+    """Every setting with its value and origin; `project` is the folder of the pyproject.toml that was read."""
+
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    project: Path | None = None
+    strangers: tuple[str, ...] = ()  # variables that look like ours and are not
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name].value
+
+    def origin(self, name: str) -> Origin:
+        return self.values[name].origin
+
+
+def load_settings(
+    flags: Mapping[str, Any], environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Settings:
+    """All settings. `flags` holds what was given on the command line; None there means: not given."""
+    environ = os.environ if environ is None else environ
+    file, written = _pyproject(Path.cwd() if folder is None else folder)
+    settings = Settings(project=None if file is None else file.parent, strangers=_strangers(environ))
+    for name, setting in SETTINGS.items():
+        settings.values[name] = _value(setting, flags, environ, file, written)
+    return settings
+
+
+def masked(url: str) -> str:
+    """A store's URL as it may be shown: no password, and no option that sounds like one."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    login, at, rest = rest.rpartition("@")  # the last one: a password may hold what it should not
+    user, colon, _ = login.partition(":")
+    place, question, query = rest.partition("?")
+    options = [
+        f"{name}={HIDDEN}" if equals and SECRET.search(name) else f"{name}{equals}{value}"
+        for name, equals, value in (option.partition("=") for option in query.split("&"))
+    ]
+    return f"{scheme}://{user}{colon and colon + HIDDEN}{at}{place}{question}{'&'.join(options)}"
+
+
+def _value(
+    setting: Setting, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None, written: dict[str, Any]
+) -> Value:
+    flag = "--" + setting.name.replace("_", "-")
+    if flags.get(setting.name) is not None:
+        return Value(setting.read(flag, flags[setting.name]), "flag", flag)
+    if environ.get(setting.env):  # an empty variable is one that is not set
+        return Value(setting.read(setting.env, environ[setting.env]), "environment", setting.env)
+    if file is not None and setting.name in written:
+        where = f"{setting.name} in {file.name}"
+        value = setting.read(where, written[setting.name])
+        return Value(_anchored(setting, value, file.parent), "pyproject.toml", str(file))
+    return Value(setting.default, "default", "")
+
+
+def _anchored(setting: Setting, value: Any, folder: Path) -> Any:
+    """A relative database file named in pyproject.toml lies beside it, from whichever folder one asks."""
+    if setting.name != "url" or not str(value).lower().startswith("sqlite:///"):
+        return value
+    path = str(value)[len("sqlite:///") :]
+    if path.startswith("/") or folder == Path.cwd():
+        return value
+    return f"sqlite:///{quote(str(folder))}/{path}"
+
+
+def _pyproject(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The nearest pyproject.toml from `folder` upwards that has a [tool.millrace] table."""
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        try:
+            text = file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "tool.millrace" not in text and "millrace" not in text:
+            continue
+        try:
+            table = tomllib.loads(text).get("tool", {}).get("millrace")
+        except (tomllib.TOMLDecodeError, AttributeError) as error:
+            raise InvalidInput(f"{file} cannot be read: {error}. Correct it, or move it away.") from None
+        if table is None:
+            continue
+        if not isinstance(table, dict):
+            raise InvalidInput(f"tool.millrace in {file} must be a table: write [tool.millrace] and settings below it")
+        for name in table:
+            if name not in SETTINGS:
+                raise InvalidInput(f"[tool.millrace] in {file} has no setting {name!r}. {_meant(name)}")
+        return file, table
+    return None, {}
+
+
+def _meant(name: str) -> str:
+    close = difflib.get_close_matches(name.replace("-", "_"), SETTINGS, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(SETTINGS)}."
+
+
+def _strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
+    known = {setting.env for setting in SETTINGS.values()} | {PREFIX + "TRACEBACK"}
+    return tuple(sorted(name for name in environ if name.startswith(PREFIX) and name not in known))
+
+
+# ── how each is read ──────────────────────────────────────────────────────────────────────────
+
+
+def _text(where: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInput(f"{where} must be text, not {value!r}")
+    return value.strip()
+
+
+def _names(kind: str) -> Callable[[str, object], tuple[str, ...]]:
+    def read(where: str, value: object) -> tuple[str, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not parts:
+            raise InvalidInput(f"{where} must be names with commas between them, or a list of names; not {value!r}")
+        names = tuple(name.strip() if isinstance(name, str) else name for name in parts)
+        for name in names:
+            check_name(kind, name)
+        return names
+
+    return read
+
+
+def _count(most: int) -> Callable[[str, object], int]:
+    def read(where: str, value: object) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9:
+            raise InvalidInput(f"{where} must be a whole number from 1 to {most:,}, not {value!r}")
+        if not 1 <= int(text) <= most:
+            raise InvalidInput(f"{where} must be from 1 to {most:,}, not {text}")
+        return int(text)
+
+    return read
+
+
+def _duration(where: str, value: object) -> float:
+    """Seconds, from what people write: 25, "25", "25s", "1m30s"."""
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,12}(\.\d{1,6})?\s*", value):
+        value = float(value)
+    return milliseconds(where, value) / 1000
+
+
+def _choice(*words: str) -> Callable[[str, object], str]:
+    def read(where: str, value: object) -> str:
+        word = str(value).strip().lower()
+        if word not in words:
+            raise InvalidInput(f"{where} must be one of {', '.join(words)}; not {value!r}")
+        return word
+
+    return read
+
+
+_ALL = (
+    Setting("url", None, "the store, e.g. sqlite:///jobs.db; by default the app's own", _text),
+    Setting("app", None, "the app, as module:name, e.g. shop.tasks:app", _text),
+    Setting("queues", None, "queues a worker serves; by default those of its tasks", _names("queue")),
+    Setting("tasks", None, "tasks a worker takes; by default all of the app", _names("task")),
+    Setting("slots", 10, "jobs a worker process runs at a time", _count(10_000)),
+    Setting("processes", 1, "worker processes", _count(1_000)),
+    Setting("lease", None, "lease of every job a worker claims; by default the task's own", _duration),
+    Setting("shutdown_deadline", 25.0, "how long a stopping worker lets running jobs end", _duration),
+    Setting("grace", 3.0, "how long aborted handlers have to clean up", _duration),
+    Setting(
+        "unknown_task", "leave", "jobs of unknown tasks in a worker's queues: leave or bury", _choice("leave", "bury")
+    ),
+    Setting("log_level", "info", "debug, info, warning or error", _choice("debug", "info", "warning", "error")),
+    Setting("log_format", "text", "of a worker's log on stderr: text or json", _choice("text", "json")),
+)
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}

@@ -1,0 +1,37 @@
+"""The part of the lock file that `make demo` installs: whole entries, of the packages that were asked for."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from tools.install_part import needed, normal, pin, read_lock
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = """\
+# This file was made by a tool
+one-two==1.0 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+three==2.1 ; sys_platform == 'win32' \\
+    --hash=sha256:cc
+"""
+
+
+def test_entries_are_taken_whole_and_pinned_without_their_hashes():
+    lock = read_lock(LOCK)
+
+    assert list(lock) == ["one-two", "three"]
+    assert "#" not in "".join(lock.values()) and "".join(lock.values()) == LOCK.partition("\n")[2]
+    assert [pin(lines) for lines in lock.values()] == ["one-two==1.0\n", "three==2.1 ; sys_platform == 'win32'\n"]
+    assert normal("One_Two") == normal("one.two") == "one-two"
+
+
+def test_the_lock_file_holds_what_the_demo_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lock = read_lock((ROOT / "requirements.lock").read_text())
+    wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["cli"])}
+
+    assert wanted >= {"msgspec", "typer", "rich", "hatchling", "editables"}
+    assert wanted <= lock.keys()
+    assert all(lock[name].count("--hash=") >= 1 for name in wanted)
