@@ -1,0 +1,155 @@
+"""The tables of the documentation are complete: whatever the code has more of has to be written down."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import millrace
+from millrace import Cancelled, Context, QueueError, Spec, Worker
+from millrace.domain.dead import REASONS
+from millrace.domain.job import ALIASES, OnDependency, OnHit, Scope
+from millrace.domain.settings import QueueSettings
+from millrace.runtime.bus import KINDS
+from millrace.runtime.options import JobKeywords, TaskKeywords, TaskOptions
+from millrace.runtime.queue import QueueKeywords
+
+ROOT = Path(__file__).resolve().parents[2]
+TASK, JOB, QUEUE = (set(kind.__annotations__) for kind in (TaskKeywords, JobKeywords, QueueKeywords))
+WORKER = set(inspect.signature(Worker).parameters) - {"app"}
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(name: str, title: str) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page(name), re.DOTALL | re.MULTILINE)
+    assert found, f"{name} has no section {title!r}"
+    return found[1]
+
+
+def in_code(text: str) -> set[str]:
+    """The words in `code` marks."""
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+
+
+def first_column(text: str) -> set[str]:
+    return in_code("\n".join(re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE)))
+
+
+def test_every_option_of_tasks_and_jobs_is_listed_where_it_may_be_used():
+    rows = re.findall(
+        r"^\| `(\w+)` \| .*? \|( ✓)? \|( ✓)? \|", section("options.md", "Of tasks and jobs"), re.MULTILINE
+    )
+
+    assert {name for name, task, _ in rows if task} == TASK | {"name"}
+    assert {name for name, _, job in rows if job} == JOB
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"), [("Of queues", QUEUE), ("Of workers", WORKER)], ids=["queues", "workers"]
+)
+def test_every_setting_is_listed_and_no_other(title, expected):
+    assert first_column(section("options.md", title)) == expected
+
+
+def test_the_defaults_it_states_are_the_defaults():
+    table = (
+        section("options.md", "Of tasks and jobs")
+        + section("options.md", "Of queues")
+        + section("options.md", "Of workers")
+    )
+    stated = dict(re.findall(r"^\| `(\w+)` \| (\d[\d,]*) \|", table, re.MULTILINE))
+    worker = {name: parameter.default for name, parameter in inspect.signature(Worker).parameters.items()}
+    actual = {
+        "window": Spec("id", "task").window,
+        **{name: getattr(QueueSettings(), name) for name in QueueSettings.__struct_fields__},
+        **{name: worker[name] for name in WORKER},
+        **{
+            name: getattr(TaskOptions(), name) for name in TaskOptions.__struct_fields__ if name in TASK & stated.keys()
+        },
+    }
+
+    assert len(stated) >= 10
+    assert {name: float(value.replace(",", "")) for name, value in stated.items()} == {
+        name: float(actual[name]) for name in stated
+    }
+
+
+def test_every_choice_is_explained():
+    assert {*get_args(Scope), *get_args(OnHit)} <= in_code(page("howto/deduplication.md"))
+    assert set(get_args(OnDependency)) <= in_code(page("howto/flows.md"))
+
+
+def test_every_error_is_listed():
+    errors = {
+        name
+        for name in millrace.__all__
+        if isinstance(found := getattr(millrace, name), type) and issubclass(found, QueueError)
+    }
+
+    assert first_column(section("howto/errors.md", "All of them")) == errors - {"QueueError"}
+
+
+def test_every_local_event_is_listed():
+    assert first_column(section("howto/events.md", "In this process")) - {"kind"} == KINDS
+
+
+def test_every_reason_to_die_is_listed():
+    assert first_column(page("howto/dead-letters.md").partition("## Replay")[0]) == set(REASONS) - {"unknown"}
+
+
+def test_every_answer_to_a_cancel_has_its_case():
+    assert set(re.findall(r"case Cancelled\.(\w+):", page("howto/cancellation.md"))) == set(Cancelled.__members__)
+
+
+def test_everything_a_context_offers_handlers_is_listed():
+    inner = {"abort", "carry", "complete_sync", "generation", "job", "lane", "pool", "instance"}
+    inner |= {"enqueued_at", "started_at"}
+    offered = {name for name in vars(Context) if not name.startswith("_")} - inner
+
+    assert offered <= in_code(section("howto/handlers.md", "What a handler knows"))
+
+
+def test_every_alias_of_a_state_is_in_the_glossary():
+    known = page("glossary.md").partition("## If you come from another queue")[2]
+
+    assert [alias for alias in ALIASES if not re.search(rf"\b{alias}\b", known)] == []
+
+
+def test_the_readme_does_not_boast():
+    sentences = sum(
+        len(re.findall(r"^async def test_", file.read_text(encoding="utf-8"), re.MULTILINE))
+        for file in (ROOT / "src/millrace/testing/conformance").glob("*.py")
+    )
+
+    assert "over 400 sentences" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sentences > 400
+
+
+R_34 = {
+    "producer only": ("howto/workers.md", r"## A producer\n"),
+    "consumer only, five at a time, with signals": ("howto/workers.md", r"slots=5[^`]*run\(\)  # until SIGTERM"),
+    "request and response for an image, 60 s": ("howto/results.md", r"thumbnail\.options\(wait=60\)\.call\("),
+    "custom serde": ("howto/serdes.md", r"class Compressed:[^`]*def decode"),
+    "status, then the cached result": (
+        "howto/results.md",
+        r"app\.jobs\.get\(\"cat\"\)[^`]*app\.jobs\.result\(\"cat\"\)",
+    ),
+    "cancellation, every answer": ("howto/cancellation.md", r"match answer:"),
+    "errors by class": ("howto/errors.md", r"except WaitTimeout[^`]*except JobFailed[^`]*except StoreError"),
+    "listener that moves dead payloads": ("howto/dead-letters.md", r"@app\.on\(\"failed\"\)[^`]*job\.payload"),
+    "shutdown with 10 s": ("howto/workers.md", r"shutdown_deadline=10"),
+    "unit tests on memory": ("testing.md", r"on_memory"),
+}
+
+
+@pytest.mark.parametrize("example", R_34)
+def test_r_34_every_example_of_job_queue_has_its_like(example):
+    name, pattern = R_34[example]
+    blocks = re.findall(r"^```python\n.*?^```$|^## .*\n", page(name), re.DOTALL | re.MULTILINE)
+
+    assert any(re.search(pattern, block) for block in blocks)
