@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test nightly bench lock clean
+.PHONY: help setup demo lint format types imports test nightly bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,15 @@ $(VENV)/.locked: requirements.lock | $(BIN)/python
 $(VENV)/.project: pyproject.toml $(VENV)/.locked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The first thing many people run: where nothing is set up yet, only what the command line needs is installed.
+$(VENV)/.demo: pyproject.toml requirements.lock | $(BIN)/python
+	$(BIN)/python tools/install_part.py cli
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(if $(wildcard $(VENV)/.project),setup,$(VENV)/.demo) ## Watch a small web shop run on SQLite for 20 seconds; make demo ARGS='--jobs 5000'
+	@$(BIN)/millrace demo $(ARGS)
 
 lint: setup ## Check style and format
 	$(BIN)/ruff check .

@@ -179,8 +179,10 @@ class Bench:
         """The quick tests first; what survives those meets the model."""
         parts = Path(file).parts
         store = parts[2] if parts[1] == "store" and len(parts) > 3 else "memory"
+        of_this_store = [(f"tests/store/{store}", "not nightly and not slow", "")] if file.endswith(".sql") else []
         for tests, marks, chosen in (
             ("tests/store/test_conformance.py", "not nightly", store),
+            *of_this_store,
             ("tests/domain", "not nightly", "not heap"),
             ("tests/store/test_model.py", "slow and not nightly", store),
         ):

@@ -41,7 +41,16 @@ AREAS = (
     Area(
         "engine",
         6,
-        ("tests/domain", "tests/store", "tests/runtime", "tests/testing", "tests/typing", "tests/project"),
+        (
+            "tests/domain",
+            "tests/store",
+            "tests/runtime",
+            "tests/testing",
+            "tests/regressions",
+            "tests/typing",
+            "tests/project",
+            "tests/cli",
+        ),
     ),
     Area("servers", 7, ("tests/servers",)),
     Area("object store", 6, ("tests/object",)),

@@ -29,16 +29,17 @@ PRAGMAS = (
     "temp_store = MEMORY",
 )
 
-INSERT_JOB = """INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
+INSERT_JOB = """INSERT INTO millrace_job
+                    (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
                 VALUES (?, ?, 1, 1, 1, ?, ?, ?, 1)"""
-INSERT_BODY = "INSERT INTO body (seq, spec) VALUES (?, ?)"
-INSERT_PAGE = "INSERT INTO event (last, first, page) VALUES (?, ?, ?)"
-READY = """SELECT job.seq, spec FROM job CROSS JOIN body ON body.seq = job.seq
+INSERT_BODY = "INSERT INTO millrace_body (seq, spec) VALUES (?, ?)"
+INSERT_PAGE = "INSERT INTO millrace_event (last, first, page) VALUES (?, ?, ?)"
+READY = """SELECT job.seq, spec FROM millrace_job AS job CROSS JOIN millrace_body AS body ON body.seq = job.seq
            WHERE combo = 1 AND open = 1 AND available_at <= ? ORDER BY available_at, job.seq LIMIT ?"""
-CLAIM = """UPDATE job SET state = 1, open = 0, attempt = 1, events = 2, last_event = ?, started_at = ?,
+CLAIM = """UPDATE millrace_job SET state = 1, open = 0, attempt = 1, events = 2, last_event = ?, started_at = ?,
                           worker = 'floor', lease_id = ?, lease_until = ?
            WHERE seq = ?"""
-SETTLE = """UPDATE job SET state = 2, open = 0, events = 3, last_event = ?, finished_at = ?, worker = NULL,
+SETTLE = """UPDATE millrace_job SET state = 2, open = 0, events = 3, last_event = ?, finished_at = ?, worker = NULL,
                            lease_id = NULL, lease_until = NULL, result_until = ?, result = ?
             WHERE seq = ?"""
 
@@ -55,7 +56,7 @@ class Floor:
             self.db.execute(f"PRAGMA {pragma}")
         if fresh:
             self.db.executescript(files("millrace.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
-        [(self.events,)] = self.db.execute("SELECT coalesce(max(last), 0) FROM event")
+        [(self.events,)] = self.db.execute("SELECT coalesce(max(last), 0) FROM millrace_event")
 
     def enqueue(self, jobs: int) -> float:
         return self._add(jobs, batch=1)

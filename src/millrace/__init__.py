@@ -14,14 +14,17 @@ from millrace.domain.errors import (
     JobCancelled,
     JobFailed,
     JobNotFound,
+    LanesInUse,
     LeaseLost,
     MissingDriver,
+    MissingExtra,
     PayloadInvalid,
     QueueError,
     QueueFull,
     ResultExpired,
     StoreError,
     UnknownDependency,
+    UnknownPool,
     UnknownTask,
     WaitTimeout,
 )
@@ -29,6 +32,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.request import Archived, Cancelled, Enqueued, Query, Replayed
 from millrace.domain.retry import RetryPolicy
+from millrace.domain.schedule import Schedule
 from millrace.runtime.app import App
 from millrace.runtime.backoff import backoff
 from millrace.runtime.bus import LocalEvent
@@ -36,7 +40,14 @@ from millrace.runtime.serde import Serde
 from millrace.runtime.task import Task
 
 if TYPE_CHECKING:
+    from millrace.runtime.batch_task import BatchTask
     from millrace.runtime.context import Context
+    from millrace.runtime.host import CallNext, Middleware
+    from millrace.runtime.pool import Pool
+    from millrace.runtime.pool_hooks import DeadJob, Emptied
+    from millrace.runtime.pool_status import LaneState, PoolStatus
+    from millrace.runtime.pool_task import Placed, PoolTask
+    from millrace.runtime.process.remote import ProcessDied, RemoteError
     from millrace.runtime.verdict import Aborted, Bury, Retry, Snooze
     from millrace.runtime.worker import Worker
 
@@ -46,13 +57,17 @@ __all__ = [
     "Aborted",
     "App",
     "Archived",
+    "BatchTask",
     "Bury",
+    "CallNext",
     "Cancelled",
     "Context",
     "CursorExpired",
+    "DeadJob",
     "DeadLettersFull",
     "DependencyCycle",
     "DuplicateKey",
+    "Emptied",
     "Enqueued",
     "Event",
     "InvalidInput",
@@ -60,17 +75,28 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobNotFound",
+    "LaneState",
+    "LanesInUse",
     "LeaseLost",
     "LocalEvent",
+    "Middleware",
     "MissingDriver",
+    "MissingExtra",
     "PayloadInvalid",
+    "Placed",
+    "Pool",
+    "PoolStatus",
+    "PoolTask",
+    "ProcessDied",
     "Query",
     "QueueError",
     "QueueFull",
+    "RemoteError",
     "Replayed",
     "ResultExpired",
     "Retry",
     "RetryPolicy",
+    "Schedule",
     "Serde",
     "Snooze",
     "Spec",
@@ -78,6 +104,7 @@ __all__ = [
     "StoreError",
     "Task",
     "UnknownDependency",
+    "UnknownPool",
     "UnknownTask",
     "WaitTimeout",
     "Worker",
@@ -88,8 +115,20 @@ __all__ = [
 # What only workers and handlers need is loaded when it is first asked for.
 _LATER = {
     "Aborted": "millrace.runtime.verdict",
+    "BatchTask": "millrace.runtime.batch_task",
     "Bury": "millrace.runtime.verdict",
+    "CallNext": "millrace.runtime.host",
     "Context": "millrace.runtime.context",
+    "DeadJob": "millrace.runtime.pool_hooks",
+    "Emptied": "millrace.runtime.pool_hooks",
+    "LaneState": "millrace.runtime.pool_status",
+    "Middleware": "millrace.runtime.host",
+    "Placed": "millrace.runtime.pool_task",
+    "Pool": "millrace.runtime.pool",
+    "PoolStatus": "millrace.runtime.pool_status",
+    "PoolTask": "millrace.runtime.pool_task",
+    "ProcessDied": "millrace.runtime.process.remote",
+    "RemoteError": "millrace.runtime.process.remote",
     "Retry": "millrace.runtime.verdict",
     "Snooze": "millrace.runtime.verdict",
     "Worker": "millrace.runtime.worker",

@@ -274,5 +274,5 @@ async def after_the_scene(name: str, plan) -> object:
         await scenario.act(store, leases)
     evidence = await gather(store)
     assert_holds(evidence)
-    seen = (evidence, await store.workers(), await store.control("task", "work", {}))
+    seen = (evidence, await store.workers(), await store.schedules(), await store.control("task", "work", {}))
     return re.sub(r"\bact-[0-9a-f]+", "act-n", repr(msgspec.to_builtins(seen)))

@@ -102,7 +102,7 @@ def test_a_broken_world_names_the_command_that_replays_it(monkeypatch, capsys):
 
 def test_the_page_of_guarantees_names_tests_that_exist():
     page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    rows = re.findall(r"`(tests/\S+\.py)`, `(test_\w+)`", page)
+    rows = re.findall(r"`(tests/\S+\.py)::(test_\w+)`", page)
 
     assert len(rows) >= 8
     assert [test for file, test in rows if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")] == []

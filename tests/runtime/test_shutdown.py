@@ -344,3 +344,38 @@ def test_a_process_whose_thread_never_returns_still_exits():
     _, errors = process.communicate(timeout=20)
 
     assert (process.returncode, errors) == (0, "")
+
+
+def test_a_process_whose_coroutine_ignores_its_cancellation_still_exits():
+    """`asyncio.run` would wait for it; a worker that has stopped no longer lets it."""
+    program = """
+        import asyncio
+        from millrace import App
+        from millrace.store.memory import MemoryStore
+
+        app = App(MemoryStore())
+
+        @app.task
+        async def deaf() -> None:
+            print("running", flush=True)
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    pass
+
+        async def main() -> None:
+            await deaf.enqueue()
+            await app.worker(shutdown_deadline=0.1, grace=0.1).run()
+
+        asyncio.run(main())
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+
+    assert (process.returncode, errors) == (0, "")

@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from millrace import RetryPolicy, Spec, State
+from millrace import LocalEvent, RetryPolicy, Spec, State
 from millrace.domain.event import Kind
 from tests.runtime.stage import Stage, until, virtual
 
@@ -246,3 +246,22 @@ async def test_a_full_worker_does_not_claim(stage: Stage):
         await asyncio.sleep(50)
         assert len(stage.store.claims) == claims
         await worker.stop(deadline=0)
+
+
+@virtual
+async def test_async_listeners_have_ended_when_the_worker_has(stage: Stage):
+    heard: list[str] = []
+
+    async def slow(event: LocalEvent) -> None:
+        await asyncio.sleep(0.5)
+        heard.append(event.kind)
+
+    stage.app.on("completed", slow)
+    stage.app.on("worker_stopped", slow)
+    await stage.app.task(nothing).enqueue()
+    await stage.burst()
+
+    assert heard == ["completed", "worker_stopped"]
+
+
+async def nothing() -> None: ...

@@ -85,6 +85,8 @@ async def test_a_thread_that_ignores_its_abort_is_counted_as_a_zombie_until_it_r
         assert (dead.state, dead.reason) == (State.DEAD, "timeout")
         assert (worker.stats.zombies, worker.stats.abandoned) == (1, 1)
         await stage.until((await fine.enqueue()).id)  # another thread has taken its place
+        await stage.store.beat(worker.info(), 60_000)
+        assert [record.info.zombies for record in await stage.store.workers()] == [1]  # operators see it
         let_go.set()
         await until(lambda: worker.stats.zombies == 0)
 

@@ -156,9 +156,16 @@ class _Plan:
             return None
         if spec.group is not None:
             return lane_of(spec.group, lanes)
-        lane = self._lanes.get(spec.queue, row.next_lane) % lanes
+        first = self._lanes.get(spec.queue, row.next_lane) % lanes
+        turns = (turn % lanes for turn in range(first, first + lanes))
+        lane = next((lane for lane in turns if not self._is_full(row, lane)), first)
         self._lanes[spec.queue] = lane + 1
         return lane
+
+    def _is_full(self, row: QueueRow, lane: int) -> bool:
+        """A full lane is passed over by jobs that may go to any, so that one which stands still stops only its own."""
+        most = row.settings.max_depth
+        return most is not None and self._waiting(row, lane) + self._depth[row.name, lane] >= most
 
     def _take_room(self, spec: Spec, row: QueueRow, lane: int | None, replaces: bool) -> None:
         settings = row.settings

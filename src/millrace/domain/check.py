@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import get_args
+
+import msgspec
 
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import OnDependency, OnHit, Scope, Spec
@@ -113,3 +116,29 @@ def check_spec(spec: Spec) -> None:
         check_duration("keep_result", spec.keep_result)
     if spec.on_dead_letter is not None:
         check_name("task", spec.on_dead_letter)
+
+
+class Checked(list[Spec]):
+    """Specs that were checked as they were made, so that nobody need look at each of them again."""
+
+
+def specs_like(template: Spec, ids: Sequence[str], payloads: Sequence[bytes]) -> Checked:
+    """A spec for each id and payload, its id being its token too. The rest is the same in all, and checked once."""
+    made = Checked()
+    replace = msgspec.structs.replace
+    for job_id, payload in zip(ids, payloads, strict=True):
+        check_id("job id", job_id)
+        made.append(replace(template, id=job_id, payload=payload, token=job_id))
+    if made:
+        check_spec(max(made, key=_payload_size))
+    return made
+
+
+def check_specs(specs: Sequence[Spec]) -> None:
+    if type(specs) is not Checked:
+        for spec in specs:
+            check_spec(spec)
+
+
+def _payload_size(spec: Spec) -> int:
+    return len(spec.payload)

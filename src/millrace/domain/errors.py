@@ -17,11 +17,37 @@ class InvalidInput(QueueError, ValueError):
 
 
 class PayloadInvalid(QueueError, ValueError):
-    """The payload does not fit the task's parameters, or cannot be encoded, or is too large."""
+    """The payload does not fit the task's parameters, or cannot be encoded, or is too large.
+
+    Raised by a pool, it says which one, and which lane the job was meant for if a partition key tells (W-19).
+    """
+
+    pool: str | None = None
+    lane: int | None = None
+    instance: str | None = None
 
 
 class UnknownTask(QueueError, LookupError):
     """A task name that this app has not registered."""
+
+
+class UnknownPool(QueueError, LookupError):
+    """A pool name that this app has not registered."""
+
+    def __init__(self, pool: str, hint: str) -> None:
+        self.pool = pool
+        super().__init__(f"no pool {pool!r} is registered on this app. {hint}")
+
+
+class LanesInUse(InvalidInput):
+    """The number of lanes cannot change while jobs wait or run: partition keys would move to other lanes (BW-15)."""
+
+    def __init__(self, queue: str, lanes: int | None, wanted: int | None, live: int) -> None:
+        self.queue, self.lanes, self.wanted, self.live = queue, lanes, wanted, live
+        super().__init__(
+            f"queue {queue!r} has {lanes or 'no'} lanes and {live} live jobs. Drain it, or let them finish, before "
+            f"changing it to {wanted or 'no'} lanes: the same partition key would move to another lane."
+        )
 
 
 class UnknownDependency(QueueError, LookupError):
@@ -149,6 +175,14 @@ class CursorExpired(QueueError):
             f"{lost} events after cursor {cursor!r} were trimmed by retention before they were read. "
             f"Go on from cursor {oldest!r} and count them as lost, and read more often or keep events longer."
         )
+
+
+class MissingExtra(QueueError, ImportError):
+    """A feature whose library is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} need a library that is not installed. Run: pip install 'millrace[{extra}]'")
 
 
 class MissingDriver(QueueError, ImportError):

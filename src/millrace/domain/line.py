@@ -21,3 +21,8 @@ def lane_again(job: Job, lanes: int | None) -> int | None:
     if job.spec.group is not None:
         return lane_of(job.spec.group, lanes)
     return (job.lane or 0) % lanes
+
+
+def instance_id(pool: str, lane: int) -> str:
+    """The name of one lane among all pools (W-01)."""
+    return f"workerPool:{pool}:{lane}"

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from millrace.domain import transition
 from millrace.domain.check import check_name
-from millrace.domain.errors import CursorExpired, InvalidInput
+from millrace.domain.errors import CursorExpired, InvalidInput, LanesInUse
 from millrace.domain.event import Kind
 from millrace.domain.job import ALIASES, FINISHED, LIVE, Job, State, Word, lane_line
 from millrace.domain.ledger import Ledger, without_expired_result
@@ -33,6 +33,8 @@ from millrace.domain.step import Step
 from millrace.domain.tables import KeyHold, TaskRow
 
 MOST_AHEAD = 10_000
+END = "end"  # as a cursor: whatever happens from now on
+MOST_DIGITS = 18  # of a cursor: more is no 64-bit number
 SEARCH_BUDGET = 10_000
 STATE_WORDS = {*State, *get_args(Word), *ALIASES}
 Target = Literal["queue", "task", "store"]
@@ -174,11 +176,8 @@ def _control_queue(ledger: Ledger, name: str, changes: Mapping[str, Any], now: i
     new = updated(old, changes)
     if new == old:
         return new
-    if new.lanes != old.lanes and row.waiting + row.running > 0:
-        raise InvalidInput(
-            f"queue {name!r} has {old.lanes or 'no'} lanes and {row.waiting + row.running} live jobs. Drain it before "
-            f"changing it to {new.lanes or 'no'} lanes: the same partition key would move to another lane."
-        )
+    if new.lanes != old.lanes and row.live > 0:  # hooks stand in no lane
+        raise LanesInUse(name, old.lanes, new.lanes, row.live)
     row.settings = new
     if new.rate != old.rate or new.burst != old.burst:
         row.bucket = None
@@ -206,17 +205,48 @@ def _control_task(ledger: Ledger, name: str, changes: Mapping[str, Any]) -> Limi
     return row.limits
 
 
-def drain(ledger: Ledger, queue: str, limit: int, now: int) -> int:
-    """Cancel up to `limit` waiting jobs of a queue; settings, running jobs and counters stay (BW-06)."""
+def drain(ledger: Ledger, queue: str, limit: int, now: int, lane: int | None = None) -> int:
+    """Cancel up to `limit` waiting jobs of a queue or lane; settings, running jobs and counters stay (BW-06).
+
+    Hooks are no work of the queue but word of what happened to it: they stay too.
+    """
     step = ledger.step(now)
+    count = 0 if lane is None else _drain_line(step, queue, lane, limit)
+    if lane is None or _waits_in(ledger, queue, lane):  # beside the line: blocked, in backoff, or outside until due
+        wanted = ledger.tables.seqs_of_queue(
+            queue,
+            frozenset({State.WAITING}),
+            limit - count,
+            lambda job: not job.spec.hook and (lane is None or job.lane == lane),
+        )
+        count += _drain_all(step, wanted)
+    step.carry_out()
+    return count
+
+
+def _drain_line(step: Step, queue: str, lane: int, limit: int) -> int:
+    """Cancel the members that stand in a lane's line, without a look at those of other lanes."""
+    lanes = step.tables.queue(queue).settings.lanes or 0
+    if not 0 <= lane < lanes:
+        raise InvalidInput(f"queue {queue!r} has no lane {lane}: it has {lanes or 'no'} lanes, counted from 0")
+    return _drain_all(step, step.tables.members(queue, lane_line(lane), limit))
+
+
+def _waits_in(ledger: Ledger, queue: str, lane: int) -> bool:
+    line = ledger.tables.line(queue, lane_line(lane))
+    return line is not None and line.waiting > 0
+
+
+def _drain_all(step: Step, seqs: Sequence[int]) -> int:
+    """From the back, so that a line elects its next member once and not after every one."""
+    step.tables.prefetch_seqs(seqs)
     count = 0
-    for seq in ledger.tables.seqs_of_queue(queue, frozenset({State.WAITING}), limit):
-        job = ledger.tables.by_seq(seq)
+    for seq in reversed(seqs):
+        job = step.tables.by_seq(seq)
         if job is not None and job.state is State.WAITING:
-            step.log(transition.cancel(job, now, "drained"))
+            step.log(transition.cancel(job, step.now, "drained"))
             step.finished(job, State.WAITING)
             count += 1
-    step.carry_out()
     return count
 
 
@@ -258,7 +288,10 @@ def position(ledger: Ledger, job_id: str, now: int) -> int | None:
 
 
 def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
-    trimmed, _ = ledger.tables.feed_bounds()
+    """A page of the feed after `cursor`; None is its start, and "end" gives nothing but the cursor to go on from."""
+    trimmed, newest = ledger.tables.feed_bounds()
+    if cursor == END:
+        return EventPage((), str(newest))
     after = trimmed if cursor is None else _cursor(cursor)
     if after < trimmed:
         raise CursorExpired(str(after), trimmed - after, str(trimmed))
@@ -267,8 +300,8 @@ def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
 
 
 def _cursor(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise InvalidInput(f"{text!r} is not a cursor of this store; use one that it gave out, or None")
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+        raise InvalidInput(f"{text[:40]!r} is not a cursor of this store; use one that it gave out, or None")
     return int(text)
 
 

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from millrace.domain import transition
-from millrace.domain.job import Spec, State
+from millrace.domain.event import Event
+from millrace.domain.job import Job, Spec, State
 from millrace.domain.request import Enqueued
 from millrace.domain.settings import QueueSettings
 from millrace.domain.step import Step
@@ -21,17 +22,16 @@ def enqueue_plain(step: Step, specs: Sequence[Spec]) -> list[Enqueued] | None:
     if not _all_plain(step, specs):
         return None
     tables, now = step.tables, step.now
-    answers: list[Enqueued] = []
+    jobs: list[Job] = []
+    events: list[Event] = []
     for spec in specs:
-        seq = tables.next_seq()
-        job, event = transition.enqueue(spec, seq, 1, now)
+        job, event = transition.enqueue(spec, tables.next_seq(), 1, now)
         job.open = True
-        tables.insert(job)
-        step.log(event)
-        tables.update(job)
-        answers.append(Enqueued("queued", spec.id, seq, 1, State.WAITING))
+        jobs.append(job)
+        events.append(event)
+    tables.insert_open(jobs, events)
     step.added_plain(Counter([spec.queue for spec in specs]))
-    return answers
+    return [Enqueued("queued", job.spec.id, job.seq, 1, State.WAITING) for job in jobs]
 
 
 def _all_plain(step: Step, specs: Sequence[Spec]) -> bool:
@@ -45,8 +45,7 @@ def _all_plain(step: Step, specs: Sequence[Spec]) -> bool:
         queues.add(spec.queue)
     if len(ids) < len(specs) or not all(_takes_all(tables.queue(name).settings) for name in queues):
         return False
-    tables.prefetch_ids(ids)
-    return all(tables.by_id(job_id) is None and not tables.past(job_id) for job_id in ids)
+    return tables.all_unknown(ids)
 
 
 def _takes_all(settings: QueueSettings) -> bool:

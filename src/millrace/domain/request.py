@@ -161,6 +161,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     host: str = ""
     pid: int = 0
+    zombies: int = 0  # handlers that were given up and still run
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,16 +6,22 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from msgspec import UNSET, UnsetType
+
 from millrace.domain.check import check_name
-from millrace.domain.errors import InvalidInput, UnknownTask
+from millrace.domain.errors import InvalidInput, UnknownPool, UnknownTask
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 from millrace.domain.settings import Limits
 from millrace.runtime.bus import Bus, Listener, LocalKind
 from millrace.runtime.connection import Connection
+from millrace.runtime.crontab import Crontab
+from millrace.runtime.duration import Duration
 from millrace.runtime.feed import EventFeed
 from millrace.runtime.jobs import Jobs
+from millrace.runtime.joining import join
 from millrace.runtime.options import TaskKeywords, read_task_options
+from millrace.runtime.process import inside
 from millrace.runtime.queue import LimitKeywords, Queue
 from millrace.runtime.serde import Serde, Serdes
 from millrace.runtime.task import FunctionTask, Task, default_name
@@ -23,12 +29,19 @@ from millrace.store.clock import Clock
 from millrace.store.protocol import Store
 
 if TYPE_CHECKING:
+    from millrace.runtime.batch_task import BatchDecorator, BatchTask
     from millrace.runtime.context import Context
+    from millrace.runtime.host import Middleware
+    from millrace.runtime.pool import PartitionBy, Pool
+    from millrace.runtime.sync import Sync
     from millrace.runtime.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L", bound=Listener)
+M = TypeVar("M", bound="Middleware")
+I = TypeVar("I")  # noqa: E741
+D = TypeVar("D")
 
 
 class TaskDecorator(Protocol):
@@ -50,7 +63,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R, P, R]: ...
 
 
-class App:
+class App(Crontab):
     """`App("sqlite:///jobs.db")`. Nothing is opened before the first use; `async with app:` closes it again.
 
     `serde` is the default for its tasks: "json", "msgpack", or an object of one's own. `serdes` are further ones
@@ -69,6 +82,9 @@ class App:
         self.serdes = Serdes(serdes)
         self._serde = self.serdes.name(serde)
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.layers: list[Middleware] = []
+        self.plans = {}
+        self.pools: dict[str, Pool] = {}
         self.bus = Bus()
         self.jobs = Jobs(self)
 
@@ -78,13 +94,27 @@ class App:
 
     async def connected(self) -> Store:
         """The store, open, for the running event loop."""
+        if inside.here:
+            inside.refuse_connecting(self._connection)
         return await self._connection.connected()
 
     async def close(self) -> None:
         await self._connection.close()
 
+    def use(self, store: str | Store) -> None:
+        """Another store than the one it was made with. Say so before anything is opened: what was open stays open."""
+        self._connection = Connection(store, None)
+
     async def __aenter__(self) -> Self:
+        if inside.here:
+            inside.refuse_connecting(self._connection)
         await self._connection.enter()
+        try:
+            for pool in self.pools.values():
+                await pool.prepare()
+        except BaseException:
+            await self._connection.leave()
+            raise
         return self
 
     async def __aexit__(
@@ -120,6 +150,31 @@ class App:
             return self._register(function, **options)
         return lambda function: self._register(function, **options)
 
+    @overload
+    def batch_task(
+        self, function: Callable[[list[I]], Coroutine[Any, Any, D]], /
+    ) -> BatchTask[[I], Any, [list[I]], Coroutine[Any, Any, D]]: ...
+    @overload
+    def batch_task(self, function: Callable[[list[I]], D], /) -> BatchTask[[I], Any, [list[I]], D]: ...
+    @overload
+    def batch_task(
+        self, *, size: int = 100, linger: Duration = 0.05, name: str | None = None, **options: Unpack[TaskKeywords]
+    ) -> BatchDecorator: ...
+    def batch_task(  # type: ignore[misc]
+        self, function: Callable[..., Any] | None = None, /, *, size: int = 100, linger: Duration = 0.05, **options: Any
+    ) -> Any:
+        """Register a function that takes a list of up to `size` items, each of them the payload of one job.
+
+        Jobs are enqueued one by one (`task.enqueue(item)`), gather for `linger` seconds at most, and end each on its
+        own: the handler answers a list with a result, an exception, Retry, Snooze or Bury for each, in order.
+        """
+        from millrace.runtime.batch_task import make_batch_task
+
+        def make(function: Callable[..., Any]) -> Any:
+            return make_batch_task(self._register, function, size, linger, options)
+
+        return make if function is None else make(function)
+
     def find_task(self, name: str) -> Task[..., Any]:
         """The task of that name, or UnknownTask with what it may have meant."""
         found = self.tasks.get(name)
@@ -131,15 +186,39 @@ class App:
             raise UnknownTask(f"no task {name!r} is registered on this app. {known}")
         return found
 
-    async def enqueue(self, specs: Iterable[Spec]) -> list[Enqueued]:
+    async def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[Enqueued]:
         """Put jobs of any tasks in as one step, all or nothing: `app.enqueue([resize.spec(…), notify.spec(…)])`.
 
-        Within one call `after` may point at any of the jobs, also at later ones.
+        Within one call `after` may point at any of the jobs, also at later ones. `within` is a connection of yours,
+        for jobs that are part of its transaction.
         """
+        specs = list(specs)
+        for name in self.pools.keys() & {spec.queue for spec in specs}:
+            await self.pools[name].declare(within)
+        if within is not None:
+            return await join(self.store, within).enqueue(specs)
         store = await self.connected()
-        return await store.enqueue(list(specs))
+        return await store.enqueue(specs)
 
-    def _register(self, function: Callable[..., Any], /, name: str | None = None, **options: Any) -> Task[..., Any]:
+    @property
+    def sync(self) -> Sync:
+        """The app for programs without an event loop, from any thread: `app.sync.jobs.get(…)`."""
+        if self._sync is None:
+            from millrace.runtime.sync import Sync
+
+            self._sync = Sync(self)
+        return self._sync
+
+    _sync: Sync | None = None
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        /,
+        name: str | None = None,
+        kind: type[FunctionTask[..., Any, ..., Any]] = FunctionTask,
+        **options: Any,
+    ) -> FunctionTask[..., Any, ..., Any]:
         if not callable(function):
             raise InvalidInput(f"a task is made of a function, not of {function!r}")
         if isinstance(function, Task):
@@ -153,10 +232,68 @@ class App:
             )
         if "serde" in options:
             options["serde"] = self.serdes.name(options["serde"])
+        layers, inherits = options.pop("middleware", ()), options.pop("inherit_middleware", True)
         read, template = read_task_options(name, options, self._serde)
-        made: FunctionTask[..., Any, ..., Any] = FunctionTask(self, name, function, read, template)
+        if read.process:
+            from millrace.runtime.process.address import refuse_unreachable
+
+            refuse_unreachable(name, function)
+        made = kind(self, name, function, read, template)
+        if layers:
+            made.layers = _layers(f"task {name!r}: middleware", layers)
+        made.inherits = bool(inherits)
         self.tasks[name] = made
         return made
+
+    def middleware(self, layer: M, /) -> M:
+        """Wrap every attempt of every task: `@app.middleware` on `async def layer(ctx, call_next)` (L-10).
+
+        The first registered is the outermost; then come a worker's own and a task's own.
+        """
+        self.layers += _layers("app.middleware", [layer])
+        return layer
+
+    # ── pools ─────────────────────────────────────────────────────────────────────────────────
+
+    def pool(
+        self,
+        name: str,
+        *,
+        lanes: int,
+        max_depth: int | UnsetType | None = UNSET,
+        partition_by: PartitionBy | None = None,
+        **options: Unpack[TaskKeywords],
+    ) -> Pool:
+        """N ordered lanes with one handler: `@app.pool("orders", lanes=8)` over it, or `@pool.handler` later.
+
+        `max_depth` bounds the jobs that wait in each lane (10,000 unless set otherwise; None: no bound). `partition_by`
+        takes a job's arguments and answers its partition key: jobs of one key run in order, one at a time.
+        """
+        from millrace.runtime.pool import Pool
+
+        if name in self.pools:
+            raise InvalidInput(f"a pool named {name!r} is registered already; use app.pool_named({name!r})")
+        made = Pool(self, name, lanes, max_depth, partition_by, dict(options))
+        self.pools[name] = made
+        return made
+
+    def pool_named(self, name: str) -> Pool:
+        """The pool of that name, or UnknownPool with what it may have meant (W-45)."""
+        found = self.pools.get(name)
+        if found is None:
+            import difflib
+
+            close = difflib.get_close_matches(str(name), self.pools, n=1)
+            known = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(self.pools)) or 'none'}."
+            raise UnknownPool(name, known)
+        return found
+
+    async def prepared(self) -> Store:
+        """The store, open, and told of this app's pools: what a worker asks for before its first claim."""
+        store = await self.connected()
+        for pool in self.pools.values():
+            await pool.prepare(patient=True)
+        return store
 
     # ── queues, limits, events, workers ───────────────────────────────────────────────────────
 
@@ -171,7 +308,7 @@ class App:
         return cast("Limits", await store.control("task", name, limits))
 
     def events(self, cursor: str | None = None, *, follow: bool = True, page: int = 500) -> EventFeed:
-        """What happens in the store, from `cursor` on (None: from the oldest kept): `async for event in …`."""
+        """What happens in the store, from `cursor` on (None: the oldest kept; "end": now): `async for event in …`."""
         return EventFeed(self.connected, cursor, follow, page)
 
     @overload
@@ -208,3 +345,9 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App with {len(self.tasks)} tasks>"
+
+
+def _layers(where: str, layers: Iterable[Any]) -> tuple[Middleware, ...]:
+    from millrace.runtime.middleware import read_layers
+
+    return read_layers(where, layers)

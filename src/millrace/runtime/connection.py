@@ -1,7 +1,8 @@
 """The app's way to its store: opened at first use, and from each event loop in its own right.
 
 A program may hold an app at the top of a module and use it from several loops (one per thread, or one
-`asyncio.run` after another). The first loop gets the store itself, others what the store offers beside it.
+`asyncio.run` after another). The first loop gets the store itself, others what the store offers beside it. A
+process that forks (multiprocessing, a web server that preloads) keeps its own; the child opens its own at first use.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from millrace.domain.errors import InvalidInput
 from millrace.store.clock import Clock
+from millrace.store.forks import tell_of_forks
 from millrace.store.protocol import Store
 
 
@@ -36,6 +38,16 @@ class Connection:
         self._lock = threading.RLock()  # for the two below: loops of several threads may come at once
         self._store = None if isinstance(store, str) else store
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
+        tell_of_forks(self)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """A child has opened nothing: what its parent's loops have open is theirs."""
+        if in_child:
+            self._places = WeakKeyDictionary()
+        self._lock.release()
 
     @property
     def store(self) -> Store:

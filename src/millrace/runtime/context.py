@@ -11,20 +11,33 @@ import logging
 import math
 import threading
 from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from millrace.domain.check import check_spec
-from millrace.domain.errors import PayloadInvalid
+from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
+from millrace.domain.line import instance_id
+from millrace.runtime.completion import complete, complete_sync
 from millrace.runtime.hold import Abort
 from millrace.runtime.verdict import Aborted
 
-if TYPE_CHECKING:
-    from millrace.runtime.run import Run
-
 _log = logging.getLogger("millrace.job")
+
+
+class Attempt(Protocol):
+    """What a context knows of its run, be it here or in another process."""
+
+    progress: bytes | None
+    children: list[Spec] | None
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def deadline(self) -> float: ...
+    @property
+    def clock(self) -> Callable[[], float]: ...
 
 
 class Enqueueable(Protocol):
@@ -43,7 +56,7 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class Context:
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Attempt) -> None:
         self._run = run
         self._why: Abort | None = None
         self._cancelled: threading.Event | None = None
@@ -96,9 +109,25 @@ class Context:
         return self._run.job.lane
 
     @property
+    def pool(self) -> str | None:
+        """The name of the pool that it runs in."""
+        return None if self._run.job.lane is None else self.queue
+
+    @property
+    def instance(self) -> str | None:
+        """Pool and lane in one name: `workerPool:orders:3`."""
+        lane = self._run.job.lane
+        return None if lane is None else instance_id(self.queue, lane)
+
+    @property
     def enqueued_at(self) -> int:
         """By the store's clock, in milliseconds."""
         return self._run.job.enqueued_at
+
+    @property
+    def started_at(self) -> int:
+        """When this attempt was claimed, by the store's clock, in milliseconds."""
+        return self._run.job.started_at or 0
 
     @property
     def headers(self) -> dict[str, str]:
@@ -165,6 +194,18 @@ class Context:
             self._log = JobLog(_log, {"job": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt})
         return self._log
 
+    async def complete(self, result: Any = None, *, within: object) -> None:
+        """Complete the job in a transaction of your own, on your connection: both happen at its commit, or neither.
+
+        Raises LeaseLost when the job is no longer this run's: roll back then. What the handler returns afterwards is
+        not looked at, and a handler that ends without a commit has failed.
+        """
+        await complete(self._run, result, within)
+
+    def complete_sync(self, result: Any = None, *, within: object) -> None:
+        """`complete` for `def` handlers, on the calling thread."""
+        complete_sync(self._run, result, within)
+
     def carry(self, spec: Spec) -> str:
         """Enqueue a job in the very step that ends this run well, or not at all. Answers its id.
 
@@ -178,5 +219,7 @@ class Context:
 
     def enqueue(self, task: Enqueueable, *args: Any, **kwargs: Any) -> str:
         """`carry` for a task and its arguments: `ctx.enqueue(send_mail.options(delay="1m"), to="ada")`."""
+        if getattr(task, "connection", None) is not None:
+            raise InvalidInput("a child is enqueued by the step that ends this run, so it takes no `within` of its own")
         make: Callable[..., Spec] = task.spec
         return self.carry(make(*args, **kwargs))

@@ -16,10 +16,13 @@ from millrace.runtime.reaper import Reaper
 from millrace.runtime.run import Run
 from millrace.runtime.settler import Settlement, Settler
 from millrace.runtime.slots import Slots
+from millrace.runtime.staff import children_for, gatherers_for, ways_for
 from millrace.runtime.tally import Stats, Tally
 from millrace.store.protocol import Store
 
 if TYPE_CHECKING:
+    from millrace.runtime.process.children import Children
+    from millrace.runtime.schedule import Scheduler
     from millrace.runtime.worker import Worker
 
 LEAVE_WAIT = 2.0
@@ -29,6 +32,7 @@ class Crew:
     def __init__(self, worker: Worker, tally: Tally, store: Store) -> None:
         tasks, queues, chance = worker.tasks, worker.queues, worker.chance
         self._id = worker.id
+        self._stop = worker.asked_to_stop
         self._store = store
         self._tally = tally
         self._loop = asyncio.get_running_loop()
@@ -75,20 +79,44 @@ class Crew:
             leased=self._leased,
         )
         self.slots.ended = self.dispatcher.ended
+        self.children = children_for(worker, self.slots)
+        self.slots.gatherers = gatherers_for(worker, self.slots, self.children)
+        self.slots.ways = ways_for(worker, self.slots, self.children)
+        self.scheduler: Scheduler | None = None
+        if worker.scheduler and worker.app.plans:
+            from millrace.runtime.schedule import Scheduler
+
+            self.scheduler = Scheduler(worker.app.plans, worker.app.connected, failed=tally.error, chance=chance)
 
     async def start(self) -> None:
+        if self.children is not None:
+            await self._warm_up(self.children)
         await self.heartbeat.start()
         self.reaper.start()
+        if self.scheduler is not None:
+            self.scheduler.start()
+
+    async def _warm_up(self, children: Children) -> None:
+        try:
+            await children.warm_up(self._stop)
+        except BaseException:
+            await children.close()
+            raise
 
     async def rest_of_claiming(self, timeout: float) -> None:
         """Nothing more is taken, and what was on its way is given back or settled."""
+        scheduling = None if self.scheduler is None else asyncio.create_task(self.scheduler.stop(timeout))
         await self.dispatcher.last_claim(timeout)
         await self.reaper.stop(timeout)
+        if scheduling is not None:
+            await scheduling
 
     async def finish(self, timeout: float) -> None:
         await self.settler.flush(timeout)
         await self.settler.close()
         self.slots.close()
+        if self.children is not None:
+            await self.children.close()
         await self.heartbeat.stop()
         with suppress(Exception):  # its record ends by itself, a little later
             async with asyncio.timeout(LEAVE_WAIT):
@@ -99,6 +127,7 @@ class Crew:
         stats.unsettled = self.settler.pending
         stats.abandoned = self.slots.abandoned
         stats.zombies = self.slots.zombies
+        stats.children = 0 if self.children is None else self.children.count
 
     def _settled(self, batch: Sequence[Settlement], receipts: Sequence[Receipt]) -> None:
         self._tally.settled(batch, receipts)

@@ -75,6 +75,8 @@ class Dispatcher:
         self._empty = 0  # claims in a row that found nothing
         self._claimed_at = 0.0
         self.stopping = False
+        self._joined = False  # has a run joined a batch since the last look?
+        slots.when_joined = self._on_join
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
 
@@ -83,10 +85,15 @@ class Dispatcher:
         while not self.stopping:
             free = self._free()
             if free <= 0:
+                if self._joined:
+                    await self._fill_batches(self._rotation.queues)
                 await self._wait_for_slot()
                 continue
             queues = self._rotation.next()
-            found = await self._fill(queues, free)
+            held = bool(self._holds)  # what ends while the claim is under way may open the next of a line
+            found = await self._fill(queues, free, self._wanted)
+            if found > 0 and self._slots.gatherers:
+                await self._fill_batches(queues)
             if found < 0:
                 await self._sleep(self._trouble.next())
             elif found < free and len(queues) == len(self._rotation.queues):
@@ -95,11 +102,13 @@ class Dispatcher:
                     await self._rest()
                 elif self._holds:
                     await self._wait_for_an_end()
-                elif not found:
+                elif not found and not held:
                     return
 
     def stop(self) -> None:
         self.stopping = True
+        for gatherer in self._slots.gatherers.values():
+            gatherer.hurry()
         self.poke()
 
     def poke(self) -> None:
@@ -110,12 +119,12 @@ class Dispatcher:
 
     def _free(self) -> int:
         slots = self._slots
-        return min(slots.size - len(slots.running), UNSETTLED * slots.size - self._settler.pending)
+        return min(slots.free, UNSETTLED * slots.size - self._settler.pending)
 
     async def _wait_for_slot(self) -> None:
         self._waits_for_slot = True
         try:
-            while self._free() <= 0 and not self.stopping:
+            while self._free() <= 0 and not self.stopping and not self._joined:
                 await self._sleep(None)
         finally:
             self._waits_for_slot = False
@@ -160,16 +169,22 @@ class Dispatcher:
                     timer.cancel()
         self._poked = False
 
+    def _on_join(self) -> None:
+        """A batch has one slot: those that its jobs were counted for are free again."""
+        self._joined = True
+        if self._waits_for_slot:
+            self._wake()
+
     def _wake(self) -> None:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
     # ── claim and start ───────────────────────────────────────────────────────────────────────
 
-    async def _fill(self, queues: tuple[str, ...], free: int) -> int:
+    async def _fill(self, queues: tuple[str, ...], free: int, wanted: frozenset[str] | None) -> int:
         """Claim and start at most `free` jobs; answers how many there were, -1 when the store failed."""
         since = self._claimed_at = self._loop.time()
-        request = Claim(queues, self._worker, free, self._wanted, self._lease)
+        request = Claim(queues, self._worker, free, wanted, self._lease)
         self._claim = self._loop.create_task(self._store.claim(request))
         try:
             jobs = await asyncio.shield(self._claim)  # a cancelled worker must still learn what it was given
@@ -190,6 +205,16 @@ class Dispatcher:
         self._poll.reset()
         self._take(jobs, since)
         return len(jobs)
+
+    async def _fill_batches(self, queues: tuple[str, ...]) -> None:
+        """A batch that has begun to gather takes one slot, and all that is there for it up to its size."""
+        self._joined = False
+        await asyncio.sleep(0)  # the runs just started join their batches
+        for name, gatherer in self._slots.gatherers.items():
+            if gatherer.missing and not self.stopping:
+                with gatherer.held():
+                    await self._fill(queues, gatherer.missing, frozenset({name}))
+                    await asyncio.sleep(0)
 
     async def last_claim(self, timeout: float) -> None:
         """Give back what a claim brings that was under way when the worker was told to stop."""

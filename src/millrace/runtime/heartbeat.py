@@ -110,13 +110,14 @@ class Pulse:
                 self._end(hold, Abort.SILENT)
 
     def _end(self, hold: Hold, why: Abort) -> None:
-        if not hold.ended:  # else its settle is on the way, and its receipt will tell
+        if not hold.ended and not hold.completing:  # else its settle is on the way, and its receipt will tell
             hold.signal(why)  # at once, for a thread: the worker's own loop may be blocked
             hold.given_up = hold.given_up or why is not Abort.CANCEL
             self._abort(hold, why)
 
     def _watched(self) -> list[Hold]:
-        return [hold for hold in list(self._holds.values()) if not hold.ended and not hold.given_up]
+        held = list(self._holds.values())
+        return [hold for hold in held if not (hold.ended or hold.given_up or hold.completing)]
 
     def _until_watch(self) -> float:
         """Seconds until a lease that nobody extends has to be given up."""

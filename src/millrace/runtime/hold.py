@@ -26,7 +26,18 @@ class Abort(StrEnum):
 class Hold:
     """One lease; from the claim until its settle was answered. Read by the heartbeat's thread too."""
 
-    __slots__ = ("ended", "extend_until", "given_up", "job", "lease", "length", "progress", "until", "why")
+    __slots__ = (
+        "completing",
+        "ended",
+        "extend_until",
+        "given_up",
+        "job",
+        "lease",
+        "length",
+        "progress",
+        "until",
+        "why",
+    )
 
     def __init__(self, job: Job, length: float, since: float, extend_until: float) -> None:
         self.job = job
@@ -38,6 +49,7 @@ class Hold:
         self.why: Abort | None = None
         self.ended = True  # nothing runs under it; a run says otherwise
         self.given_up = False  # the heartbeat has told its run to end
+        self.completing = False  # its handler has completed the job in a transaction of its own
 
     @property
     def abort_at(self) -> float:

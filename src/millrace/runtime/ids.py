@@ -11,8 +11,11 @@ import threading
 import time
 from typing import Literal
 
+from millrace.store.forks import hold_over_forks
+
 _VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _lock = threading.Lock()
+hold_over_forks(_lock)
 _last = (0, 0)  # milliseconds and step of the newest draw
 
 

@@ -19,6 +19,7 @@ from millrace.domain.retry import DEFAULT_RETRY, RetryPolicy
 from millrace.runtime.duration import Duration, milliseconds, optional_milliseconds
 
 if TYPE_CHECKING:
+    from millrace.runtime.host import Middleware
     from millrace.runtime.serde import Serde
     from millrace.runtime.task import Task
 
@@ -57,6 +58,7 @@ class JobKeywords(TypedDict, total=False):
     on_dead_letter: str | Task[..., Any] | None
     headers: Mapping[str, str] | None
     wait: Duration | None
+    within: Any  # the connection whose transaction the enqueue is part of; see docs/transactions.md
 
 
 class TaskKeywords(TypedDict, total=False):
@@ -77,6 +79,9 @@ class TaskKeywords(TypedDict, total=False):
     on_dead_letter: str | Task[..., Any] | None
     serde: str | Serde
     wait: Duration | None
+    process: bool
+    middleware: Sequence[Middleware]
+    inherit_middleware: bool
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +103,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_dead_letter: str | None = None
     serde: str = "json"
     wait: int | None = 30 * SECOND  # how long `call` waits for the result
+    process: bool = False  # run in a process of its own, which can be killed
 
 
 class Options(TaskOptions, Generic[T], frozen=True, kw_only=True, eq=False):

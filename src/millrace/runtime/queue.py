@@ -72,10 +72,13 @@ class Queue:
     async def settings(self) -> QueueSettings:
         return await self.set()
 
-    async def drain(self, progress: Progress | None = None) -> int:
-        """Cancel every waiting job and answer how many; what runs goes on. `progress` hears the count so far."""
+    async def drain(self, progress: Progress | None = None, *, lane: int | None = None) -> int:
+        """Cancel every waiting job and answer how many; what runs goes on. `progress` hears the count so far.
+
+        Jobs that tell of deaths or of an empty queue are left to run. With `lane`, only that lane of a pool.
+        """
         store = await self._connected()
-        return await _repeat(store.drain, self.name, progress)
+        return await _repeat(lambda queue, limit: store.drain(queue, limit, lane), self.name, progress)
 
     async def obliterate(self, *, force: bool = False, progress: Progress | None = None) -> int:
         """Remove every job, running ones too, and answer how many. There is no way back, so it takes `force=True`."""

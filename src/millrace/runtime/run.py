@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from millrace.domain.errors import PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Aborted as Cancelled
 from millrace.domain.outcome import Buried, Failure, Outcome, Raised, Released, Returned, TimedOut
+from millrace.runtime.completion import NOT_COMMITTED
 from millrace.runtime.context import Context
 from millrace.runtime.hold import Abort, Hold
 from millrace.runtime.host import Runnable
@@ -29,13 +30,34 @@ from millrace.runtime.verdict import Verdict
 log = logging.getLogger("millrace.worker")
 
 End = Callable[["Run", Outcome | None], None]
+
+
+class Inner(Protocol):
+    """Where a handler runs that cannot be cancelled like a coroutine: a thread, a process, a batch."""
+
+    def stop(self, why: Abort) -> None:
+        """Tell the handler to end; the run ends when the handler does."""
+        ...
+
+    def abandon(self) -> bool:
+        """Its grace is over. True when its end is certain now; False when it may go on for ever."""
+        ...
+
+
+class Reported(Exception):
+    """An error that knows the outcome it stands for."""
+
+    def outcome(self) -> Outcome:
+        raise NotImplementedError
+
+
 _WITH_CHILDREN = frozenset({Verb.COMPLETE, Verb.SNOOZE})
 
 
 class Run(Hold):
     """A job in a slot. Belongs to the worker's event loop; `signal` and plain reads are for any thread."""
 
-    __slots__ = ("children", "clock", "context", "deadline", "handle", "started", "task", "value")
+    __slots__ = ("children", "clock", "context", "deadline", "handle", "inner", "started", "task", "value")
 
     def __init__(
         self, job: Job, task: Runnable, length: float, since: float, clock: Callable[[], float], grace: float
@@ -45,6 +67,7 @@ class Run(Hold):
         self.task = task
         self.clock = clock
         self.handle: asyncio.Task[None] | None = None
+        self.inner: Inner | None = None
         self.context: Context | None = None
         self.children: list[Spec] | None = None
         self.value: object = None  # what it returned, for local listeners
@@ -65,10 +88,16 @@ class Run(Hold):
         task = self.task
         arguments = task.load(self.job.spec.payload, self.job.spec.serde)
         if task.context_parameter is not None:
-            self.context = arguments[task.context_parameter] = Context(self)
-            if self.why is not None:
-                self.context.abort(self.why)
+            arguments[task.context_parameter] = self.own_context()
         return arguments
+
+    def own_context(self) -> Context:
+        context = self.context
+        if context is None:
+            context = self.context = Context(self)
+            if self.why is not None:
+                context.abort(self.why)
+        return context
 
 
 async def drive(run: Run, end: End) -> None:
@@ -115,6 +144,8 @@ def _unfit(error: Exception) -> Outcome:
 
 
 def returned(run: Run, value: object) -> Outcome | None:
+    if run.completing:
+        return NOT_COMMITTED  # refused by the fence when it was
     if run.why is Abort.TIMEOUT or run.why is Abort.LOST:
         return aborted(run, run.why)
     if isinstance(value, Verdict):
@@ -128,7 +159,7 @@ def raised(run: Run, error: BaseException) -> Outcome | None:
     why = run.why
     if why is not None and (why is Abort.TIMEOUT or why is Abort.LOST or not isinstance(error, Verdict)):
         return aborted(run, why)
-    if isinstance(error, Verdict):
+    if isinstance(error, Verdict | Reported):
         return error.outcome()
     if isinstance(error, asyncio.CancelledError) and run.handle is not None and run.handle.cancelling():
         return Released()  # somebody ends all tasks of this loop, not the handler itself

@@ -38,6 +38,7 @@ class Stats:
     unsettled: int = 0
     abandoned: int = 0
     zombies: int = 0  # abandoned handlers that still run somewhere
+    children: int = 0  # processes for handlers
 
     @property
     def failed(self) -> int:
@@ -71,9 +72,11 @@ class Tally:
     def settled(self, batch: Sequence[Settlement], receipts: Sequence[Receipt]) -> None:
         for item, receipt in zip(batch, receipts, strict=True):
             verb = item.change.verb
-            if receipt is Receipt.LOST:
+            if receipt is Receipt.LOST and not item.hold.completing:
                 self.lost(item.job)
                 continue
+            if receipt is Receipt.LOST:
+                verb = Verb.COMPLETE  # by its handler's own transaction, which has committed
             if receipt is Receipt.CANCELLING:
                 verb = Verb.CANCEL
             name = _COUNTED[verb]

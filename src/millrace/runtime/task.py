@@ -10,17 +10,19 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 import msgspec
 
+from millrace.domain.check import specs_like
 from millrace.domain.errors import InvalidInput, QueueError, ResultExpired
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.runtime import waiting
 from millrace.runtime.ids import new_ids, new_token
+from millrace.runtime.joining import join
 from millrace.runtime.options import Options, TaskOptions, read_job_options
 from millrace.runtime.payload import Payload
 from millrace.runtime.result import Result
@@ -28,13 +30,16 @@ from millrace.runtime.signature import read_signature
 
 if TYPE_CHECKING:
     from millrace.runtime.app import App
+    from millrace.runtime.host import Middleware
+    from millrace.runtime.sync import SyncTask
+    from millrace.store.protocol import Within
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Q = ParamSpec("Q")
 D = TypeVar("D")
 
-CHUNK = 1_000
+CHUNK = 2_000
 
 
 class Task(Generic[P, R]):
@@ -48,9 +53,12 @@ class Task(Generic[P, R]):
         self._app = app
         self._signature = read_signature(name, handler)
         self.context_parameter = self._signature.context
+        self.layers: tuple[Middleware, ...] = ()  # its own middleware
+        self.inherits = True  # and that of the app and the worker
         self._options = options
         self._template = template
         self._named = False  # has an id of the caller's
+        self.connection: object = None  # of the caller's, whose transaction its enqueues are part of
         self._payloads: dict[str, Payload] = {}
         self._results: dict[str, Result] = {}
         self._payload = self._payload_with(options.serde)
@@ -62,9 +70,17 @@ class Task(Generic[P, R]):
         fields = {name: getattr(self._options, name) for name in TaskOptions.__struct_fields__}
         return Options(task=self, **fields)
 
+    @property
+    def named(self) -> bool:
+        """Does it enqueue under an id of the caller's?"""
+        return self._named
+
     def bound(self, changes: Mapping[str, Any]) -> Self:
         """The same task under other options; the way in for callers is `options(…)`."""
         twin = copy.copy(self)
+        if "within" in changes:
+            changes = dict(changes)
+            twin.connection = changes.pop("within")
         twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
         twin._named = self._named or "id" in changes
         return twin
@@ -75,35 +91,55 @@ class Task(Generic[P, R]):
         A duplicate is an answer, never an exception (R-03): look at `status`.
         """
         spec = self.spec(*args, **kwargs)  # what is wrong with it shows before any I/O
-        store = await self._app.connected()
-        [answer] = await store.enqueue([spec])
+        put_in = await self._put_in()
+        [answer] = await put_in([spec])
         return answer
+
+    async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
+        """The store's enqueue; or that of the caller's transaction, which must not wait for the store to open."""
+        if self.connection is None:
+            return (await self._app.connected()).enqueue
+        return self.join(self.connection).enqueue
+
+    def join(self, connection: object) -> Within:
+        """Steps in the transaction that is open on `connection`."""
+        return join(self._app.store, connection)
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same for programs without an event loop: `task.sync.enqueue(…)`, `task.sync.call(…)`."""
+        return self._app.sync.task(self)
 
     async def enqueue_many(
         self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int = CHUNK
     ) -> list[Enqueued]:
         """Put many jobs in; each item holds one job's parameters, as a dict by name or a tuple by position.
 
-        All or nothing for each `chunk` of items (1,000 unless told otherwise), one after the other: when an item is
+        All or nothing for each `chunk` of items (2,000 unless told otherwise), one after the other: when an item is
         refused, the chunks before its own are in already, and a note on the error says how many jobs that is.
         """
-        if self._named:
-            raise InvalidInput(f"one id cannot name many jobs of task {self.name!r}: leave it out, or enqueue singly")
-        if chunk < 1:
-            raise InvalidInput(f"chunk must be at least 1, not {chunk!r}")
         answers: list[Enqueued] = []
-        rest = iter(items)
         try:
-            while part := list(islice(rest, chunk)):
-                specs = self._specs(part, len(answers))
-                store = await self._app.connected()
-                answers += await store.enqueue(specs)
+            for specs in self.chunks(items, chunk):
+                put_in = await self._put_in()
+                answers += await put_in(specs)
                 await asyncio.sleep(0)  # a store in memory never waits; let others on the loop have their turn
         except QueueError as error:
             if answers:
                 error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
             raise
         return answers
+
+    def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
+        """The specs of many jobs, so many at a time; an item at fault shows when its chunk's turn comes."""
+        if self._named:
+            raise InvalidInput(f"one id cannot name many jobs of task {self.name!r}: leave it out, or enqueue singly")
+        if chunk < 1:
+            raise InvalidInput(f"chunk must be at least 1, not {chunk!r}")
+        rest, done = iter(items), 0
+        while part := list(islice(rest, chunk)):
+            yield self._specs(part, done)
+            done += len(part)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue and wait for the result: 30 s, or `options(wait=…)`; None waits for ever (R-04).
@@ -112,6 +148,7 @@ class Task(Generic[P, R]):
         that is there, and answers at once with a result that is kept.
         """
         spec = self.spec(*args, **kwargs)
+        self.refuse_within()
         store = await self._app.connected()
         async with store.watch(spec.id) as watch:
             [answer] = await store.enqueue([spec])
@@ -123,6 +160,13 @@ class Task(Generic[P, R]):
                 return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
         async with store.watch(answer.id) as watch:  # a key was hit: another job stands for this one
             return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
+
+    def refuse_within(self) -> None:
+        if self.connection is not None:
+            raise InvalidInput(
+                "call would wait for a job that nobody sees before you commit. Enqueue it within the transaction, "
+                "commit, then wait: await app.jobs.result(job, wait=30)"
+            )
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
         """What `enqueue` would hand to the store, for `app.enqueue([…])` and for jobs carried by another's end."""
@@ -151,12 +195,7 @@ class Task(Generic[P, R]):
 
     def _specs(self, items: list[Mapping[str, Any] | tuple[Any, ...]], first: int) -> list[Spec]:
         payloads = self._payload.pack_many([self._by_name(item) for item in items], first)
-        ids = new_ids(self._app.store.ids, len(items))
-        template, replace = self._template, msgspec.structs.replace
-        return [
-            replace(template, id=job_id, payload=payload, token=job_id)
-            for job_id, payload in zip(ids, payloads, strict=True)
-        ]
+        return specs_like(self._template, new_ids(self._app.store.ids, len(items)), payloads)
 
     def _by_name(self, item: Mapping[str, Any] | tuple[Any, ...]) -> dict[str, Any]:
         if type(item) is dict:

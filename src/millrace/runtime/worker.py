@@ -13,6 +13,7 @@ import os
 import random
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -25,20 +26,26 @@ from millrace.runtime.dispatcher import UnknownTask as UnknownTaskRule
 from millrace.runtime.duration import Duration, milliseconds
 from millrace.runtime.heartbeat import HeartbeatPort, ThreadHeartbeat
 from millrace.runtime.hold import Abort
-from millrace.runtime.host import Host, Runnable
+from millrace.runtime.host import Host, Middleware, Runnable
+from millrace.runtime.middleware import read_layers
 from millrace.runtime.polling import Chance
+from millrace.runtime.process import inside
 from millrace.runtime.signals import heard_by
+from millrace.runtime.slots import KILL_WAIT
 from millrace.runtime.tally import Stats, Tally
 
 AT_ONCE = 0.05  # long enough for a cancelled coroutine to unwind, too short for anybody to notice
 FLUSH = 5.0
+LISTENERS_WAIT = 2.0  # for async listeners to end, that of `worker_stopped` too
 
 
 class Worker:
     """Runs jobs of an app's tasks, once: from `run` to `stop`. Several may share a process.
 
     `name` identifies it in the store; two live workers must not share one (R-13), so by default one is drawn.
-    Times are in seconds. `lease` overrides that of every job. `tasks` narrows which it takes.
+    Times are in seconds. `lease` overrides that of every job. `tasks` narrows which it takes. Handlers with
+    process=True share `processes` children; one is replaced after `max_jobs_per_child` attempts, or once it has held
+    more than `max_memory_per_child` bytes.
     """
 
     def __init__(
@@ -58,20 +65,31 @@ class Worker:
         shutdown_deadline: float = 25.0,
         grace: float = 3.0,
         threads: int | None = None,
+        processes: int | None = None,
+        max_jobs_per_child: int | None = None,
+        max_memory_per_child: int | None = None,
+        middleware: Iterable[Middleware] = (),
         version: str = "",
         unknown_task: UnknownTaskRule = "leave",
         chance: Chance = random.random,
         heartbeat: HeartbeatPort = ThreadHeartbeat,
         burst: bool = False,
+        scheduler: bool = True,
     ) -> None:
         if slots < 1 or (threads is not None and threads < 1):
             raise InvalidInput(f"a worker needs at least 1 slot and 1 thread, not slots={slots} and threads={threads}")
+        for what, value in {"processes": processes, "max_jobs_per_child": max_jobs_per_child}.items():
+            if value is not None and value < 1:
+                raise InvalidInput(f"{what} must be at least 1, not {value!r}; leave it out for the default")
         if unknown_task == "bury" and tasks is not None:
             raise InvalidInput("unknown_task='bury' judges every task of its queues; leave out `tasks`")
         self.app = app
-        self.id = name or f"{socket.gethostname()[:64]}-{os.getpid()}-{int(chance() * 16**6):06x}"
+        self.id = name or _drawn_name(chance, version)
         self.slots = slots
         self.threads = threads or slots
+        self.processes = processes or min(slots, os.cpu_count() or 1)
+        self.max_jobs_per_child, self.max_memory_per_child = max_jobs_per_child, max_memory_per_child
+        self.layers = read_layers("a worker's middleware", middleware)
         self.lease = None if lease is None else max(1, milliseconds("lease", lease))
         self.poll_min, self.poll_max = poll_min, poll_max
         self.reap_interval, self.maintain_interval = reap_interval, maintain_interval
@@ -83,6 +101,7 @@ class Worker:
         self.chance = chance
         self.heartbeat = heartbeat
         self.burst = burst
+        self.scheduler = scheduler and not burst  # a burst does what is there now; it waits for no tick
         self._queues = None if queues is None else _names(queues)
         self._only = None if tasks is None else frozenset(tasks)
         self._tally = Tally(self.id, app.bus)
@@ -91,6 +110,7 @@ class Worker:
         self._begun = False
         self._over = asyncio.Event()
         self._hurry = asyncio.Event()
+        self.asked_to_stop = asyncio.Event()
         self._stop_at = math.inf
         self._grace = grace
         self._signals = 0
@@ -135,6 +155,7 @@ class Worker:
             self.version,
             socket.gethostname(),
             os.getpid(),
+            0 if crew is None else crew.slots.zombies,
         )
 
     # ── run and stop ──────────────────────────────────────────────────────────────────────────
@@ -146,10 +167,11 @@ class Worker:
         """
         if self._begun:
             raise InvalidInput(f"worker {self.id!r} has been run before; make another one")
+        inside.refuse_working()
         self._begun = True
         with heard_by(self._on_signal, handle_signals):
             try:
-                crew = Crew(self, self._tally, await self.app.connected())
+                crew = Crew(self, self._tally, await self.app.prepared())
                 await crew.start()
                 self._crew = crew
                 self._tally.tell("worker_started")
@@ -194,6 +216,7 @@ class Worker:
         if deadline <= 0:
             self._grace = min(self._grace, AT_ONCE)
         self._hurry.set()
+        self.asked_to_stop.set()
         if self._crew is not None:
             self._crew.dispatcher.stop()
 
@@ -214,9 +237,15 @@ class Worker:
             while crew.slots.running and clock() < begun + self._grace:
                 await self._wait(begun + self._grace - clock(), crew)
             crew.slots.abandon_all()
+            if crew.slots.running:  # processes that were killed this moment
+                await self._wait(KILL_WAIT, crew)
+                crew.slots.forsake_all()
             await crew.finish(FLUSH if self._grace > AT_ONCE else 1.0)
         finally:
             self._tally.tell("worker_stopped")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTENERS_WAIT):
+                    await self.app.bus.flush()
             self._over.set()
 
     async def _wait(self, seconds: float, crew: Crew) -> None:
@@ -235,6 +264,12 @@ class Worker:
         if self.lease is not None:
             return self.lease
         return min((task.options.lease for task in self.tasks.values()), default=30 * SECOND)
+
+
+def _drawn_name(chance: Chance, version: str) -> str:
+    """Every attempt names its worker, so a version in the name says for good which code ran it (X4)."""
+    name = f"{socket.gethostname()[:64]}-{os.getpid()}-{int(chance() * 16**6):06x}"
+    return f"{name}@{version}" if version else name
 
 
 def _names(queues: Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from millrace.domain.errors import InvalidInput, MissingDriver
 from millrace.store.clock import Clock, system_clock
+from millrace.store.forks import hold_over_forks
 from millrace.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _DURABILITY = ("full", "relaxed")
 
 _named: dict[str, MemoryStore] = {}
 _named_lock = threading.Lock()
+hold_over_forks(_named_lock)
 
 
 def connect(url: str, *, clock: Clock | None = None) -> Store:
@@ -66,7 +68,7 @@ def _memory(parts: SplitResult, clock: Clock | None) -> Store:
 
 
 def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
-    options = _options(parts, ("durability",))
+    options = _options(parts, ("durability", "shared"))
     if parts.netloc:
         raise InvalidInput(
             "a SQLite URL has three slashes before a relative path and four before an absolute one: "
@@ -81,13 +83,18 @@ def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
     level = options.get("durability", "full")
     if level not in _DURABILITY:
         raise InvalidInput(f"durability is {_list(_DURABILITY)}, not {level!r}")
+    shared = options.get("shared", "no")
+    if shared not in ("yes", "no"):
+        raise InvalidInput(f"shared is yes or no, not {shared!r}")
     from millrace.store.sqlite import SqliteStore
 
-    suffix = "" if level == "full" else f"?durability={level}"
+    said = [f"durability={level}"] * (level != "full") + ["shared=yes"] * (shared == "yes")
+    suffix = "?" + "&".join(said) if said else ""
     return SqliteStore(
         path,
         url=f"sqlite:///{path}{suffix}",
         durability="relaxed" if level == "relaxed" else "full",
+        shared=shared == "yes",
         clock=clock or system_clock,
     )
 

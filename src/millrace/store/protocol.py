@@ -1,4 +1,4 @@
-"""The store protocol: four roles, each method with its guarantee.
+"""The store protocol: five roles, each method with its guarantee.
 
 Batch first: many items in, one answer per item, in order. Each call is one atomic step unless it says otherwise,
 and asking again after a lost reply is safe. Durations cross it, never instants, so clocks may disagree; the
@@ -33,6 +33,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 
 Target = Literal["queue", "task", "store"]
@@ -105,7 +106,8 @@ class Reader(Protocol):
         ...
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        """The feed of all events, after `cursor` (None: from the oldest kept). CursorExpired when overtaken."""
+        """The feed of all events, after `cursor` (None: from the oldest kept; "end": an empty page that only says
+        where to go on). CursorExpired when overtaken."""
         ...
 
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]: ...
@@ -128,8 +130,11 @@ class Operator(Protocol):
         """Change durable settings of a queue, a task or the store, and answer what they are now."""
         ...
 
-    async def drain(self, queue: str, limit: int = 1_000) -> int:
-        """Cancel up to `limit` waiting jobs; the number says whether to ask again."""
+    async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
+        """Cancel up to `limit` waiting jobs, of one lane or of all; the number says whether to ask again.
+
+        Hooks stay: they are word of what happened, not work of the queue.
+        """
         ...
 
     async def obliterate(self, queue: str, limit: int = 1_000) -> int:
@@ -145,8 +150,51 @@ class Operator(Protocol):
     async def workers(self) -> list[WorkerRecord]: ...
 
 
+class Scheduling(Protocol):
+    async def schedules(self) -> list[Schedule]:
+        """Every schedule that was declared and not removed, by name."""
+        ...
+
+    async def advance(self, moves: Sequence[Move]) -> list[Moved]:
+        """Write each schedule whose revision is still the one seen, and enqueue what it carries in the same step.
+
+        Each move happens entirely or not at all; its jobs are kept as `enqueue` keeps them. The mark of a schedule
+        never moves back, nor past the store's clock. Asked again after a lost reply, the answer is `stale`.
+        """
+        ...
+
+
+class Within(Protocol):
+    """Steps in a transaction of the caller's: they happen when it commits, and never were when it is rolled back.
+
+    A step that is refused leaves the transaction as it was. What ends in `_now` needs no event loop; it blocks.
+    """
+
+    async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
+    async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]: ...
+    def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
+    def settle_now(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]: ...
+
+
 @runtime_checkable
-class Store(Producer, Consumer, Reader, Operator, Protocol):
+class Transactional(Protocol):
+    """A store whose jobs can be part of the caller's own transaction."""
+
+    def within(self, connection: object) -> Within:
+        """InvalidInput, here or at the first step, when it is not a connection to this store's data."""
+        ...
+
+
+@runtime_checkable
+class Direct(Protocol):
+    """A store that also answers threads without an event loop; they block meanwhile. It must be connected."""
+
+    def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
+    def close_now(self) -> None: ...
+
+
+@runtime_checkable
+class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
     """A store. `ids` says which generated job ids suit it: sorted by time, or random from the first character."""
 
     url: str  # without a password

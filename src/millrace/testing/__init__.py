@@ -1,8 +1,13 @@
 """For tests of code that uses Millrace, and of stores: a virtual clock, builders, faults, invariants, conformance.
 
+Code that enqueues is tested with `on_memory(app)`, which gives a `Harness`, and a single handler with `run(task, …)`.
+
 A store of your own is held to the same promises by importing the sentences of `millrace.testing.conformance`
 into a test module that supplies the fixtures `store` and `clock`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from millrace.testing.builders import (
     a_burial,
@@ -25,11 +30,20 @@ from millrace.testing.clock import VirtualClock
 from millrace.testing.faults import Fault, FaultyStore, InjectedFault, scripted, seeded
 from millrace.testing.invariants import Evidence, Violation, assert_holds, check, gather
 
+if TYPE_CHECKING:
+    from millrace.testing.drained import Drained, JobsFailed
+    from millrace.testing.expectation import including
+    from millrace.testing.harness import Harness, on_memory
+    from millrace.testing.rehearsal import rehearse, run, run_sync
+
 __all__ = [
+    "Drained",
     "Evidence",
     "Fault",
     "FaultyStore",
+    "Harness",
     "InjectedFault",
+    "JobsFailed",
     "Violation",
     "VirtualClock",
     "a_burial",
@@ -46,10 +60,34 @@ __all__ = [
     "days",
     "gather",
     "hours",
+    "including",
     "minutes",
+    "on_memory",
+    "rehearse",
+    "run",
+    "run_sync",
     "scripted",
     "seconds",
     "seeded",
     "settings_in_seconds",
     "specs",
 ]
+
+# What runs jobs is loaded when it is first asked for: the pytest plugin lives in this package too.
+_LATER = {
+    "Drained": "millrace.testing.drained",
+    "Harness": "millrace.testing.harness",
+    "JobsFailed": "millrace.testing.drained",
+    "including": "millrace.testing.expectation",
+    "on_memory": "millrace.testing.harness",
+    "rehearse": "millrace.testing.rehearsal",
+    "run": "millrace.testing.rehearsal",
+    "run_sync": "millrace.testing.rehearsal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value

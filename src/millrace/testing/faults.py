@@ -37,6 +37,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Target, Watch
 
@@ -122,7 +123,8 @@ class FaultyStore:
         await self.store.close()
 
     def beside(self) -> Store:
-        return FaultyStore(self.store.beside(), self.plan, delay=self.delay)
+        beside = self.store.beside()
+        return self if beside is self.store else FaultyStore(beside, self.plan, delay=self.delay)
 
     async def now(self) -> int:
         return await self.store.now()
@@ -191,8 +193,8 @@ class FaultyStore:
     ) -> QueueSettings | Limits | StoreSettings:
         return await self._call("control", lambda: self.store.control(target, name, changes))
 
-    async def drain(self, queue: str, limit: int = 1_000) -> int:
-        return await self._call("drain", lambda: self.store.drain(queue, limit))
+    async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
+        return await self._call("drain", lambda: self.store.drain(queue, limit, lane))
 
     async def obliterate(self, queue: str, limit: int = 1_000) -> int:
         return await self._call("obliterate", lambda: self.store.obliterate(queue, limit))
@@ -208,6 +210,12 @@ class FaultyStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._call("workers", self.store.workers)
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._call("schedules", self.store.schedules)
+
+    async def advance(self, moves: Sequence[Move]) -> list[Moved]:
+        return await self._call("advance", lambda: self.store.advance(moves))
 
 
 async def _given(jobs: list[Job]) -> list[Job]:

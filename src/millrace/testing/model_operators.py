@@ -93,7 +93,8 @@ class Operators(Machine):
     )
     def now_and_then(self, what: str, queue: str, worker: str, few: bool) -> None:
         if what == "drain":
-            self.step("drain", lambda store, _: store.drain(queue, 2 if few else 1_000))
+            lane = 1 if few and queue == "pool" else None
+            self.step("drain", lambda store, _: store.drain(queue, 2 if few else 1_000, lane))
         elif what == "obliterate":
             self.step("obliterate", lambda store, _: store.obliterate(queue, 2 if few else 1_000))
         elif what == "beat":

@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.domain.change import Change
 from millrace.domain.job import Lease
+from millrace.domain.schedule import Move, Schedule
 from millrace.store.protocol import Store
 from millrace.testing.builders import (
     a_burial,
@@ -25,7 +26,7 @@ from millrace.testing.builders import (
     hours,
     minutes,
 )
-from millrace.testing.clock import VirtualClock
+from millrace.testing.clock import START, VirtualClock
 
 Leases = list[Lease]
 Prepare = Callable[[Store, VirtualClock], Awaitable[Leases]]
@@ -266,3 +267,29 @@ async def beat(store: Store, leases: Leases) -> Any:
 @scenario(running)
 async def leave(store: Store, leases: Leases) -> Any:
     return await store.leave("worker")
+
+
+# ── schedules ─────────────────────────────────────────────────────────────────────────────────
+
+
+def schedule(name: str, mark: int) -> Schedule:
+    return Schedule(name, "every 30s", "UTC", "work", "default", "all", 60_000, "digest", mark)
+
+
+async def scheduled(store: Store, clock: VirtualClock) -> Leases:
+    await store.advance([Move(name, 0, schedule(name, clock())) for name in ("due", "dropped")])
+    clock.advance(60)
+    return []
+
+
+@scenario(scheduled)
+async def advance(store: Store, leases: Leases) -> Any:
+    """The first revision of a schedule is the instant at which it was declared."""
+    jobs = (spec("tick-1", reuse=False), spec("tick-2", reuse=False, group="g"))
+    return await store.advance(
+        [
+            Move("due", START, schedule("due", START + 60_000), jobs),
+            Move("declared", 0, schedule("declared", START)),
+            Move("dropped", START, None),
+        ]
+    )

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import InvalidInput, StoreError
+from millrace.domain.job import Spec
+from millrace.store.connect import connect
 from millrace.store.sqlite import SqliteStore
 from millrace.store.sqlite.file import file_system_of, refuse_network_file_system
 from millrace.store.sqlite.sql import migrations
@@ -62,13 +64,44 @@ async def test_the_database_of_another_program_is_left_alone(tmp_path):
         assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("album",)]
 
 
+async def test_a_database_of_ones_own_is_shared_when_the_url_says_so(tmp_path):
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as own:
+        own.execute("CREATE TABLE job (title)")
+        own.execute("INSERT INTO job VALUES ('baker')")
+        own.execute("PRAGMA user_version = 7")
+        own.execute("PRAGMA application_id = 11")
+        own.commit()
+    store = connect(f"sqlite:///{path}?shared=yes")
+    assert store.url.endswith("?shared=yes")
+
+    await store.connect()
+    await store.enqueue([Spec("a", "bake")])
+    await store.close()
+
+    with closing(sqlite3.connect(path)) as own:
+        assert own.execute("SELECT title FROM job").fetchall() == [("baker",)]
+        assert own.execute("PRAGMA user_version").fetchone() == (7,)
+        assert own.execute("PRAGMA application_id").fetchone() == (11,)
+        [names] = zip(*own.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"), strict=True)
+    assert {name.removeprefix("millrace_") for name in names if name.startswith("millrace_")} >= {"job", "event"}
+    assert [name for name in names if not name.startswith(("millrace_", "sqlite_"))] == ["job"]
+    await open_and_close(path)  # it has Millrace's tables now, so it need not be said again
+
+
+async def test_sharing_is_said_by_yes_or_no():
+    with pytest.raises(InvalidInput, match="shared is yes or no"):
+        connect("sqlite:///jobs.db?shared=perhaps")
+
+
 async def test_a_newer_schema_asks_for_a_newer_millrace(tmp_path):
     path = tmp_path / "jobs.db"
     await open_and_close(path)
     with closing(sqlite3.connect(path)) as newer:
-        newer.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
+        newer.execute(f"UPDATE millrace_store SET version = {len(migrations()) + 1}")
+        newer.commit()
 
-    with pytest.raises(StoreError, match=r"schema version 2.*[Uu]pgrade millrace"):
+    with pytest.raises(StoreError, match=rf"schema version {len(migrations()) + 1}.*[Uu]pgrade millrace"):
         await open_and_close(path)
 
 
@@ -165,7 +198,7 @@ def test_a_network_file_system_is_refused():
     assert file_system_of("/var/jobs.db", "") == ""
 
 
-def test_a_full_disk_is_an_error_that_passes(tmp_path):
+def test_a_full_disk_is_an_error_that_passes(tmp_path):  # X5
     """ENOSPC: typed error, no corruption, and the store works again once there is room."""
     done = run_python(
         """
@@ -201,7 +234,7 @@ def test_a_full_disk_is_an_error_that_passes(tmp_path):
     assert "kept: 0 []" in done.stdout
 
 
-async def test_damage_is_found_when_the_file_was_not_closed(tmp_path):
+async def test_damage_is_found_when_the_file_was_not_closed(tmp_path):  # X5
     """ROT: checked at opening after a crash, and on demand."""
     path = tmp_path / "jobs.db"
     store = SqliteStore(path)
@@ -241,7 +274,7 @@ async def test_the_log_is_emptied_when_nothing_happens(tmp_path):
     assert not log.exists()
 
 
-async def test_the_store_says_what_an_answer_survives(tmp_path):
+async def test_the_store_says_what_an_answer_survives(tmp_path):  # BE-17
     assert "crash of the machine" in SqliteStore(tmp_path / "a.db").durability
     assert "may take" in SqliteStore(tmp_path / "a.db", durability="relaxed").durability
     for level, expected in (("full", 2), ("relaxed", 1)):

@@ -18,7 +18,7 @@ from millrace.store.sqlite.io import Io
 from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
 
-LARGE = re.compile(r"\bSCAN (job|body|event|past|dependency|hold)\b")
+LARGE = re.compile(r"\bSCAN (millrace_)?(job|body|event|past|dependency|hold)\b")
 
 
 class Listening(Io):

@@ -143,7 +143,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-async def test_a_process_that_died_asleep_is_forgotten(tmp_path):
+async def test_a_process_that_died_asleep_is_forgotten(tmp_path):  # BR-22
     path = str(tmp_path / "jobs.db")
     heard = []
     enqueuer = Wake(path, Io(), print, print)
@@ -201,7 +201,7 @@ async def busy(path, processes, each, reads_for):
     with closing(sqlite3.connect(path)) as reader:
         started = [start(MIXED, path, f"p{n}", each) for n in range(processes)]
         reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM job").fetchall()
+        reader.execute("SELECT count(*) FROM millrace_job").fetchall()
         await asyncio.sleep(reads_for)
         reader.execute("COMMIT")
         outputs = [await asyncio.to_thread(process.communicate) for process in started]

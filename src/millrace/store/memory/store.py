@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from millrace.domain import operate, upkeep
+from millrace.domain import operate, scheduling, upkeep
 from millrace.domain.change import Change
-from millrace.domain.check import check_spec
+from millrace.domain.check import check_specs
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
@@ -37,9 +37,12 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.clock import Clock, system_clock
+from millrace.store.forks import tell_of_forks
 from millrace.store.memory.tables import MemoryTables
+from millrace.store.memory.transaction import MemoryTransaction, MemoryWithin, Step, copied, within
 from millrace.store.protocol import Target, Watch
 from millrace.store.waiters import Waiter, Waiters
 
@@ -66,6 +69,7 @@ class MemoryStore:
         self._ledger = Ledger(self._tables)
         self._waiters = Waiters()
         self._watchers = Waiters()
+        tell_of_forks(self)
 
     async def connect(self) -> None:
         """Nothing to open."""
@@ -80,12 +84,17 @@ class MemoryStore:
         return self._clock()
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
-        for spec in specs:
-            check_spec(spec)
+        return self.enqueue_now(specs)
+
+    def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]:
+        check_specs(specs)
         with self._lock:
             answers = self._ledger.enqueue(specs, self._clock())
         self._announce()
         return answers
+
+    def close_now(self) -> None:
+        """Nothing to close."""
 
     async def claim(self, request: Claim) -> list[Job]:
         with self._lock:
@@ -95,8 +104,7 @@ class MemoryStore:
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
-            for spec in change.jobs:
-                check_spec(spec)
+            check_specs(change.jobs)
         with self._lock:
             receipts = self._ledger.settle(items, self._clock())
         self._announce()
@@ -199,9 +207,9 @@ class MemoryStore:
         self._announce()
         return settings
 
-    async def drain(self, queue: str, limit: int = 1_000) -> int:
+    async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
         with self._lock:
-            count = operate.drain(self._ledger, queue, limit, self._clock())
+            count = operate.drain(self._ledger, queue, limit, self._clock(), lane)
         self._announce()
         return count
 
@@ -228,6 +236,55 @@ class MemoryStore:
     async def workers(self) -> list[WorkerRecord]:
         with self._lock:
             return operate.workers(self._ledger, self._clock())
+
+    async def schedules(self) -> list[Schedule]:
+        with self._lock:
+            return self._tables.schedules()
+
+    async def advance(self, moves: Sequence[Move]) -> list[Moved]:
+        check_moves(moves)
+        with self._lock:
+            answers = scheduling.advance(self._ledger, moves, self._clock())
+        self._announce()
+        return answers
+
+    # ── transactions of callers ───────────────────────────────────────────────────────────────
+
+    def transaction(self, connection: object = None) -> MemoryTransaction:
+        """Stands in, in tests, for the connection that code under test enqueues `within`."""
+        return MemoryTransaction(self, self._clock, connection)
+
+    def within(self, connection: object) -> MemoryWithin:
+        return within(self, connection)
+
+    def copied(self) -> Ledger:
+        with self._lock:
+            return copied(self._tables)
+
+    def carry_out(self, steps: Sequence[Step], commit: Callable[[], object] | None) -> None:
+        """All steps and the caller's own commit, or none of it."""
+        with self._lock:
+            now = self._clock()
+            if steps:
+                trial = copied(self._tables)
+                for step in steps:
+                    step(trial, now)
+            if commit is not None:
+                commit()
+            for step in steps:
+                step(self._ledger, now)
+        self._announce()
+
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────
+
+    def before_fork(self) -> None:
+        """No step is half done at the fork: the child has a whole copy, and goes its own way from there."""
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # who waits, waits in the parent
+            self._waiters, self._watchers = Waiters(), Waiters()
+        self._lock.release()
 
     def _claim_id(self) -> str:
         self._claims += 1

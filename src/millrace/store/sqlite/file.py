@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from millrace.domain.errors import StoreError
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.io import Io, Rows
 from millrace.store.sqlite.sql import migrations
 
 APPLICATION_ID = 0x4D696C6C  # "Mill"
@@ -65,30 +66,47 @@ def make_file(path: str, io: Io) -> None:
 _WHO = "Run as a user who may write both the file and its directory: SQLite keeps its log beside the file."
 
 
-def migrate(connection: sqlite3.Connection, io: Io, path: str) -> None:
+def migrate(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) -> None:
     """Bring the schema up to date; several processes may try at once, and one of them does it."""
-    if _version(connection, io, path) == len(migrations()):
+
+    def read(sql: str) -> Rows:
+        return io.execute(connection, sql)
+
+    if _checked_version(read, path, shared) == len(migrations()):
         return
     io.begin(connection)
     try:
-        version = _version(connection, io, path)
+        version = _checked_version(read, path, shared)
+        if _is_empty(read):
+            read(f"PRAGMA application_id = {APPLICATION_ID}")  # for those who look at the file from outside
         for number, step in enumerate(migrations()[version:], start=version + 1):
             io.script(connection, step)
-            io.execute(connection, f"PRAGMA user_version = {number}")
-        io.execute(connection, f"PRAGMA application_id = {APPLICATION_ID}")
+            io.execute(connection, "UPDATE millrace_store SET version = ?", (number,))
         io.commit(connection)
     except BaseException:
         io.rollback(connection)
         raise
 
 
-def _version(connection: sqlite3.Connection, io: Io, path: str) -> int:
-    owner: int = io.execute(connection, "PRAGMA application_id")[0][0]
-    version: int = io.execute(connection, "PRAGMA user_version")[0][0]
-    tables: int = io.execute(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
-    if owner != APPLICATION_ID and (owner or version or tables):
+def schema_version(read: Callable[[str], Rows]) -> int:
+    """Of Millrace's tables in this database; 0 when it has none."""
+    if not read("SELECT 1 FROM sqlite_schema WHERE name = 'millrace_store'"):
+        return 0
+    version: int = read("SELECT version FROM millrace_store")[0][0]
+    return version
+
+
+def _is_empty(read: Callable[[str], Rows]) -> bool:
+    return not read("SELECT 1 FROM sqlite_schema LIMIT 1")
+
+
+def _checked_version(read: Callable[[str], Rows], path: str, shared: bool) -> int:
+    version = schema_version(read)
+    if not version and not shared and not _is_empty(read):
         raise StoreError(
-            f"{path} is a SQLite database of another program; Millrace will not touch it. Choose another file."
+            f"{path} is a SQLite database of another program, and Millrace did not touch it. Choose another file; or, "
+            "if it is yours and jobs are to commit together with your own tables, add ?shared=yes to the URL: "
+            "Millrace then keeps its tables, all named millrace_…, beside yours."
         )
     if version > len(migrations()):
         raise StoreError(

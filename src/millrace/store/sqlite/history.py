@@ -6,6 +6,7 @@ of. A job's history needs no index: each event names the job's event before it, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -70,6 +71,15 @@ class History(Registry):
         newest, seq = self._newest, event.seq
         self._before.append(newest.get(seq, 0))
         newest[seq] = cursor
+
+    def append_first(self, events: Sequence[Event]) -> None:
+        """The first events of as many new jobs."""
+        counters = self._store or self.counters()
+        first = counters[1] + 1
+        counters[1] += len(events)
+        self._events += events
+        self._before += [0] * len(events)
+        self._newest.update(zip([event.seq for event in events], range(first, counters[1] + 1), strict=True))
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
@@ -149,6 +159,9 @@ class History(Registry):
         for job_id, seq, generation, state, token, gone_at, newest in self.rows("past", {"ids": json_list(unknown)}):
             self._past.setdefault(job_id, []).append(Past(job_id, seq, generation, STATES[state], token, gone_at))
             self._past_newest[seq] = newest
+
+    def no_past(self, ids: list[str]) -> bool:
+        return self._any_past is False or not any(self.past(job_id) for job_id in ids)
 
     def past(self, job_id: str) -> list[Past]:
         if self._any_past is False:

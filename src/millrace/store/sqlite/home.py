@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import itertools
 import os
@@ -10,11 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from millrace.domain.errors import StoreError
 from millrace.domain.ledger import Ledger
 from millrace.store.clock import Clock
+from millrace.store.forks import tell_of_forks
 from millrace.store.sqlite.connection import check
 from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.lookout import Awaited, Lookout, News
 from millrace.store.sqlite.reader import Reader
+from millrace.store.sqlite.standoff import bounded, bounded_now, may_wait_for_itself
 from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.wake import Wake, mask_of
 from millrace.store.sqlite.writer import Writer
@@ -22,12 +27,17 @@ from millrace.store.waiters import Waiter, Waiters
 
 T = TypeVar("T")
 
+FORK_PATIENCE = 5.0  # seconds for the calls in hand; then the fork goes on, and its child is refused the store
+
 
 class Home:
-    def __init__(self, path: str, io: Io, clock: Clock, durability: str, salt: str | None) -> None:
+    def __init__(self, path: str, io: Io, clock: Clock, durability: str, salt: str | None, *, shared: bool) -> None:
         self.pid = os.getpid()
         self.closed = False
+        self.rested = False  # nothing is open: a fork carries nothing over
+        self.clock = clock
         self._ready = False
+        self._opening = False
         self.watchers = Waiters()
         self.watching: Counter[str] = Counter()
         self._path = path
@@ -41,15 +51,39 @@ class Home:
             io,
             clock,
             durability=durability,
+            shared=shared,
             prepare=self._prepare,
             announce=self._announce,
             enter=self._open_wake,
             leave=self._close_wake,
         )
         self._reader = Reader(path, io, clock)
+        self._lookout = Lookout(path, io, self._announce_all)
+        tell_of_forks(self)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def io(self) -> Io:
+        return self._io
+
+    @property
+    def ready(self) -> bool:
+        """The file has its tables, made or seen by this process."""
+        return self._ready
 
     def write(self, run: Callable[[Ledger, int], T]) -> asyncio.Future[T]:
+        if may_wait_for_itself(self):
+            return asyncio.ensure_future(bounded(self._writer.submit, run))
         return self._writer.submit(run)
+
+    def write_now(self, run: Callable[[Ledger, int], T]) -> T:
+        """The same for a thread without an event loop: it blocks."""
+        if may_wait_for_itself(self):
+            return bounded_now(self._writer.submit_blocking, run)
+        return self._writer.submit_blocking(run).result()
 
     async def read(self, run: Callable[[Ledger, int], T]) -> T:
         if not self._ready:
@@ -58,7 +92,12 @@ class Home:
 
     async def open(self) -> None:
         """The writer makes the file and its tables, so it goes first."""
+        if self._ready and not self.closed:
+            return  # nothing to wait for: the caller may hold the lock that the writer would wait for
         await self._writer.submit(lambda _ledger, _now: None)
+
+    def open_now(self) -> None:
+        self._writer.submit_blocking(lambda _ledger, _now: None).result()
 
     async def check(self) -> list[str]:
         return await self.read(
@@ -70,6 +109,7 @@ class Home:
 
     def close(self) -> None:
         self.closed = True
+        self._lookout.rest()
         self._reader.close()
         self._writer.close()
         self._close_wake()
@@ -77,15 +117,62 @@ class Home:
     def abandon(self) -> None:
         """In a forked child: leave the parent's handles alone, and never let them be closed from here.
 
-        Closing SQLite's would let go of locks that the parent believes it holds.
+        Nothing was open when the fork happened, or the store cannot be used in this process: closing SQLite's
+        handles would let go of locks that the parent believes it holds.
         """
+        if self._ready and not self.rested:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            raise StoreError(
+                f"{self._path}: this process was forked while its parent had the database open: in the middle of a "
+                "call, or by a program that does not tell Python of its forks. SQLite's locks cannot be carried over. "
+                "Close the app before the fork, or start processes by spawn instead."
+            )
         self.closed = True
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────
+
+    def before_fork(self) -> None:
+        """Close all that is open. It would not be enough that a child leaves its parent's connections alone: SQLite
+        remembers locks in one table for the whole process, so a connection that the child opens would believe in
+        locks that its process does not hold."""
+        if self.pid != os.getpid():
+            return
+        self._lookout.rest()
+        self.rested = self._reader.rest(FORK_PATIENCE) and self._writer.rest(FORK_PATIENCE)
+        if self.rested:
+            self._close_wake()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child or self.closed:  # a child opens its own, at first use
+            return
+        self.rested = False
+        self._writer.resume()
+        self._reader.resume()
+        self._lookout.resume()
+
+    # ── steps in transactions of callers ──────────────────────────────────────────────────────
+
+    def fit_out(self, tables: SqliteTables) -> None:
+        tables.watched = self.watching
+        tables.reply_to = self._reply_to
+
+    def joined(self, awaited: Awaited) -> None:
+        """Tell who waits, as soon as the caller's transaction has committed."""
+        if not self._ready and not self._opening:
+            self._opening = True
+            self._writer.submit_blocking(lambda _ledger, _now: None)  # not waited for: it needs the caller's lock
+        if any(awaited.news):
+            self._lookout.expect(awaited)
+
+    def _announce_all(self, news: News) -> None:
+        self._announce(*news)
 
     # ── on the writer's thread ────────────────────────────────────────────────────────────────
 
     def _open_wake(self) -> bool:
         self._wake = Wake(self._path, self._io, self._woken, self._ended)
+        if len(self._waiters):
+            self._publish()  # who slept through a fork of this process is listed again
         return self._wake.alone
 
     def _close_wake(self) -> None:
@@ -94,8 +181,7 @@ class Home:
             wake.close()
 
     def _prepare(self, tables: SqliteTables) -> None:
-        tables.watched = self.watching
-        tables.reply_to = self._reply_to
+        self.fit_out(tables)
         self._ready = True
 
     def _reply_to(self) -> str | None:
@@ -128,13 +214,15 @@ class Home:
         self._publish()
 
     def _publish(self) -> None:
-        if self._wake is None or self.closed:
+        wake = self._wake
+        if wake is None or self.closed:
             return
         sleepers, queues = self._waiters.asleep()
         mask = 0
         for queue in queues:
             mask |= mask_of(queue)
-        self._wake.publish(sleepers, mask)
+        with contextlib.suppress(ValueError):  # closed meanwhile: the next one publishes again
+            wake.publish(sleepers, mask)
 
     def _woken(self, queue: str, jobs: int) -> None:
         """Another process has work for a sleeper of this one; what nobody here takes goes on to the next."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from millrace.domain.event import Event
 from millrace.domain.job import Job, State
 from millrace.store.sqlite.history import History, json_list
 from millrace.store.sqlite.io import Rows
@@ -37,6 +38,7 @@ class Jobs(History):
         self._jobs: dict[int, Job | None] = {}
         self._ids: dict[str, int | None] = {}
         self._stored: dict[int, Settled] = {}
+        self._fresh: dict[int, Job] = {}  # new, plain, and not looked at since
         self._new: dict[int, Job] = {}
         self._changed: dict[int, Job] = {}
         self._deleted: list[int] = []
@@ -115,6 +117,12 @@ class Jobs(History):
     def prefetch_lines(self, jobs: list[Job]) -> None:
         """The lines of these jobs will be asked for next."""
 
+    def all_unknown(self, ids: Iterable[str]) -> bool:
+        ids = list(ids)
+        self.prefetch_ids(ids)
+        known = self._ids
+        return not any(known[job_id] is not None for job_id in ids) and self.no_past(ids)
+
     def by_id(self, job_id: str) -> Job | None:
         if job_id not in self._ids:
             self.prefetch_ids([job_id])
@@ -141,10 +149,28 @@ class Jobs(History):
         self._ids[job.spec.id] = seq
         self._weight += len(job.spec.payload)
 
+    def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        self.touched = True
+        by_seq = {job.seq: job for job in jobs}
+        self._jobs.update(by_seq)
+        self._ids.update(zip([job.spec.id for job in jobs], by_seq, strict=True))
+        self.append_first(events)
+        watched, soon = self.watched, self.soon
+        for job in jobs:
+            spec = job.spec
+            self._weight += len(spec.payload)
+            if job.available_at <= soon:
+                self.opened[spec.queue] += 1
+            if job.expires_at is not None or (watched and spec.id in watched):
+                self._new[job.seq] = by_seq.pop(job.seq)
+        self._fresh.update(by_seq)
+
     def update(self, job: Job) -> None:
         seq = job.seq
         self.touched = True
-        if seq not in self._new:
+        if seq in self._fresh:
+            self._new[seq] = self._fresh.pop(seq)
+        elif seq not in self._new:
             self._changed[seq] = job
         spec = job.spec
         if spec.group is not None or job.lane is not None:
@@ -179,7 +205,7 @@ class Jobs(History):
         self._jobs[seq] = None
         self._ids[job.spec.id] = None
         self._changed.pop(seq, None)
-        if self._new.pop(seq, None) is None:
+        if self._new.pop(seq, None) is None and self._fresh.pop(seq, None) is None:
             self._deleted.append(seq)
 
     # ── writing back ──────────────────────────────────────────────────────────────────────────
@@ -195,54 +221,57 @@ class Jobs(History):
             self.rows("delete_jobs", gone)
             self.rows("delete_bodies", gone)
             self._deleted = []
+        if self._fresh:
+            self._write_fresh()
         if self._new:
             self._write_new()
         if self._changed:
             self._write_changed()
         self.line_changes.clear()
 
-    def _write_new(self) -> None:
-        plain: list[Any] = []
-        marked: list[Any] = []
+    def _write_fresh(self) -> None:
+        rows: list[Any] = []
         bodies: list[Any] = []
-        newest, stored, watched = self._newest, self._stored, self.watched
-        combo_ids = self._combo_ids
-        for seq, job in self._new.items():
+        newest, stored, combo_ids, encode = self._newest, self._stored, self._combo_ids, encode_spec
+        facts: Settled = (-1, 0, 0, None, False, None, None)
+        for seq, job in self._fresh.items():
             spec = job.spec
             name = spec.queue, spec.task, spec.priority
             combo, queue = combo_ids.get(name) or self.combo_id(name)
+            due = job.available_at
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], True)
+            bodies += (seq, encode(spec))
+            if due != facts[0]:
+                facts = (due, 0, 0, None, False, None, None)
+            stored[seq] = facts
+        self.write_rows("insert_plain", rows)
+        self.write_rows("insert_body", bodies)
+        self._widen_spans(self._fresh)
+        self._fresh = {}
+
+    def _write_new(self) -> None:
+        rows: list[Any] = []
+        bodies: list[Any] = []
+        for seq, job in self._new.items():
+            spec = job.spec
+            combo, queue = self.combo_id((spec.queue, spec.task, spec.priority))
             bodies += (seq, encode_spec(spec))
-            row = (seq, spec.id, combo, queue, job.generation, job.enqueued_at, job.available_at, newest[seq], job.open)
-            if (
-                job.events == 1
-                and spec.group is None
-                and job.lane is None
-                and spec.key is None
-                and job.expires_at is None
-                and not job.blocked
-                and not (watched and spec.id in watched)
-            ):
-                plain += row
-                stored[seq] = (job.available_at, 0, 0, None, False, None, None)
-                continue
-            reply = self.reply_to() if spec.id in watched else None
+            reply = self.reply_to() if spec.id in self.watched else None
             if reply is not None:
                 self._reply_of[seq] = reply
-            marked += row
-            marked += (spec.group, spec.key, reply)
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, job.available_at)
+            rows += (self._newest[seq], job.open, spec.group, spec.key, reply)
             self._changed[seq] = job
-        if plain:
-            self.write_rows("insert_plain", plain)
-        if marked:
-            self.write_rows("insert_marked", marked)
+        self.write_rows("insert_marked", rows)
         self.write_rows("insert_body", bodies)
-        self._widen_spans({job.enqueued_at >> SPAN_TIME for job in self._new.values()})
+        self._widen_spans(self._new)
         self._new = {}
 
-    def _widen_spans(self, instants: set[int]) -> None:
+    def _widen_spans(self, new: dict[int, Job]) -> None:
         """Say in which blocks of seqs the new jobs are, and when they were enqueued."""
+        instants = {job.enqueued_at >> SPAN_TIME for job in new.values()}
         low, high = min(instants) << SPAN_TIME, (max(instants) + 1) << SPAN_TIME
-        for block in range(min(self._new) >> SPAN_BLOCK, (max(self._new) >> SPAN_BLOCK) + 1):
+        for block in range(min(new) >> SPAN_BLOCK, (max(new) >> SPAN_BLOCK) + 1):
             known, known_low, known_high = self._span
             if block != known or low < known_low or high > known_high:
                 self.rows("widen_span", {"block": block, "low": low, "high": high})

@@ -90,6 +90,11 @@ class Lines(Jobs):
         best = self.line_best[place]
         return None if best is None else best[1]
 
+    def members(self, queue: str, name: str, limit: int) -> list[int]:
+        self.flush_jobs()
+        wanted = {"queue": self.queue_id(queue), "line": name, "limit": limit}
+        return [seq for _, seq in self.rows("members", wanted)]
+
     # ── keys ──────────────────────────────────────────────────────────────────────────────────
 
     def key(self, queue: str, key: str) -> KeyHold | None:

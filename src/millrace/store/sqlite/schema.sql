@@ -4,28 +4,29 @@
 -- 0 and 1 take no room in a SQLite record, and neither does NULL: most columns of a plain job cost a header byte.
 
 -- One row: counters that must never run backwards, and the settings of the store.
-CREATE TABLE store (
+CREATE TABLE millrace_store (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
+    version     INTEGER NOT NULL DEFAULT 1,  -- of this schema
     last_seq    INTEGER NOT NULL DEFAULT 0,  -- a seq is never used twice, also when its job is gone
     last_event  INTEGER NOT NULL DEFAULT 0,
     trimmed     INTEGER NOT NULL DEFAULT 0,  -- cursor of the newest event that retention took away
     settings    BLOB
 );
-INSERT INTO store (one) VALUES (1);
+INSERT INTO millrace_store (one) VALUES (1);
 
-CREATE TABLE queue (
+CREATE TABLE millrace_queue (
     id     INTEGER PRIMARY KEY,
     name   TEXT NOT NULL UNIQUE,
     facts  BLOB NOT NULL                     -- QueueRow: settings and counters
 );
 
-CREATE TABLE task (
+CREATE TABLE millrace_task (
     name   TEXT PRIMARY KEY,
     facts  BLOB NOT NULL                     -- TaskRow: limits and what runs
 ) WITHOUT ROWID;
 
 -- One row per (queue, task, priority) ever used: a claim looks into the ready index once for each.
-CREATE TABLE combo (
+CREATE TABLE millrace_combo (
     id        INTEGER PRIMARY KEY,
     queue     INTEGER NOT NULL,
     task      TEXT NOT NULL,
@@ -33,7 +34,7 @@ CREATE TABLE combo (
     UNIQUE (queue, task, priority)
 );
 
-CREATE TABLE job (
+CREATE TABLE millrace_job (
     seq            INTEGER PRIMARY KEY,
     id             TEXT NOT NULL,
     combo          INTEGER NOT NULL,
@@ -66,48 +67,48 @@ CREATE TABLE job (
     extra          BLOB,                     -- facts that a plain job never has
     result         BLOB
 );
-CREATE UNIQUE INDEX job_id ON job (id);
-CREATE INDEX job_ready ON job (combo, available_at) WHERE open = 1;
-CREATE INDEX job_lease ON job (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX job_live ON job (combo) WHERE finished_at IS NULL;
-CREATE INDEX job_ended ON job (combo, state) WHERE finished_at IS NOT NULL;
-CREATE INDEX job_finished ON job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
-CREATE INDEX job_result ON job (result_until) WHERE result_until IS NOT NULL;
+CREATE UNIQUE INDEX millrace_job_id ON millrace_job (id);
+CREATE INDEX millrace_job_ready ON millrace_job (combo, available_at) WHERE open = 1;
+CREATE INDEX millrace_job_lease ON millrace_job (lease_until) WHERE lease_until IS NOT NULL;
+CREATE INDEX millrace_job_live ON millrace_job (combo) WHERE finished_at IS NULL;
+CREATE INDEX millrace_job_ended ON millrace_job (combo, state) WHERE finished_at IS NOT NULL;
+CREATE INDEX millrace_job_finished ON millrace_job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
+CREATE INDEX millrace_job_result ON millrace_job (result_until) WHERE result_until IS NOT NULL;
 -- Below: nothing of a plain job.
-CREATE INDEX job_dead ON job (queue, finished_at) WHERE state = 3;
-CREATE INDEX job_dead_shown ON job (queue, finished_at) WHERE state = 3 AND archived = 0;
-CREATE INDEX job_next_retry ON job (next_retry_at) WHERE next_retry_at IS NOT NULL;
-CREATE INDEX job_retrying ON job (queue, available_at) WHERE state = 0 AND failures > 0 AND blocked = 0;
-CREATE INDEX job_expires ON job (expires_at) WHERE expires_at IS NOT NULL AND state = 0;
-CREATE INDEX job_outside ON job (available_at) WHERE place = 3;
-CREATE INDEX job_outside_of ON job (queue, available_at) WHERE place = 3;
-CREATE INDEX job_member ON job (queue, line, rank) WHERE place = 1;
-CREATE INDEX job_aside ON job (queue, available_at) WHERE place IS NOT NULL AND open = 0;
-CREATE INDEX job_group ON job (grp) WHERE grp IS NOT NULL;
-CREATE INDEX job_key ON job (key) WHERE key IS NOT NULL;
+CREATE INDEX millrace_job_dead ON millrace_job (queue, finished_at) WHERE state = 3;
+CREATE INDEX millrace_job_dead_shown ON millrace_job (queue, finished_at) WHERE state = 3 AND archived = 0;
+CREATE INDEX millrace_job_next_retry ON millrace_job (next_retry_at) WHERE next_retry_at IS NOT NULL;
+CREATE INDEX millrace_job_retrying ON millrace_job (queue, available_at) WHERE state = 0 AND failures > 0 AND blocked = 0;
+CREATE INDEX millrace_job_expires ON millrace_job (expires_at) WHERE expires_at IS NOT NULL AND state = 0;
+CREATE INDEX millrace_job_outside ON millrace_job (available_at) WHERE place = 3;
+CREATE INDEX millrace_job_outside_of ON millrace_job (queue, available_at) WHERE place = 3;
+CREATE INDEX millrace_job_member ON millrace_job (queue, line, rank) WHERE place = 1;
+CREATE INDEX millrace_job_aside ON millrace_job (queue, available_at) WHERE place IS NOT NULL AND open = 0;
+CREATE INDEX millrace_job_group ON millrace_job (grp) WHERE grp IS NOT NULL;
+CREATE INDEX millrace_job_key ON millrace_job (key) WHERE key IS NOT NULL;
 
 -- What was asked for; written once, never changed.
-CREATE TABLE body (
+CREATE TABLE millrace_body (
     seq   INTEGER PRIMARY KEY,
     spec  BLOB NOT NULL
 );
 
 -- When the jobs of a block of 1,024 seqs were enqueued: finding by time skips the other blocks.
-CREATE TABLE span (
+CREATE TABLE millrace_span (
     block  INTEGER PRIMARY KEY,
     low    INTEGER NOT NULL,
     high   INTEGER NOT NULL
 );
 
 -- The feed, in pages: the events of one commit in order, up to 256 to a page. An event's cursor is its number.
-CREATE TABLE event (
+CREATE TABLE millrace_event (
     last   INTEGER PRIMARY KEY,
     first  INTEGER NOT NULL,
     page   BLOB NOT NULL
 );
 
 -- Generations whose record is gone.
-CREATE TABLE past (
+CREATE TABLE millrace_past (
     seq         INTEGER PRIMARY KEY,
     id          TEXT NOT NULL,
     generation  INTEGER NOT NULL,
@@ -116,10 +117,10 @@ CREATE TABLE past (
     gone_at     INTEGER NOT NULL,
     last_event  INTEGER NOT NULL
 );
-CREATE INDEX past_id ON past (id);
-CREATE INDEX past_gone ON past (gone_at);
+CREATE INDEX millrace_past_id ON millrace_past (id);
+CREATE INDEX millrace_past_gone ON millrace_past (gone_at);
 
-CREATE TABLE line (
+CREATE TABLE millrace_line (
     queue      INTEGER NOT NULL,
     name       TEXT NOT NULL,
     holder     INTEGER,
@@ -131,7 +132,7 @@ CREATE TABLE line (
     PRIMARY KEY (queue, name)
 ) WITHOUT ROWID;
 
-CREATE TABLE hold (
+CREATE TABLE millrace_hold (
     queue  TEXT NOT NULL,
     key    TEXT NOT NULL,
     owner  TEXT NOT NULL,
@@ -140,17 +141,17 @@ CREATE TABLE hold (
     until  INTEGER,
     PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
-CREATE INDEX hold_until ON hold (until) WHERE until IS NOT NULL;
+CREATE INDEX millrace_hold_until ON millrace_hold (until) WHERE until IS NOT NULL;
 
-CREATE TABLE dependency (
+CREATE TABLE millrace_dependency (
     n       INTEGER PRIMARY KEY,
     parent  TEXT NOT NULL,
     child   INTEGER NOT NULL
 );
-CREATE UNIQUE INDEX dependency_parent ON dependency (parent, child);
-CREATE INDEX dependency_child ON dependency (child);
+CREATE UNIQUE INDEX millrace_dependency_parent ON millrace_dependency (parent, child);
+CREATE INDEX millrace_dependency_child ON millrace_dependency (child);
 
-CREATE TABLE worker (
+CREATE TABLE millrace_worker (
     id      TEXT PRIMARY KEY,
     record  BLOB NOT NULL
 ) WITHOUT ROWID;

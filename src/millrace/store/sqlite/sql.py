@@ -48,7 +48,7 @@ def many_rows(name: str) -> ManyRows:
     return ManyRows(name)
 
 
-_MIGRATIONS = (_text("schema.sql"),)
+_MIGRATIONS = (_text("schema.sql"), _text("schema_2.sql"))
 
 
 def migrations() -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
-from millrace.domain import operate, upkeep
+from millrace.domain import operate, scheduling, upkeep
 from millrace.domain.change import Change
-from millrace.domain.check import check_spec
+from millrace.domain.check import check_specs
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
@@ -38,11 +38,13 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.clock import Clock, system_clock
 from millrace.store.protocol import Target, Watch
 from millrace.store.sqlite.home import Home
 from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.within import SqliteWithin
 from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ class SqliteStore:
         *,
         url: str | None = None,
         durability: Literal["full", "relaxed"] = "full",
+        shared: bool = False,
         clock: Clock = system_clock,
         salt: str | None = None,
         io: Io | None = None,
@@ -71,6 +74,7 @@ class SqliteStore:
         self.path = os.path.abspath(os.fspath(path))
         self.url = f"sqlite:///{self.path}" if url is None else url
         self._level = durability
+        self._shared = shared
         self._clock = clock
         self._salt = salt
         self._io = Io() if io is None else io
@@ -82,7 +86,7 @@ class SqliteStore:
         return _DURABILITY[self._level]
 
     def _new_home(self) -> Home:
-        return Home(self.path, self._io, self._clock, self._level, self._salt)
+        return Home(self.path, self._io, self._clock, self._level, self._salt, shared=self._shared)
 
     def _here(self) -> Home:
         """This process's threads and connections; a forked child must not touch its parent's."""
@@ -91,13 +95,19 @@ class SqliteStore:
             self._home = self._new_home()
         return self._home
 
-    async def connect(self) -> None:
+    def _open_here(self) -> Home:
         if self._here().closed:
             self._home = self._new_home()
-        await self._home.open()
+        return self._home
+
+    async def connect(self) -> None:
+        await self._open_here().open()
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._here().close)
+
+    def close_now(self) -> None:
+        self._here().close()
 
     def beside(self) -> SqliteStore:
         return self
@@ -112,9 +122,15 @@ class SqliteStore:
     # ── producer and consumer ─────────────────────────────────────────────────────────────────
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
-        for spec in specs:
-            check_spec(spec)
+        check_specs(specs)
         return await self._here().write(lambda ledger, now: ledger.enqueue(specs, now))
+
+    def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]:
+        check_specs(specs)
+        return self._here().write_now(lambda ledger, now: ledger.enqueue(specs, now))
+
+    def within(self, connection: object) -> SqliteWithin:
+        return SqliteWithin(self._open_here(), connection)
 
     async def claim(self, request: Claim) -> list[Job]:
         home = self._here()
@@ -122,8 +138,7 @@ class SqliteStore:
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
-            for spec in change.jobs:
-                check_spec(spec)
+            check_specs(change.jobs)
         return await self._here().write(lambda ledger, now: ledger.settle(items, now))
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
@@ -208,8 +223,8 @@ class SqliteStore:
     ) -> QueueSettings | Limits | StoreSettings:
         return await self._here().write(lambda ledger, now: operate.control(ledger, target, name, changes, now))
 
-    async def drain(self, queue: str, limit: int = 1_000) -> int:
-        return await self._here().write(lambda ledger, now: operate.drain(ledger, queue, limit, now))
+    async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
+        return await self._here().write(lambda ledger, now: operate.drain(ledger, queue, limit, now, lane))
 
     async def obliterate(self, queue: str, limit: int = 1_000) -> int:
         return await self._here().write(lambda ledger, now: operate.obliterate(ledger, queue, limit, now))
@@ -225,6 +240,15 @@ class SqliteStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._here().read(operate.workers)
+
+    # ── scheduling ────────────────────────────────────────────────────────────────────────────
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._here().read(lambda ledger, _: ledger.tables.schedules())
+
+    async def advance(self, moves: Sequence[Move]) -> list[Moved]:
+        check_moves(moves)
+        return await self._here().write(lambda ledger, now: scheduling.advance(ledger, moves, now))
 
 
 def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:

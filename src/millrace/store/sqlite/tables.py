@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millrace.domain.event import Event
 from millrace.domain.job import Job, State
 from millrace.domain.tables import Range
+from millrace.store.sqlite.schedules import Schedules
 from millrace.store.sqlite.search import Search
 
 _FIRST_LOOK = 16  # heads read of each range when a claim has many ranges
@@ -41,7 +44,7 @@ class _Due:
         self._next += 1
 
 
-class SqliteTables(Search):
+class SqliteTables(Search, Schedules):
     def history(self, job_id: str) -> list[Event]:
         newest = [(past.seq, self._past_newest[past.seq]) for past in self.past(job_id)]
         job = self.by_id(job_id)
@@ -128,13 +131,15 @@ class SqliteTables(Search):
         self.flush_jobs()
         return self.seqs("expired_results", {"now": now, "limit": limit})
 
-    def seqs_of_queue(self, queue: str, states: frozenset[State], limit: int) -> list[int]:
+    def seqs_of_queue(
+        self, queue: str, states: frozenset[State], limit: int, wanted: Callable[[Job], bool] | None = None
+    ) -> list[int]:
         self.flush_jobs()
         found: list[int] = []
         for job in self.walk_queue(queue, states):
             if len(found) >= limit:
                 break
-            if job.state in states:
+            if job.state in states and (wanted is None or wanted(job)):
                 found.append(job.seq)
         return found
 

@@ -7,6 +7,7 @@ answers them together: one commit, and one wake-up per event loop, for many call
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,28 @@ class Call(Generic[T]):
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
+class _OnThisThread:
+    """Stands where a call has its event loop, for callers who have none and block."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: Any) -> None:
+        callback(*arguments)
+
+
+_ON_THIS_THREAD: Any = _OnThisThread()
+
+
+class BlockingCall(Call[T]):
+    """One step to run, and a thread that waits for its answer."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Callable[[Any, int], T]) -> None:
+        self.run = run
+        self.loop = _ON_THIS_THREAD
+        self.future: Any = concurrent.futures.Future()
+        self.result, self.error, self.answered = None, None, False
+
+
 def answer_all(calls: Sequence[Call[Any]]) -> None:
     """Tell every caller, with one wake-up for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
@@ -68,20 +91,57 @@ class CallThread:
         self._waiting: list[Call[Any]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._resting = False
         self._taken: list[Call[Any]] = []
 
     def submit(self, run: Callable[[Any, int], T]) -> asyncio.Future[T]:
         call = Call(run)
+        self._put(call)
+        return call.future
+
+    def submit_blocking(self, run: Callable[[Any, int], T]) -> concurrent.futures.Future[T]:
+        """The same for a thread without an event loop: its future is waited for with `result()`."""
+        call = BlockingCall(run)
+        self._put(call)
+        future: concurrent.futures.Future[T] = call.future
+        return future
+
+    def _put(self, call: Call[Any]) -> None:
         with self._wakeup:
             if self._closing:
                 raise StoreError(f"the store is closed; connect() it again before using it ({self._name})")
             self._waiting.append(call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
-                self._thread.start()
+                if not self._resting:
+                    self._start()
             elif len(self._waiting) == 1:
                 self._wakeup.notify()
-        return call.future
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+        self._thread.start()
+
+    def rest(self, patience: float) -> bool:
+        """Before a fork: finish what is in hand, let go of the connection and end the thread; what waits, waits.
+
+        False when it did not come to an end in so many seconds.
+        """
+        with self._wakeup:
+            self._resting = True
+            self._was_up = self._thread is not None
+            thread = self._thread
+            self._wakeup.notify()
+        if thread is not None:
+            thread.join(patience)
+        return thread is None or not thread.is_alive()
+
+    def resume(self) -> None:
+        with self._wakeup:
+            self._resting = False
+            if self._thread is None and (self._was_up or self._waiting):
+                self._start()
+
+    _was_up = False
 
     def close(self) -> None:
         """Finish what was asked for, then let go of the connection. Blocks until it is done."""
@@ -116,6 +176,11 @@ class CallThread:
                 self._serve_safely()
         finally:
             self.shut()
+            with self._wakeup:
+                if not self._closing:  # it rests, or was called back in the moment it went
+                    self._thread = None
+                    if self._waiting and not self._resting:
+                        self._start()
 
     def _serve_safely(self) -> None:
         """A defect of ours must not leave a thread that looks alive and callers that wait for ever."""
@@ -130,8 +195,10 @@ class CallThread:
         rest = self._idle_after
         while True:
             with self._wakeup:
-                if not self._waiting and not self._closing:
+                if not self._waiting and not self._closing and not self._resting:
                     self._wakeup.wait(rest)
+                if self._resting:
+                    return False
                 if self._waiting:
                     return True
                 if self._closing:

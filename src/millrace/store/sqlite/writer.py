@@ -46,6 +46,7 @@ class Writer(CallThread):
         clock: Clock,
         *,
         durability: str,
+        shared: bool,
         prepare: Callable[[SqliteTables], None],
         announce: News,
         enter: Callable[[], bool],
@@ -56,6 +57,7 @@ class Writer(CallThread):
         self._io = io
         self._clock = clock
         self._durability = durability
+        self._shared = shared
         self._prepare = prepare
         self._announce = announce
         self._enter = enter
@@ -81,7 +83,7 @@ class Writer(CallThread):
         undo.callback(self._turn.close)
         self._connection = open_writer(self._path, self._io, self._durability)
         undo.callback(self._io.close, self._connection)
-        patiently(lambda: migrate(self._connection, self._io, self._path))
+        patiently(lambda: migrate(self._connection, self._io, self._path, shared=self._shared))
         if crashed and (wrong := check(self._connection, self._io, self._path, thorough=False)):
             raise StoreError(
                 f"{self._path} is damaged: {wrong[0]}. Copy it, and recover it with: sqlite3 FILE .recover"

@@ -19,6 +19,7 @@ TOPICS = (
     "dead_letters",
     "groups",
     "lanes",
+    "pools",
     "dependencies",
     "dependency_failures",
     "keys",
@@ -29,7 +30,9 @@ TOPICS = (
     "retention",
     "reading",
     "workers",
+    "schedules",
     "waiting",
     "hooks",
     "bad_input",
+    "transactions",
 )

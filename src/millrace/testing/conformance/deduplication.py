@@ -145,6 +145,7 @@ async def test_any_text_is_an_id(store: Store, clock: VirtualClock, job_id: str)
 
 
 async def test_ids_that_differ_in_case_or_form_are_different(store: Store, clock: VirtualClock) -> None:
+    """BR-18: an id is text, and nothing makes one of two."""
     names = ["job", "JOB", "job ", "jöb", "jo\u0308b"]
     answers = await store.enqueue([a_spec(id=name) for name in names])
 

@@ -67,6 +67,7 @@ async def test_enqueueing_nothing_answers_nothing(store: Store, clock: VirtualCl
 
 
 async def test_seq_only_grows_also_over_pruned_jobs(store: Store, clock: VirtualClock) -> None:
+    """BR-20: by value, not by text."""
     await control(store, keep_completed=0)
     [first] = await store.enqueue([a_spec()])
     await complete(store, await take(store))

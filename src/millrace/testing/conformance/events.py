@@ -124,8 +124,20 @@ async def test_an_empty_feed_has_a_cursor_too(store: Store, clock: VirtualClock)
     assert len((await store.events(page.cursor, 10)).events) == 1
 
 
+async def test_a_reader_may_begin_at_the_end(store: Store, clock: VirtualClock) -> None:
+    """Whoever wants to see what happens from now on need not read all that has happened."""
+    assert (await store.events("end", 10)).cursor == (await store.events(None, 10)).cursor
+    await store.enqueue([a_spec(id="old")])
+    end = await store.events("end", 10)
+    assert end.events == ()
+
+    await store.enqueue([a_spec(id="new")])
+
+    assert [event.job for event in (await store.events(end.cursor, 10)).events] == ["new"]
+
+
 async def test_a_cursor_that_is_none_is_refused(store: Store, clock: VirtualClock) -> None:
-    for text in ("abc", "", "-1", "1.5", "²"):
+    for text in ("abc", "", "-1", "1.5", "²", "9" * 30):
         with pytest.raises(InvalidInput, match="cursor"):
             await store.events(text, 10)
 

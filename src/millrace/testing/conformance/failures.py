@@ -37,7 +37,7 @@ async def test_by_default_a_job_has_one_run_and_three_retries(store: Store, cloc
 
 
 async def test_backoff_doubles_up_to_its_cap(store: Store, clock: VirtualClock) -> None:
-    """BW-12, O-14, L-08: 10, 20, 40, 80, 160, 300, 300 …"""
+    """BW-12, BR-17, O-14, L-08: 10, 20, 40, 80, 160, 300, 300 …"""
     spec = await put(store, max_attempts=None, retry=a_retry(initial=10, factor=2, maximum=300))
     waits = []
     for _ in range(8):

@@ -113,6 +113,7 @@ async def test_extending_counts_from_now(store: Store, clock: VirtualClock) -> N
 
 
 async def test_an_extended_job_is_not_taken_over(store: Store, clock: VirtualClock) -> None:
+    """BR-08: however long it runs."""
     await put(store)
     job = await take(store, lease=30)
     for _ in range(5):

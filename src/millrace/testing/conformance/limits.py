@@ -11,7 +11,7 @@ from millrace.testing.conformance.scenes import complete, control, count, put, r
 
 
 async def test_no_more_jobs_run_than_the_queue_allows(store: Store, clock: VirtualClock) -> None:
-    """E-14, E-16: over all workers."""
+    """E-14, E-16, X3: over all workers."""
     await control(store, max_running=2)
     await store.enqueue(specs(5))
 
@@ -114,6 +114,7 @@ async def test_a_task_limit_counts_what_ran_before_it_was_set(store: Store, cloc
 
 
 async def test_a_limited_task_does_not_hold_up_the_others(store: Store, clock: VirtualClock) -> None:
+    """X3: one tenant's limit is not the others' wait."""
     await store.control("task", "heavy", {"max_running": 0})
     await store.enqueue([*specs(5, task="heavy", priority=15), *specs(2, task="light")])
 

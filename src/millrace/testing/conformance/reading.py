@@ -107,6 +107,25 @@ async def test_jobs_are_found_by_what_they_are(store: Store, clock: VirtualClock
     assert await found(store, newest_first=True) == [c.id, b.id, a.id]
 
 
+async def test_filters_and_order_go_together(store: Store, clock: VirtualClock) -> None:
+    """Each combination may have an index of its own; it must be that of the right jobs, in both directions."""
+    made: dict[tuple[str, str, str], list[str]] = {}
+    for _ in range(2):
+        for queue in ("default", "mail"):
+            for task in ("work", "play"):
+                done = await put_completed(store, queue=queue, task=task)
+                dead = await put_dead(store, queue=queue, task=task)
+                for state, spec in (("completed", done), ("dead", dead)):
+                    made.setdefault((queue, task, state), []).append(spec.id)
+    for queue in ("default", "mail"):
+        for task in ("work", "play"):
+            made[queue, task, "waiting"] = [(await put(store, queue=queue, task=task)).id for _ in range(2)]
+
+    for (queue, task, state), ids in made.items():
+        assert await found(store, queue=queue, task=task, state=state) == ids
+        assert await found(store, queue=queue, task=task, state=state, newest_first=True) == ids[::-1]
+
+
 async def test_pages_go_on_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
     asked = specs(7)
     await store.enqueue(asked)

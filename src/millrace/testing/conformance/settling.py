@@ -24,7 +24,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_failed_run_waits_out_its_backoff(store: Store, clock: VirtualClock) -> None:
-    """Part 1: settle(retry): failures+1, available_at = now + backoff; O-20, W-27."""
+    """Part 1: settle(retry): failures+1, available_at = now + backoff; O-20, W-27, BR-17."""
     spec = await put(store)
     job = await take(store)
     clock.advance(3)

@@ -40,7 +40,7 @@ async def test_a_worker_sleeps_while_there_is_nothing(store: Store, clock: Virtu
 
 
 async def test_a_worker_does_not_sleep_over_a_job_that_is_there(store: Store, clock: VirtualClock) -> None:
-    """Part 2: register before checking; a job enqueued between a claim and the wait."""
+    """Part 2: register before checking; a job enqueued between a claim and the wait; BR-03."""
     await put(store)
     begun = time.monotonic()
     await store.wait(["other", "default"], None, PATIENCE)
@@ -222,7 +222,7 @@ async def test_a_watcher_is_not_woken_by_other_jobs(store: Store, clock: Virtual
 
 
 async def test_polling_alone_is_correct(store: Store, clock: VirtualClock) -> None:
-    """Part 2: notifications only make it fast; BW-16: an alarm is only a hint."""
+    """Part 2: notifications only make it fast; BW-16, BR-04: an alarm is only a hint."""
     asked = specs(3)
     await store.enqueue(asked)
 

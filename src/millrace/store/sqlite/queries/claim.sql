@@ -3,7 +3,7 @@
 -- name: ready
 -- Open, due jobs of one combination, by (available_at, seq).
 SELECT available_at, seq
-FROM job
+FROM millrace_job
 WHERE combo = :combo AND open = 1 AND available_at <= :now
 ORDER BY available_at, seq
 LIMIT :limit OFFSET :offset;
@@ -13,24 +13,24 @@ LIMIT :limit OFFSET :offset;
 SELECT job.seq, generation, enqueued_at, available_at, expires_at, started_at, attempt, failures, events, line, place,
        extra, last_event, reply, spec
 FROM json_each(:seqs) AS wanted
-CROSS JOIN job ON job.seq = wanted.value
-CROSS JOIN body ON body.seq = job.seq;
+CROSS JOIN millrace_job AS job ON job.seq = wanted.value
+CROSS JOIN millrace_body AS body ON body.seq = job.seq;
 
 -- name: first_ready
 -- When the first open job of one combination is due.
-SELECT min(available_at) FROM job WHERE combo = :combo AND open = 1;
+SELECT min(available_at) FROM millrace_job WHERE combo = :combo AND open = 1;
 
 -- name: first_outside
 -- When the first job of a queue that waits outside its line is due.
-SELECT min(available_at) FROM job WHERE queue = :queue AND place = 3;
+SELECT min(available_at) FROM millrace_job WHERE queue = :queue AND place = 3;
 
 -- name: entering
 -- Group members outside their line that are due.
-SELECT seq FROM job WHERE place = 3 AND available_at <= :now ORDER BY available_at, seq LIMIT :limit;
+SELECT seq FROM millrace_job WHERE place = 3 AND available_at <= :now ORDER BY available_at, seq LIMIT :limit;
 
 -- name: expiring
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE state = 0 AND expires_at IS NOT NULL AND expires_at <= :now
 ORDER BY expires_at, seq
 LIMIT :limit;
@@ -38,19 +38,19 @@ LIMIT :limit;
 -- name: lapsed
 -- Running jobs whose lease is over; the caller leaves out what it may not take.
 SELECT seq, combo, lease_id
-FROM job
+FROM millrace_job
 WHERE lease_until IS NOT NULL AND lease_until < :now
 ORDER BY lease_until, seq
 LIMIT :limit OFFSET :offset;
 
 -- name: combos
 -- The (task, priority) pairs ever used in a queue.
-SELECT id, task, priority FROM combo WHERE queue = :queue;
+SELECT id, task, priority FROM millrace_combo WHERE queue = :queue;
 
 -- name: insert_combo
-INSERT INTO combo (queue, task, priority) VALUES (:queue, :task, :priority) RETURNING id;
+INSERT INTO millrace_combo (queue, task, priority) VALUES (:queue, :task, :priority) RETURNING id;
 
 -- name: running_of_task
 SELECT count(*)
-FROM job
-WHERE lease_until IS NOT NULL AND combo IN (SELECT id FROM combo WHERE task = :task);
+FROM millrace_job
+WHERE lease_until IS NOT NULL AND combo IN (SELECT id FROM millrace_combo WHERE task = :task);

@@ -1,37 +1,38 @@
 -- history.sql: the feed of events in pages, and what is remembered of jobs that are gone.
 
 -- name: insert_page
-INSERT INTO event (last, first, page) VALUES (:last, :first, :page);
+INSERT INTO millrace_event (last, first, page) VALUES (:last, :first, :page);
 
 -- name: pages_after
 -- Pages of the feed from a cursor on.
-SELECT first, page FROM event WHERE last > :after ORDER BY last LIMIT :limit;
+SELECT first, page FROM millrace_event WHERE last > :after ORDER BY last LIMIT :limit;
 
 -- name: page_of
 -- The page that holds one event.
-SELECT first, page FROM event WHERE last >= :cursor ORDER BY last LIMIT 1;
+SELECT first, page FROM millrace_event WHERE last >= :cursor ORDER BY last LIMIT 1;
 
 -- name: drop_pages
-DELETE FROM event WHERE last <= :trimmed;
+DELETE FROM millrace_event WHERE last <= :trimmed;
 
 -- name: drop_spans
 -- Blocks all of whose jobs are gone.
-DELETE FROM span WHERE block < (SELECT min(seq) FROM job) / 1024;
+DELETE FROM millrace_span WHERE block < (SELECT min(seq) FROM millrace_job) / 1024;
 
 -- name: any_past
-SELECT EXISTS (SELECT 1 FROM past);
+SELECT EXISTS (SELECT 1 FROM millrace_past);
 
 -- name: past
 -- Gone generations for a JSON list of ids.
 SELECT past.id, seq, generation, state, token, gone_at, last_event
 FROM json_each(:ids) AS wanted
-CROSS JOIN past ON past.id = wanted.value;
+CROSS JOIN millrace_past AS past ON past.id = wanted.value;
 
 -- name: stale_past
-SELECT id, seq, generation, state, token, gone_at FROM past WHERE gone_at <= :before ORDER BY gone_at, seq LIMIT :limit;
+SELECT id, seq, generation, state, token, gone_at FROM millrace_past
+WHERE gone_at <= :before ORDER BY gone_at, seq LIMIT :limit;
 
 -- name: put_past
-INSERT INTO past (seq, id, generation, state, token, gone_at, last_event) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millrace_past (seq, id, generation, state, token, gone_at, last_event) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_past
-DELETE FROM past WHERE seq = :seq;
+DELETE FROM millrace_past WHERE seq = :seq;

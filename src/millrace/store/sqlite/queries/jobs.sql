@@ -8,8 +8,8 @@ SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, starte
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
        result, extra, last_event, reply, spec
 FROM json_each(:seqs) AS wanted
-CROSS JOIN job ON job.seq = wanted.value
-CROSS JOIN body ON body.seq = job.seq;
+CROSS JOIN millrace_job AS job ON job.seq = wanted.value
+CROSS JOIN millrace_body AS body ON body.seq = job.seq;
 
 -- name: jobs_by_id
 -- Records for a JSON list of ids.
@@ -17,28 +17,29 @@ SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, starte
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
        result, extra, last_event, reply, spec
 FROM json_each(:ids) AS wanted
-CROSS JOIN job ON job.id = wanted.value
-CROSS JOIN body ON body.seq = job.seq;
+CROSS JOIN millrace_job AS job ON job.id = wanted.value
+CROSS JOIN millrace_body AS body ON body.seq = job.seq;
 
 -- name: insert_plain
 -- New jobs that wait, open, in no line.
-INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
+INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_marked
 -- New jobs with a line, a group, a key, a reply address or anything else; their facts follow with update_all.
-INSERT INTO job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, grp, key, reply)
+INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open,
+                          grp, key, reply)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
-INSERT INTO body (seq, spec) VALUES (?, ?);
+INSERT INTO millrace_body (seq, spec) VALUES (?, ?);
 
 -- name: update_running
 -- A run began, or its lease was extended or taken over; nothing else about the job changed.
 WITH new (attempt, events, last_event, started_at, worker, lease_id, lease_until, seq) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 )
-UPDATE job
+UPDATE millrace_job AS job
 SET state       = 1,
     open        = 0,
     place       = NULL,
@@ -57,7 +58,7 @@ WHERE job.seq = new.seq;
 WITH new (state, attempt, events, last_event, started_at, finished_at, result_until, result, seq) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 )
-UPDATE job
+UPDATE millrace_job AS job
 SET state        = new.state,
     open         = 0,
     place        = NULL,
@@ -81,7 +82,7 @@ WITH new (state, open, place, available_at, attempt, failures, blocked, events, 
           seq) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 )
-UPDATE job
+UPDATE millrace_job AS job
 SET state         = new.state,
     open          = new.open,
     place         = new.place,
@@ -108,12 +109,12 @@ FROM new
 WHERE job.seq = new.seq;
 
 -- name: delete_jobs
-DELETE FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
+DELETE FROM millrace_job WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: delete_bodies
-DELETE FROM body WHERE seq IN (SELECT value FROM json_each(:seqs));
+DELETE FROM millrace_body WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: widen_span
 -- A block of seqs now reaches over these instants too.
-INSERT INTO span (block, low, high) VALUES (:block, :low, :high)
+INSERT INTO millrace_span (block, low, high) VALUES (:block, :low, :high)
 ON CONFLICT (block) DO UPDATE SET low = min(low, excluded.low), high = max(high, excluded.high);

@@ -3,65 +3,66 @@
 -- name: finished
 -- Completed and cancelled jobs of a queue that ended before an instant.
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE queue = :queue AND finished_at IS NOT NULL AND state <> 3 AND finished_at <= :before
 ORDER BY finished_at, seq
 LIMIT :limit;
 
 -- name: dead
-SELECT seq FROM job WHERE queue = :queue AND state = 3 AND finished_at <= :before ORDER BY finished_at, seq LIMIT :limit;
+SELECT seq FROM millrace_job
+WHERE queue = :queue AND state = 3 AND finished_at <= :before ORDER BY finished_at, seq LIMIT :limit;
 
 -- name: dead_shown
 -- The oldest dead jobs that are not archived.
-SELECT seq FROM job WHERE queue = :queue AND state = 3 AND archived = 0 ORDER BY finished_at, seq LIMIT :limit;
+SELECT seq FROM millrace_job WHERE queue = :queue AND state = 3 AND archived = 0 ORDER BY finished_at, seq LIMIT :limit;
 
 -- name: due_retries
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE next_retry_at IS NOT NULL AND next_retry_at <= :now
 ORDER BY next_retry_at, seq
 LIMIT :limit;
 
 -- name: expired_results
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE result_until IS NOT NULL AND result_until <= :now
 ORDER BY result_until, seq
 LIMIT :limit;
 
 -- name: ready_later
 -- How many open jobs of one combination are not due yet.
-SELECT count(*) FROM job WHERE combo = :combo AND open = 1 AND available_at > :now;
+SELECT count(*) FROM millrace_job WHERE combo = :combo AND open = 1 AND available_at > :now;
 
 -- name: aside_later
 -- How many members of a queue's lines are neither open nor due yet.
-SELECT count(*) FROM job WHERE queue = :queue AND place IS NOT NULL AND open = 0 AND available_at > :now;
+SELECT count(*) FROM millrace_job WHERE queue = :queue AND place IS NOT NULL AND open = 0 AND available_at > :now;
 
 -- name: retrying_later
 SELECT count(*)
-FROM job
+FROM millrace_job
 WHERE queue = :queue AND state = 0 AND failures > 0 AND blocked = 0 AND available_at > :now;
 
 -- name: seq_bounds
-SELECT (SELECT min(seq) FROM job), last_seq FROM store;
+SELECT (SELECT min(seq) FROM millrace_job), last_seq FROM millrace_store;
 
 -- name: walk_all
-SELECT seq FROM job WHERE seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
+SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
 
 -- name: walk_all_back
-SELECT seq FROM job WHERE seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
+SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
 
 -- name: walk_live
 -- Waiting and running jobs of one combination.
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE combo = :combo AND finished_at IS NULL AND seq > :after AND seq < :before
 ORDER BY seq
 LIMIT :limit;
 
 -- name: walk_live_back
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE combo = :combo AND finished_at IS NULL AND seq > :after AND seq < :before
 ORDER BY seq DESC
 LIMIT :limit;
@@ -69,40 +70,40 @@ LIMIT :limit;
 -- name: walk_ended
 -- Jobs of one combination that ended in one state.
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE combo = :combo AND finished_at IS NOT NULL AND state = :state AND seq > :after AND seq < :before
 ORDER BY seq
 LIMIT :limit;
 
 -- name: walk_ended_back
 SELECT seq
-FROM job
+FROM millrace_job
 WHERE combo = :combo AND finished_at IS NOT NULL AND state = :state AND seq > :after AND seq < :before
 ORDER BY seq DESC
 LIMIT :limit;
 
 -- name: walk_group
-SELECT seq FROM job WHERE grp = :text AND seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
+SELECT seq FROM millrace_job WHERE grp = :text AND seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
 
 -- name: walk_group_back
-SELECT seq FROM job WHERE grp = :text AND seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
+SELECT seq FROM millrace_job WHERE grp = :text AND seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
 
 -- name: walk_key
-SELECT seq FROM job WHERE key = :text AND seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
+SELECT seq FROM millrace_job WHERE key = :text AND seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
 
 -- name: walk_key_back
-SELECT seq FROM job WHERE key = :text AND seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
+SELECT seq FROM millrace_job WHERE key = :text AND seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
 
 -- name: running_seqs
 -- What runs: as many rows as there are leases.
-SELECT seq FROM job WHERE lease_until IS NOT NULL;
+SELECT seq FROM millrace_job WHERE lease_until IS NOT NULL;
 
 -- name: all_combos
 -- The combinations of a queue, of a task, of both, or all of them.
 SELECT combo.id
-FROM combo JOIN queue ON queue.id = combo.queue
+FROM millrace_combo AS combo JOIN millrace_queue AS queue ON queue.id = combo.queue
 WHERE (:queue IS NULL OR queue.name = :queue) AND (:task IS NULL OR combo.task = :task);
 
 -- name: span_bounds
 -- The blocks of seqs that may hold jobs enqueued in [from, to).
-SELECT min(block), max(block) FROM span WHERE high >= :from AND low < :to;
+SELECT min(block), max(block) FROM millrace_span WHERE high >= :from AND low < :to;
