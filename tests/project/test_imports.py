@@ -17,6 +17,7 @@ OPTIONAL = (
     "hypothesis",
     "obstore",
     "opentelemetry",
+    "watchfiles",
     "pandas",
     "psycopg",
     "pyarrow",

@@ -122,8 +122,10 @@ async def test_filters_and_order_go_together(store: Store, clock: VirtualClock) 
             made[queue, task, "waiting"] = [(await put(store, queue=queue, task=task)).id for _ in range(2)]
 
     for (queue, task, state), ids in made.items():
-        assert await found(store, queue=queue, task=task, state=state) == ids
-        assert await found(store, queue=queue, task=task, state=state, newest_first=True) == ids[::-1]
+        for limit in (1, 100):
+            wanted = {"queue": queue, "task": task, "state": state, "limit": limit}
+            assert await found(store, **wanted) == ids
+            assert await found(store, **wanted, newest_first=True) == ids[::-1]
 
 
 async def test_pages_go_on_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
