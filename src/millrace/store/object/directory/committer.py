@@ -1,0 +1,197 @@
+"""Changes to a directory, many at a time.
+
+A durable write must flush its file and then the folder that names it, and a disk does many flushes at once in the time
+of one. So what waits while a batch is under way becomes the next batch: files are written and flushed side by side,
+then each shard's lock is taken once, and each folder is flushed once. The lock is held only to compare and rename:
+a writer that is slow to flush keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import TypeAlias
+
+import msgspec
+
+from millrace.domain.errors import StoreError
+from millrace.store.object.directory.locks import Locks, shard_of
+from millrace.store.object.directory.shelf import Drop, Inspect, Prepared, Shelf
+from millrace.store.object.driver import Answer, Write
+
+Change: TypeAlias = Write | Drop | Inspect
+Outcome: TypeAlias = Answer | BaseException | None  # None where there is nothing to answer
+
+
+class _Call(msgspec.Struct):
+    changes: Sequence[Change]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[list[Outcome]]
+
+
+class _Step(msgspec.Struct):
+    """One change inside a batch."""
+
+    change: Change
+    prepared: Prepared | None = None
+    outcome: Outcome = None
+
+
+class Committer:
+    """One thread that carries out changes. `ring` is told the keys that were written, after each batch."""
+
+    def __init__(self, shelf: Shelf, flushers: Executor, ring: Callable[[Iterable[str]], None], name: str) -> None:
+        self._shelf = shelf
+        self._flushers = flushers
+        self._ring = ring
+        self._locks = Locks(f"{shelf.home.own}/locks")
+        self._waiting: list[_Call] = []
+        self._signal = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        loop = asyncio.get_running_loop()
+        call = _Call(changes, loop, loop.create_future())
+        with self._signal:
+            if self._closing:
+                raise StoreError(f"{self._shelf.home.root} was closed")
+            self._waiting.append(call)
+            self._signal.notify()
+        return await call.future
+
+    def close(self) -> None:
+        """Carry out what waits, then end."""
+        with self._signal:
+            self._closing = True
+            self._signal.notify()
+        self._thread.join()
+        self._locks.close()
+
+    def abandon(self) -> None:
+        self._locks.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._signal:
+                while not self._waiting and not self._closing:
+                    self._signal.wait()
+                calls, self._waiting = self._waiting, []
+            if not calls:
+                return
+            steps = [[_Step(change) for change in call.changes] for call in calls]
+            try:
+                self._carry_out(list(itertools.chain.from_iterable(steps)))
+            except BaseException as error:  # whatever it was, nobody may wait for ever
+                for step in itertools.chain.from_iterable(steps):
+                    step.outcome = error
+            self._answer(calls, steps)
+
+    def _answer(self, calls: list[_Call], steps: list[list[_Step]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Outcome]], list[Outcome]]]] = {}
+        for call, done in zip(calls, steps, strict=True):
+            by_loop.setdefault(call.loop, []).append((call.future, [step.outcome for step in done]))
+        for loop, answers in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, answers)
+            except RuntimeError:
+                continue  # that loop was closed; its callers are gone with it
+
+    def _carry_out(self, steps: list[_Step]) -> None:
+        self._prepare(steps)
+        shards: dict[int, list[_Step]] = {}
+        for step in steps:
+            if step.outcome is None:
+                shards.setdefault(shard_of(step.change.key), []).append(step)
+        for shard, members in shards.items():
+            try:
+                with self._locks.held(shard):
+                    for step in members:
+                        step.outcome = _tried(self._apply, step)
+            except (StoreError, OSError) as error:
+                for step in members:
+                    step.outcome = step.outcome or error
+        self._discard(steps)
+        changed = [step for step in steps if step.prepared is not None and step.prepared.landed]
+        self._flush_folders([step for step in changed if step.prepared is not None and step.prepared.durable])
+        if changed:
+            self._ring(step.change.key for step in changed)
+
+    def _prepare(self, steps: list[_Step]) -> None:
+        """Write the files; those that must be durable side by side."""
+        writes = [step for step in steps if isinstance(step.change, Write)]
+        slow = [step for step in writes if isinstance(step.change, Write) and step.change.durable]
+        if self._shelf.flushes and len(slow) > 1:
+            for _ in self._flushers.map(self._prepare_one, slow):
+                pass
+        for step in writes:
+            if step.prepared is None and step.outcome is None:
+                self._prepare_one(step)
+
+    def _prepare_one(self, step: _Step) -> None:
+        assert isinstance(step.change, Write)
+        try:
+            made = self._shelf.prepare(step.change)
+        except OSError as error:
+            step.outcome = error
+            return
+        if isinstance(made, Prepared):
+            step.prepared = made
+        else:
+            step.outcome = made
+
+    def _apply(self, step: _Step) -> Answer | None:
+        match step.change:
+            case Drop(key):
+                self._shelf.drop(key)
+            case Inspect(key):
+                self._shelf.inspect(key)
+            case Write():
+                assert step.prepared is not None
+                return self._shelf.place(step.prepared)
+        return None
+
+    def _discard(self, steps: list[_Step]) -> None:
+        for step in steps:
+            if step.prepared is not None and not step.prepared.landed:
+                self._shelf.discard(step.prepared)
+
+    def _flush_folders(self, steps: list[_Step]) -> None:
+        """A name that was not flushed is not durable, and must not be answered as if it were."""
+        folders: dict[str, list[_Step]] = {}
+        for step in steps:
+            assert step.prepared is not None
+            for folder in step.prepared.folders:
+                folders.setdefault(folder, []).append(step)
+        if len(folders) == 1:
+            errors = [self._flush_folder(folder) for folder in folders]
+        else:
+            errors = list(self._flushers.map(self._flush_folder, folders))
+        for members, error in zip(folders.values(), errors, strict=True):
+            if error is not None:
+                for step in members:
+                    step.outcome = error
+
+    def _flush_folder(self, folder: str) -> OSError | None:
+        try:
+            self._shelf.flush(folder)
+        except OSError as error:
+            return error
+        return None
+
+
+def _tried(apply: Callable[[_Step], Answer | None], step: _Step) -> Outcome:
+    try:
+        return apply(step)
+    except OSError as error:
+        return error
+
+
+def _deliver(answers: list[tuple[asyncio.Future[list[Outcome]], list[Outcome]]]) -> None:
+    for future, outcomes in answers:
+        if not future.done():
+            future.set_result(outcomes)

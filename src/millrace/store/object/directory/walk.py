@@ -1,0 +1,65 @@
+"""Listing: folders are walked in the order of the keys, and only those that can hold what was asked for.
+
+No body is read. A page costs the folders it passes through, so what lies under other prefixes does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from millrace.store.object.directory.files import TRAILER_SIZE
+from millrace.store.object.directory.home import OWN, Home
+from millrace.store.object.driver import Entry, Listing
+from millrace.store.object.names import folder_name, part_of_file, part_of_folder
+
+
+def page(home: Home, prefix: str, after: str | None, limit: int) -> tuple[Listing, list[str]]:
+    """The page, and keys whose files are too short to be whole: those need a second look, under their lock."""
+    start = "/".join([home.root, *map(folder_name, prefix.split("/")[:-1])])
+    found: list[Entry] = []
+    short: list[str] = []
+    for entry in _entries(home, start, prefix, after or ""):
+        if entry.size < 0:
+            short.append(entry.key)
+        elif len(found) == limit:
+            return Listing(tuple(found), truncated=True), short
+        else:
+            found.append(entry)
+    return Listing(tuple(found)), short
+
+
+def _entries(home: Home, folder: str, base: str, after: str) -> Iterator[Entry]:
+    """`base` is the part of the key which the folder stands for, with its slash."""
+    for place, item in sorted(_below(home, folder, base, after), key=lambda found: found[0]):
+        if place.endswith("/"):
+            yield from _entries(home, item.path, place, after)
+            continue
+        try:
+            status = item.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # deleted since
+        yield Entry(place, status.st_size - TRAILER_SIZE, status.st_mtime_ns // 1_000_000)
+
+
+def _below(home: Home, folder: str, base: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Keys and, ending in a slash, beginnings of keys: sorted as texts, they are in the order of all keys below."""
+    try:
+        items = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed since it became empty, or never there
+    for item in items:
+        if not base and item.name in (OWN, "lost+found"):
+            continue
+        if item.is_dir(follow_symlinks=False):
+            part = part_of_folder(item.name)
+            place = f"{base}{part}/"
+            if part is None:
+                home.pass_over(item.path, "is a folder that no key can have")
+            elif place > after or after.startswith(place):
+                yield place, item
+        elif item.is_file(follow_symlinks=False) and (part := part_of_file(item.name)) is not None:
+            if base + part > after:
+                yield base + part, item
+        else:
+            home.put_aside(item.path, "is not a file of this store")

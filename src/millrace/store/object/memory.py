@@ -1,0 +1,129 @@
+"""Blobs in this process: for tests and simulations of what stands on them. Every version is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Sequence
+
+from millrace.store.clock import Clock, system_clock
+from millrace.store.object.driver import (
+    UNCHANGED,
+    Answer,
+    Blob,
+    Done,
+    Entry,
+    Expect,
+    Listing,
+    Read,
+    Refused,
+    Version,
+    VersionPage,
+    Want,
+    Write,
+)
+
+
+class MemoryBlobs:
+    """One attempt of everything is certain here; lay `FaultyBlobs` over it for the rest."""
+
+    durability = "nothing beyond this process"
+    keeps_versions = True
+    refusal_is_final = True
+
+    def __init__(self, *, clock: Clock = system_clock) -> None:
+        self.url = "memory:"
+        self.requests: Counter[str] = Counter()
+        self._clock = clock
+        self._keys: list[str] = []  # sorted: those that are there
+        self._lives: dict[str, list[tuple[Version, Blob | None]]] = {}
+        self._changes = 0
+        self._changed = asyncio.Event()
+
+    async def connect(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
+        self.requests["get"] += len(wants)
+        return [self._read(want) for want in wants]
+
+    def _read(self, want: Want) -> Read:
+        blob = self._current(want.key)
+        return UNCHANGED if blob is not None and blob.tag == want.unless else blob
+
+    def _current(self, key: str) -> Blob | None:
+        life = self._lives.get(key)
+        return life[-1][1] if life else None
+
+    async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
+        self.requests["put"] += len(writes)
+        return [self._write(write) for write in writes]
+
+    def _write(self, write: Write) -> Answer:
+        there = self._current(write.key)
+        if write.expect is Expect.ABSENT:
+            fits = there is None
+        else:
+            fits = write.expect is Expect.ANYTHING or (there is not None and there.tag == write.expect)
+        if not fits:
+            return Refused()
+        tag = self._note(write.key, write.body)
+        if there is None:
+            insort(self._keys, write.key)
+        return Done(tag, versioned=True)
+
+    def _note(self, key: str, body: bytes | None) -> str:
+        life = self._lives.setdefault(key, [])
+        number, now = str(len(life) + 1), self._clock()
+        version = Version(number, now, len(body or b""), deleted=body is None)
+        life.append((version, None if body is None else Blob(key, body, number, now)))
+        self._changes += 1
+        self._changed.set()
+        return number
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.requests["delete"] += 1
+        for key in keys:
+            if self._current(key) is not None:
+                self._note(key, None)
+                self._keys.remove(key)
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
+        self.requests["list"] += 1
+        place = bisect_right(self._keys, max(prefix, after or ""))
+        found: list[Entry] = []
+        for key in self._keys[place : place + limit + 1]:
+            blob = self._current(key)
+            if blob is None or not key.startswith(prefix):
+                break
+            found.append(Entry(key, len(blob.body), blob.modified))
+        return Listing(tuple(found[:limit]), truncated=len(found) > limit)
+
+    async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
+        self.requests["versions"] += 1
+        before = len(self._lives.get(key, [])) if after is None else int(after) - 1
+        some = [version for version, _ in self._lives.get(key, [])[:before]][::-1][:limit]
+        return VersionPage(tuple(some), some[-1].id if len(some) < before else None)
+
+    async def read_version(self, key: str, version: str) -> Blob | None:
+        self.requests["get"] += 1
+        return next((blob for known, blob in self._lives.get(key, []) if known.id == version), None)
+
+    async def now(self) -> int:
+        return self._clock()
+
+    def mark(self, prefix: str) -> int:
+        return self._changes
+
+    async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
+        if since is not None and since != self._changes:
+            return True
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
