@@ -26,7 +26,21 @@ from time import perf_counter
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-RULES = ("decide", "transition", "ledger", "step", "admission", "limits", "order", "operate", "upkeep", "dead", "retry")
+RULES = (
+    "decide",
+    "transition",
+    "ledger",
+    "step",
+    "admission",
+    "limits",
+    "order",
+    "operate",
+    "upkeep",
+    "dead",
+    "retry",
+    "plain",
+    "scheduling",
+)
 SQL_WORD = re.compile(r"--[^\n]*|'[^']*'|[A-Za-z_]+|[();]|\S")
 BEGINS = frozenset({"WHERE", "AND", "OR", "ON"})
 ENDS = BEGINS | {

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
-from millrace import App
-from millrace.domain.request import WorkerInfo
+from millrace import App, StoreError
+from millrace.cli.checkup_jobs import check_jobs
+from millrace.domain.request import Claim, Page, Query, WorkerInfo
+from millrace.runtime.jobs import Jobs
+from millrace.store.memory import MemoryStore
+from millrace.store.sqlite import SqliteStore
 from tests.cli.stage import Stage
 
 SHOP = ("--app", "tests.cli.shop:app")
@@ -173,3 +179,71 @@ def test_lines_that_move_are_not_called_stuck(cli: Stage):
         cli("submit", "pack", "--group", "g")
 
     assert status(cli, "lines") == "ok"
+
+
+def test_a_line_in_which_nothing_moves_is_a_failure(cli: Stage, monkeypatch: pytest.MonkeyPatch):
+    """No store lets it happen, so what the doctor is shown is a group whose members all claim to wait for another."""
+    for number in range(2):
+        cli("submit", "pack", "--id", f"job-{number}", "--group", "g")
+    page = Jobs.page
+
+    async def closed(self: Jobs, query: Query) -> Page:
+        found = await page(self, query)
+        for job in found.jobs:
+            job.open = False
+        return found
+
+    monkeypatch.setattr(Jobs, "page", closed)
+    lines = found(cli)["lines"]
+
+    assert lines["status"] == "fail" and "default g:g" in lines["found"] and "report it" in lines["do"]
+    assert cli("doctor", ok=False).code == 1
+
+
+def test_a_line_that_a_running_job_holds_is_in_order(cli: Stage):
+    for number in range(2):
+        cli("submit", "pack", "--id", f"job-{number}", "--group", "g")
+
+    async def claim_and_look() -> str:
+        async with App(cli.url) as app:
+            store = await app.connected()
+            await store.claim(Claim(("default",), "w"))
+            [finding] = [one for one in await check_jobs(app, store, None, 300_000) if one.check == "lines"]
+            return finding.status
+
+    assert asyncio.run(claim_and_look()) == "ok"
+
+
+def test_a_clock_that_is_off_is_told_and_one_that_does_not_answer_fails(cli: Stage, monkeypatch: pytest.MonkeyPatch):
+    assert status(cli, "clock") == "ok"
+
+    for off in (-90_000, 90_000):
+
+        async def wrong(self: object, off: int = off) -> int:
+            return time.time_ns() // 1_000_000 + off
+
+        with monkeypatch.context() as patch:
+            for store in (MemoryStore, SqliteStore):
+                patch.setattr(store, "now", wrong)
+            clock = found(cli)["clock"]
+        assert clock["status"] == "warn" and "off by 1m 30s" in clock["found"] and "NTP" in clock["do"]
+
+    async def silent(self: object) -> int:
+        raise StoreError("it went away")
+
+    for store in (MemoryStore, SqliteStore):
+        monkeypatch.setattr(store, "now", silent)
+    clock = found(cli)["clock"]
+    assert clock["status"] == "fail" and "it went away" in clock["found"]
+
+
+def test_a_disk_that_is_nearly_full_is_told(bare: Stage, monkeypatch: pytest.MonkeyPatch):
+    bare("init")
+    url = ("--url", "sqlite:///jobs.db")
+    assert status(bare, "disk", *url) == "ok"
+
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage._replace(free=50 << 20))
+    disk = found(bare, *url)["disk"]
+
+    assert disk["status"] == "warn" and "50 MiB free" in disk["found"]

@@ -14,7 +14,8 @@ from uuid import uuid4
 import pytest
 
 from millrace.cli import exits
-from millrace.cli.root import SECTIONS, parser
+from millrace.cli.root import SECTIONS
+from millrace.cli.root import command as parser_of
 from tests.cli.stage import Stage
 
 PER_PUSH = 500
@@ -118,6 +119,7 @@ POSITIONAL = {
     "pause": QUEUES,
     "resume": QUEUES,
     "drain": QUEUES,
+    "obliterate": QUEUES,
     "pools": QUEUES,
     "schedules": (["nightly"], ["nightly"]),
 }
@@ -152,6 +154,11 @@ FITTING = {
     "--lines": ["0", "3"],
     "--lane": ["0", "1"],
     "--processes": ["1"],
+    "--child-processes": ["1"],
+    "--max-jobs-per-child": ["5"],
+    "--max-memory-per-child": ["1GiB", "500MB"],
+    "--from": ["1", "2", "1:1"],
+    "--to": ["2", "3"],
     "--unknown-task": ["leave", "bury"],
     "--log-level": ["debug", "error"],
     "--log-format": ["text", "json"],
@@ -236,7 +243,7 @@ def _parses(command: str, text: str, which: Any) -> None:
 
 def _arguments(chance: random.Random, command: str) -> Iterator[str]:
     """Options of the command as its parser knows them, with values that fit, nearly fit, or do not fit at all."""
-    known = parser().commands[command]
+    known = parser_of(command)
     wild = chance.random() < 0.5
     options = [one for one in known.params if one.param_type_name == "option" and not NEVER & set(one.opts)]
     for option in chance.sample(options, k=min(len(options), chance.choice([0, 1, 1, 2, 3, 6]))):

@@ -84,3 +84,18 @@ def test_drain_cancels_what_waits_once_somebody_said_yes(filled: Stage):
     assert filled("drain", "default", "--yes", "--json").json["cancelled"] == 6
     assert filled("queues", "default", "--json").json["waiting"] == 0
     assert filled("drain", "default", "--yes").out.strip() == "0"
+
+
+def test_pausing_a_queue_that_was_never_used_says_so(filled: Stage):
+    assert "did you mean default?" in filled("pause", "defualt").err
+    assert "never used" not in filled("pause", "default").err
+
+
+def test_a_bad_value_of_a_setting_is_said_in_plain_words(filled: Stage):
+    assert "rate takes a number or none, not a word" in filled.refused("queues", "mail", "--set", "rate=fast").err
+
+
+def test_big_limits_are_written_out(filled: Stage):
+    filled("queues", "default", "--set", "max_depth=10000000", "--set", "rate=250000")
+
+    assert filled("queues").rows[0]["limits"] == "rate=250000 max_depth=10000000"

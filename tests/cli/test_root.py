@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -179,3 +180,32 @@ def test_the_shell_completes_commands_and_states(tmp_path: Path, typed: str, off
     )
 
     assert done.stdout.split() == [offered], done.stderr
+
+
+def test_a_command_loads_its_own_module_and_not_the_others(tmp_path: Path):
+    program = (
+        "import sys; from millrace.cli.root import run; run(['config', '--json']); "
+        "print(*sorted(name for name in sys.modules if name.startswith('millrace.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    loaded = set(done.stderr.split())
+    assert "millrace.cli.config" in loaded
+    assert not loaded & {"millrace.cli.submit", "millrace.cli.worker", "millrace.cli.doctor", "millrace.cli.demo"}
+
+
+def test_what_init_says_to_do_next_works_as_it_stands(bare: Stage, monkeypatch: pytest.MonkeyPatch):
+    """Without the app a job goes to the default queue, which a worker of the example does not serve."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    said = bare("init", "--example", "next_tasks.py").err
+    exported = re.search(r"^Next: export (.+)$", said, re.MULTILINE)
+    typed = re.findall(r"^(?:Then|and): +millrace (.+)$", said, re.MULTILINE)
+    assert exported is not None and len(typed) == 2
+    for name, _, value in (one.partition("=") for one in exported[1].split()):
+        monkeypatch.setenv(name, value)
+
+    worker, submit = map(shlex.split, typed)
+    job_id = bare(*submit).out.strip()
+    bare(*worker, "--burst")
+
+    assert bare("status", job_id, "--json").json["state"] == "completed"

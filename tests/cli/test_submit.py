@@ -151,7 +151,7 @@ def test_waiting_shows_the_result_when_a_worker_has_done_it(bare: Stage, monkeyp
 
 def test_waiting_in_vain_is_told_apart_from_failing(cli: Stage):
     waiting = cli.refused("submit", "charge", '{"card": 1}', "--id", "x", "--wait-for", "1ms", *SHOP)
-    assert waiting.code == 4 and "millrace status ID --wait" in waiting.err
+    assert waiting.code == 4 and "millrace status x --wait" in waiting.err
 
     cli("worker", "--burst", *SHOP)
     failed = cli.refused("status", "x", "--wait", "1ms")
@@ -195,3 +195,17 @@ def test_a_job_submitted_without_the_code_runs_with_it(cli: Stage):
             return await app.jobs.result("x")
 
     assert asyncio.run(result()) == "sent to ada"
+
+
+def test_the_handler_of_a_pool_is_told_by_the_name_of_its_task(cli: Stage):
+    ran = cli.refused("submit", "ship", '{"customer": "ada"}', *SHOP)
+
+    assert ran.code == 2 and "is called 'orders'" in ran.err
+
+
+def test_waiting_in_vain_says_why_and_what_to_type(cli: Stage):
+    ran = cli.refused("submit", "pack", "--id", "a job", "--wait-for", "1ms", *SHOP)
+
+    assert ran.code == 4
+    assert "millrace status 'a job' --wait 1m" in ran.err and "no worker is alive" in ran.err
+    assert "app.jobs" not in ran.err + cli.refused("status", "a job", "--wait", "1ms").err

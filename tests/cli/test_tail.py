@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+import millrace.cli.tail
+from millrace.store.memory import MemoryStore
+from millrace.store.sqlite import SqliteStore
 from tests.cli.stage import Ran, Stage
 
 
@@ -62,3 +66,54 @@ def test_following_ends_once_it_has_shown_as_many_as_asked_for(busy: Stage):
 )
 def test_what_can_never_be_right_is_wrong_usage(cli: Stage, arguments: tuple[str, ...]):
     assert cli.refused("tail", "--no-follow", *arguments).code == 2
+
+
+def test_from_now_on_it_reads_nothing_of_what_was(busy: Stage, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str | None] = []
+
+    def spied(events: Any) -> Any:
+        async def spy(self: Any, cursor: str | None, limit: int) -> Any:
+            asked.append(cursor)
+            return await events(self, cursor, limit)
+
+        return spy
+
+    for store in (MemoryStore, SqliteStore):
+        monkeypatch.setattr(store, "events", spied(store.events))
+
+    assert busy("tail", "--no-follow", "--lines", "0", "--json").out == ""
+    assert asked == ["end", "5"]
+
+
+def test_it_looks_back_only_as_far_as_it_has_to(busy: Stage, monkeypatch: pytest.MonkeyPatch):
+    seen: list[int] = []
+
+    def spied(events: Any) -> Any:
+        async def spy(self: Any, cursor: str | None, limit: int) -> Any:
+            page = await events(self, cursor, limit)
+            seen.append(len(page.events))
+            return page
+
+        return spy
+
+    for store in (MemoryStore, SqliteStore):
+        monkeypatch.setattr(store, "events", spied(store.events))
+    monkeypatch.setattr(millrace.cli.tail, "LOOK_BACK", 2)
+
+    events = lines(busy("tail", "--no-follow", "--lines", "2", "--json"))
+    assert [event["job"] for event in events] == ["job-3", "job-0"] and sum(seen) == 2
+
+    events = lines(busy("tail", "--no-follow", "--lines", "2", "--queue", "a", "--json"))
+    assert [event["job"] for event in events] == ["job-1", "job-3"]  # further back than the first look
+
+
+def test_what_comes_after_the_lines_it_began_with_is_not_missed_and_not_doubled(busy: Stage):
+    *_, last = lines(busy("tail", "--no-follow", "--lines", "3", "--json"))
+    assert isinstance(last["cursor"], str)
+    busy("submit", "pack", "--id", "new")
+
+    assert [one["job"] for one in lines(busy("tail", "--cursor", last["cursor"], "--no-follow", "--json"))] == ["new"]
+
+
+def test_a_cursor_that_is_none_is_refused_in_words_of_the_command_line(busy: Stage):
+    assert "None" not in busy.refused("tail", "--no-follow", "--cursor", "x").err

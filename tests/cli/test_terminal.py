@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,67 @@ def test_ctrl_c_at_a_question_changes_nothing(shell: Shell):
 
     code, shown = at_terminal(shell, "list", "--status", "waiting")
     assert "job-1" in shown and "job-2" in shown
+
+
+def test_obliterate_wants_the_name_of_the_queue(shell: Shell):
+    code, shown = at_terminal(shell, "obliterate", "line", answer="y\n")
+    assert code == 1 and "2 jobs of queue line (2 waiting)" in shown and "Nothing was changed" in shown
+
+    code, shown = at_terminal(shell, "obliterate", "line", answer="line\n")
+    assert code == 0 and "2 jobs removed" in shown
+
+
+def test_events_have_the_colours_of_what_they_lead_to(shell: Shell):
+    shell.run("cancel", "job-1")
+    _, shown = at_terminal(shell, "tail", "--no-follow", "--lines", "2")
+
+    assert "\x1b[36menqueued" in shown and "\x1b[90mcancelled" in shown
+
+
+def test_settings_of_a_queue_are_told_as_a_person_would_write_them(shell: Shell):
+    _, shown = at_terminal(shell, "queues", "line", "--set", "rate=1000000", "--set", "keep_dead=7d", NO_COLOR="1")
+    settings = re.sub(r"\x1b\[\d*m", "", shown).split("\n\n")[1]
+    told = {line.split()[0]: line.split(maxsplit=1)[1] for line in settings.splitlines()}
+
+    assert (told["rate"], told["keep_dead"], told["paused"]) == ("1000000", "7d", "no")
+    assert told["paused_lanes"] == told["max_depth"] == "none"
+
+
+def test_limits_are_shown_whole_on_a_narrow_terminal(shell: Shell):
+    changes = ("--set", "rate=100", "--set", "max_running=20", "--set", "max_depth=1000")
+    _, shown = at_terminal(shell, "queues", "line", *changes, NO_COLOR="1", COLUMNS="100")
+
+    assert "…" not in shown
+
+
+def test_a_list_of_drawn_ids_fits_a_narrow_terminal(shell: Shell):
+    """A row each, with nothing cut short: columns that say nothing make room."""
+    shell.run("submit", "pack", "--queue", "default")
+    _, shown = at_terminal(shell, "list", NO_COLOR="1", COLUMNS="100")
+    names, *rows = [line for line in re.sub(r"\x1b\[\d*m", "", shown).splitlines() if line]
+
+    assert len(rows) == 3 and "…" not in shown
+    assert names.split() == ["id", "state", "queue", "task", "enqueued", "details"]
+    assert re.match(r"[0-9a-f-]{36}  ready +default +pack +\S+ ago +-", rows[0])
+
+
+def test_states_without_a_job_make_room_for_the_others(shell: Shell):
+    _, shown = at_terminal(shell, "queues", NO_COLOR="1")
+
+    assert "scheduled" in shown and "blocked" not in shown
+
+
+def test_events_are_told_by_the_time_of_day(shell: Shell):
+    _, shown = at_terminal(shell, "tail", "--no-follow", "--lines", "1", NO_COLOR="1")
+
+    assert re.search(
+        r"^(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\.\d{3}  enqueued +line  pack  job-2  due in ", shown, re.MULTILINE
+    )
+
+
+def test_a_job_whose_task_is_not_known_is_told_where_it_went(shell: Shell):
+    _, shown = at_terminal(shell, "submit", "send_email", '{"to": "ada"}', MILLRACE_APP="")
+    assert "It is in queue default. With --app" in shown
+
+    _, shown = at_terminal(shell, "submit", "send_email", '{"to": "ada"}')
+    assert "queue" not in shown

@@ -36,6 +36,17 @@ async def take(store, **claim):
     return job
 
 
+async def test_a_hook_that_somebody_enqueues_is_no_work_of_its_queue(store):
+    """`on_empty` looks at work alone, whichever way the hook came in."""
+    await store.control("queue", "default", {"on_empty": "bell"})
+    await store.enqueue([a_spec(id="hook", task="ring", hook=True)])
+    await store.enqueue([a_spec(id="work")])
+    await store.settle([((await take(store, tasks=frozenset({"work"}))).lease, Change.completed(b"1"))])
+
+    [event] = [event for event in (await store.events(None, 100)).events if event.task == "bell"]
+    assert event.kind is Kind.ENQUEUED
+
+
 # ── jobs that a settle carries ────────────────────────────────────────────────────────────────────
 
 

@@ -32,6 +32,15 @@ def test_a_message_that_cannot_be_told_does_not_hide_the_error() -> None:
     assert Failure.from_exception(Broken()).message == "<message unavailable: LookupError>"
 
 
+def test_text_that_no_store_can_write_is_spelled_out() -> None:
+    """Names of files that are not UTF-8 come as half surrogate pairs; a settle must not fail for one for ever."""
+    failure = Failure.from_exception(caught(FileNotFoundError("no such file: '\udc80.txt'")))
+
+    assert failure.message == "no such file: '\\udc80.txt'"
+    assert failure.traceback.endswith("FileNotFoundError: no such file: '\\udc80.txt'\n")
+    assert (failure.message + failure.traceback).encode()
+
+
 def test_what_fits_is_kept_as_it_is() -> None:
     failure = Failure("E", "m" * 4_000, "t" * 5_999)
 

@@ -89,13 +89,21 @@ def test_numbers_that_are_none_are_refused(name: str, bad: float) -> None:
         RetryPolicy(**{name: bad})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["initial", "maximum"])
+def test_a_fraction_of_a_millisecond_is_refused_before_a_store_has_to_read_it_back(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"retry {name} is in whole milliseconds, not 0.01; write retry=backoff"):
+        RetryPolicy(**{name: 0.01})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=f"retry {name} must be a finite number"):
+        RetryPolicy(**{name: "1s"})  # type: ignore[arg-type]
+
+
 def test_a_jitter_above_one_is_refused() -> None:
     assert RetryPolicy(jitter=1.0).delay(0, 0.0) == 0
     with pytest.raises(InvalidInput, match="share between 0 and 1"):
         RetryPolicy(jitter=1.01)
 
 
-@pytest.mark.parametrize("delays", [(), (5, -1), (math.nan,), (1, math.inf)])
+@pytest.mark.parametrize("delays", [(), (5, -1), (math.nan,), (1, math.inf), (0.5,), ("1s",)])
 def test_a_bad_list_is_refused(delays: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput, match="retry delays"):
         RetryPolicy(delays=delays)

@@ -109,3 +109,8 @@ async def test_a_store_whose_driver_is_missing_says_what_to_install(monkeypatch)
 
     with pytest.raises(MissingDriver, match=r"pip install 'millrace\[redis\]'"):
         await App("redis://localhost").jobs.count()
+
+
+def test_a_slip_in_a_workers_option_is_told(app):
+    with pytest.raises(InvalidInput, match="no option 'slot'. Did you mean 'slots'"):
+        app.worker(slot=3)

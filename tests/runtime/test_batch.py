@@ -16,6 +16,11 @@ from tests.runtime.stage import Stage, until, virtual
 
 
 @dataclass
+class OrderContext:
+    customer: str
+
+
+@dataclass
 class Mail:
     to: str
     copies: int = 1
@@ -107,6 +112,53 @@ async def test_an_answer_that_fits_no_jobs_fails_each_with_the_reason(answer: An
     for one in answers:
         job = await stage.job(one.id)
         assert job.error is not None and "was given 2 jobs and answered with" in job.error.message
+
+
+class NeedsWords(Exception):
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+
+
+class Untold:
+    def __repr__(self) -> str:
+        raise LookupError("nobody knows what I am")
+
+
+class Unreadable(dict[Any, Any]):
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise LookupError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("answer", "failed"),
+    [
+        ([1, NeedsWords, 3], {1: "TypeError"}),
+        ([1, GeneratorExit(), 3], {1: "GeneratorExit"}),
+        (GeneratorExit(), dict.fromkeys(range(3), "GeneratorExit")),
+        (Untold(), dict.fromkeys(range(3), "LookupError")),
+        (Unreadable(), dict.fromkeys(range(3), "LookupError")),
+    ],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_whatever_a_handler_answers_every_job_has_an_end(answer: Any, failed: dict[int, str], in_thread: bool):
+    stage = Stage()
+
+    def work(numbers: list[int]) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def work_async(numbers: list[int]) -> Any:
+        return work(numbers)
+
+    task = stage.app.batch_task(size=3, max_attempts=1)(work if in_thread else work_async)
+    answers = await task.enqueue_many([(n,) for n in range(3)])
+    async with asyncio.timeout(20):
+        worker = await stage.burst()
+
+    jobs = [await stage.job(one.id) for one in answers]
+    assert {n: job.error.type for n, job in enumerate(jobs) if job.error is not None} == failed
+    assert (worker.stats.completed, worker.stats.buried) == (3 - len(failed), len(failed))
 
 
 @virtual
@@ -432,6 +484,21 @@ def test_what_cannot_be_a_batch_handler_is_refused():
     def wrong(number: int) -> None: ...
     def wrong_place(items: list[int]) -> None: ...
 
+    def scattered(*items: int) -> None: ...
+    def named(*, items: list[int]) -> None: ...
+    def backwards(items: list[int], contexts: list[Context]) -> None: ...
+    def generator(items: list[int]) -> Any:
+        yield from items
+
+    def unheard_of(items: list[Unheard]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    for misshapen in (scattered, named, backwards):
+        with pytest.raises(InvalidInput, match="takes a list of items, or a list of contexts and"):
+            app.batch_task(name="w")(misshapen)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="a generator cannot be one"):
+        app.batch_task(name="w")(generator)
+    with pytest.raises(InvalidInput, match="'list\\[Unheard\\]' cannot be resolved"):
+        app.batch_task(name="w")(unheard_of)
     with pytest.raises(InvalidInput, match="'number' must be a list"):
         app.batch_task(name="w")(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="cannot reach"):
@@ -439,3 +506,11 @@ def test_what_cannot_be_a_batch_handler_is_refused():
     with pytest.raises(InvalidInput, match="linger"):
         app.batch_task(name="w", linger=-1)(lambda items: None)
     assert app.tasks == {}
+
+
+def test_an_item_may_have_context_in_its_name():
+    def handle(contexts, items: list[OrderContext]) -> None: ...  # type: ignore[no-untyped-def]
+    def handle_plain(things: list[Mail]) -> None: ...
+
+    assert App().batch_task(name="w")(handle).takes_contexts
+    assert not App().batch_task(name="w")(handle_plain).takes_contexts

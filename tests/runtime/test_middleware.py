@@ -326,6 +326,52 @@ async def test_a_thread_inside_layers_is_told_to_stop_and_a_deaf_one_is_counted(
         assert await fine.call() == "fine"
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_generators_exit_is_an_error_like_any_other(in_thread: bool):
+    """Raised by a handler, it does not mean that the attempt itself is being thrown away."""
+    stage = Stage()
+    stage.app.middleware(layer("outer", []))
+
+    def leave() -> None:
+        raise GeneratorExit("enough")
+
+    async def leave_async() -> None:
+        leave()
+
+    answer = await stage.app.task(max_attempts=1)(leave if in_thread else leave_async).enqueue()
+    async with asyncio.timeout(20):
+        await stage.burst()
+
+    error = (await stage.job(answer.id)).error
+    assert error is not None and (error.type, error.message) == ("GeneratorExit", "enough")
+
+
+async def test_a_thread_that_a_layer_no_longer_waits_for_is_counted_until_it_returns():
+    stage = Stage()
+    let_go = threading.Event()
+    begun: list[str] = []
+
+    @stage.app.middleware
+    async def impatient(ctx: Context, call_next: Any) -> Any:
+        async with asyncio.timeout(0.1):
+            return await call_next()
+
+    @stage.app.task(max_attempts=1)
+    def slow(name: str) -> None:
+        begun.append(name)
+        let_go.wait(20)
+
+    async with stage.working(slots=2, threads=1) as worker:
+        first, second = [await slow.enqueue(name) for name in ("first", "second")]
+        errors = [(await stage.until(one.id)).error for one in (first, second)]
+        assert [error and error.type for error in errors] == ["TimeoutError", "TimeoutError"]
+        assert (worker.stats.running, worker.stats.zombies > 0) == (0, True)
+        let_go.set()
+        await until(lambda: worker.stats.zombies == 0, 20)
+
+    assert begun == ["first"]  # the second was given up before it had got a thread
+
+
 async def test_a_process_inside_layers_is_stopped(tmp_path):
     stage = Stage()
     seen: list[str] = []

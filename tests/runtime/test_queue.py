@@ -66,7 +66,8 @@ async def test_settings_take_durations_as_people_write_them(app, send):
         ({"max_running": -1}, "max_running must be"),
         ({"rate": 0}, "rate must be"),
         ({"keep_dead": "-1s"}, "keep_dead is not a duration"),
-        ({"colour": "red"}, "unknown setting 'colour'; known settings are"),
+        ({"colour": "red"}, "unknown setting 'colour'. Known are:"),
+        ({"max_runing": 3}, "Did you mean 'max_running'"),
         ({"paused": "yes"}, "bad setting"),
     ],
 )

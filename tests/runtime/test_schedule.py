@@ -61,6 +61,20 @@ def expected(first: int, last: int, step: int) -> list[str]:
 # ── what is written down ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("tz", ["localtime", "posixrules", "right/Europe/Berlin"])
+def test_a_time_zone_that_differs_between_machines_is_refused(tz: str):
+    with pytest.raises(InvalidInput, match="another time on another machine.*Name it"):
+        an_app(MemoryStore(), tz=tz)
+
+
+def test_a_grace_that_no_scheduler_can_keep_is_refused_where_a_late_tick_is_left_out():
+    for grace in (0, "250ms"):
+        with pytest.raises(InvalidInput, match="at least one second.*'skip'"):
+            an_app(MemoryStore(), missed="skip", grace=grace)
+    for options in ({"missed": "skip", "grace": "1s"}, {"missed": "once", "grace": 0}, {"missed": "all", "grace": 0}):
+        an_app(MemoryStore(), **options)
+
+
 @pytest.mark.parametrize(
     ("expression", "says"),
     [

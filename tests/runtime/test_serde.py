@@ -74,7 +74,7 @@ def test_a_serde_that_fails_is_a_payload_that_cannot_be_read():
 def test_a_serde_must_be_known_by_name_and_names_must_be_unique():
     app = App(MemoryStore(), serdes=[Base64Json()])
 
-    with pytest.raises(InvalidInput, match="no serde 'xml' is registered; known are: b64, json, msgpack"):
+    with pytest.raises(InvalidInput, match="no serde 'xml' is registered. Known are: b64, json, msgpack"):
         app.task(name="x", serde="xml")(lambda: None)
     with pytest.raises(InvalidInput, match="'b64' is registered already"):
         app.serdes.add(Base64Json())

@@ -27,6 +27,7 @@ from millrace import (
 )
 from millrace.domain.request import Archived, Cancelled, Replayed
 from millrace.runtime.background import background
+from millrace.runtime.pool_task import MOST_AT_ONCE
 from millrace.store.sqlite import standoff
 from millrace.testing.invariants import assert_holds, gather
 from tests.project.page import assert_printed, blocks_of
@@ -196,6 +197,31 @@ def test_a_pool_answers_where_the_job_stands(app):
     assert (placed[0].instance, app.sync.run(pool.status()).waiting) == (placed[4].instance, 5)
 
 
+def test_a_pool_answers_the_same_within_a_transaction(tmp_path):
+    """W-20, W-22: where the job stands, and many as one step or not at all."""
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.pool("carts", lanes=2, max_depth=MOST_AT_ONCE)
+    async def cart(n: int) -> None: ...
+
+    with app.sync, contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as mine:
+        bound = cart.options(partition="a", within=mine)
+        mine.execute("BEGIN")
+        with pytest.raises(InvalidInput, match="cannot be while your transaction is open.*app.sync.run"), mine:
+            bound.sync.enqueue(1)
+        cart.sync.enqueue(0)
+        with mine:
+            placed = [bound.sync.enqueue(1), *bound.sync.enqueue_many([(2,), (3,)])]
+        with pytest.raises(QueueFull) as full, mine:
+            bound.sync.enqueue_many([(n,) for n in range(MOST_AT_ONCE)])
+        with pytest.raises(InvalidInput, match="at most 10,000 jobs as one step"), mine:
+            bound.sync.enqueue_many([(n,) for n in range(MOST_AT_ONCE + 1)])
+
+        assert len({answer.instance for answer in placed}) == 1
+        assert (placed[0].instance, full.value.lane) == (f"workerPool:carts:{placed[0].lane}", placed[0].lane)
+        assert app.sync.run(cart.pool.status()).waiting == 4
+
+
 def test_handlers_in_threads_may_use_it(app):
     @app.task
     async def inner(n: int) -> int:
@@ -274,6 +300,61 @@ def test_a_thread_that_would_wait_for_its_own_transaction_gets_an_error(tmp_path
         mine.commit()
         assert app.sync.queue("default").pause().paused
         assert len(list(app.sync.jobs.find())) == 1
+
+
+def test_who_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, monkeypatch):
+    """A transaction that was rolled back cannot be seen; but a write that went through proves that it is over."""
+    monkeypatch.setattr(standoff, "A_WHILE", 0.1)
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def work() -> None: ...
+
+    with app.sync, contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as mine:
+        monkeypatch.setattr(app.store._home._lookout, "expect", lambda step: None)  # it has not looked yet
+        work.options(within=mine).sync.enqueue()
+        mine.rollback()
+        work.sync.enqueue()
+        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            threading.Timer(0.5, other.rollback).start()
+            work.sync.enqueue()
+
+        assert len(list(app.sync.jobs.find())) == 2
+
+
+async def test_a_task_that_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(standoff, "A_WHILE", 0.1)
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as mine:
+            monkeypatch.setattr(app.store._home._lookout, "expect", lambda step: None)
+            await work.options(within=mine).enqueue()
+            mine.rollback()
+            await work.enqueue()
+            mine.execute("BEGIN IMMEDIATE")
+            asyncio.get_running_loop().call_later(0.5, mine.rollback)
+            await work.enqueue()
+
+        assert (await app.jobs.count())[0].waiting == 2
+
+
+def test_a_closed_connection_is_said_to_be_of_no_use(tmp_path):
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def work() -> None: ...
+
+    with app.sync:
+        app.sync.queue("default").pause()
+        mine = sqlite3.connect(tmp_path / "jobs.db")
+        mine.close()
+        with pytest.raises(InvalidInput, match="given as within cannot be used here.*closed"):
+            work.options(within=mine).sync.enqueue()
 
 
 def test_an_interrupt_ends_the_wait_and_the_call():

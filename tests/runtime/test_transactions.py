@@ -166,6 +166,34 @@ async def test_on_memory_a_commit_that_others_have_made_impossible_is_refused(tm
     assert (await app.queue("default").counts()).waiting == 1
 
 
+async def test_on_memory_a_block_that_cannot_commit_is_rolled_back_and_the_next_one_is_not_burdened(tmp_path):
+    """As `with` does on a connection of sqlite3."""
+    app = App("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    await app.queue("default").set(max_depth=1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as raw:
+        raw.execute(SHOP)
+        mine = app.store.transaction(raw)
+        await work.enqueue()
+        await app.jobs.cancel([job.id async for job in app.jobs.find()])
+
+        async def place() -> None:
+            with mine:
+                mine.execute("INSERT INTO purchase DEFAULT VALUES")
+                await work.options(within=mine).enqueue()
+                await work.enqueue()
+
+        with pytest.raises(QueueFull):
+            await place()
+        with mine:
+            mine.execute("INSERT INTO purchase DEFAULT VALUES")
+
+        assert (count_of(raw)[0], mine.in_transaction) == (1, False)
+
+
 async def test_a_store_in_memory_says_what_it_takes(tmp_path):
     app = App("memory://")
 
@@ -314,6 +342,46 @@ async def test_completing_twice_is_refused_inside_the_second_transaction(shop):
     assert caught == [job.id]
     assert await shop.app.jobs.result(job) == 1
     assert count_of(shop.connect())[0] == 1
+
+
+async def test_completing_twice_is_told_from_a_lease_that_others_took(shop):
+    notes = []
+
+    @shop.app.task
+    async def mail(ctx: Context) -> None:
+        with contextlib.suppress(LeaseLost), shop.connect() as mine:
+            await ctx.complete(within=mine)
+            try:
+                await ctx.complete(within=mine)
+            except LeaseLost as error:
+                notes.extend(error.__notes__)
+
+    await mail.enqueue()
+    await shop.app.worker(burst=True).run(handle_signals=False)
+
+    assert notes == ["This run has called ctx.complete before: when that was committed, the job is completed already."]
+
+
+async def test_a_child_that_comes_after_the_completion_is_refused_and_not_lost(shop):
+    said = []
+
+    @shop.app.task
+    async def follow() -> None: ...
+
+    @shop.app.task
+    async def mail(ctx: Context) -> None:
+        with shop.connect() as mine:
+            ctx.enqueue(follow)
+            await ctx.complete(within=mine)
+        with pytest.raises(InvalidInput, match=r"before ctx\.complete") as error:
+            ctx.enqueue(follow)
+        said.append(str(error.value))
+
+    job = await mail.enqueue()
+    await shop.app.worker(tasks=["mail"], burst=True).run(handle_signals=False)
+
+    assert len(said) == 1 and (await shop.app.jobs.get(job)).state is State.COMPLETED
+    assert len([found async for found in shop.app.jobs.find(task=follow.name)]) == 1
 
 
 async def test_a_lost_lease_shows_inside_the_transaction_and_rolls_it_back(shop):

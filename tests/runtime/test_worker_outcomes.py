@@ -193,6 +193,21 @@ async def test_a_payload_that_does_not_fit_is_buried_without_a_retry(stage: Stag
 
 
 @virtual
+async def test_a_result_over_a_mebibyte_is_a_failure(stage: Stage):
+    @stage.app.task(max_attempts=1)
+    async def verbose(length: int) -> str:
+        return "x" * (length - 2)  # and two quotes
+
+    kept, refused = [await verbose.enqueue(length=(1 << 20) + more) for more in (0, 1)]
+    await stage.burst()
+
+    assert (await stage.job(kept.id)).state is State.COMPLETED
+    dead = await stage.job(refused.id)
+    assert dead.state is State.DEAD and dead.error is not None
+    assert "1,048,577 bytes" in dead.error.message and "return a reference" in dead.error.message
+
+
+@virtual
 async def test_a_result_that_cannot_be_encoded_is_a_failure(stage: Stage):
     @stage.app.task(max_attempts=1)
     async def odd():
@@ -223,3 +238,25 @@ def test_no_exception_of_a_handler_ends_its_worker(error: BaseException):
             assert (await stage.until(good.id)).state is State.COMPLETED
 
     story()
+
+
+@virtual
+async def test_a_handler_that_cancels_its_own_task_does_not_spin(stage: Stage):
+    runs = 0
+
+    @stage.app.task
+    async def confused() -> None:
+        nonlocal runs
+        runs += 1
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    answer = await confused.enqueue()
+    async with stage.working():
+        await asyncio.sleep(10)
+
+    job = await stage.job(answer.id)
+    assert (job.failures, job.releases) == (0, runs)
+    assert 2 <= runs <= 11

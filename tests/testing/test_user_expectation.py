@@ -258,3 +258,17 @@ async def test_jobs_of_tasks_that_this_app_lacks_are_compared_as_plain_data(mill
 
         other.assert_enqueued("foreign", name="ada")
         other.refute_enqueued("foreign", name="bob")
+
+
+async def test_the_jobs_of_a_batch_task_are_asked_for_by_their_item():
+    batching = App("memory://")
+
+    @batching.batch_task
+    async def index(documents: list[int]) -> None: ...
+
+    with on_memory(batching) as mill:
+        job = await index.enqueue(3)
+        assert mill.assert_enqueued(index, item=3).id == job.id
+        mill.refute_enqueued(index, item=4)
+        with pytest.raises(InvalidInput, match="has no parameter 'documents'.*Its parameters are: item"):
+            mill.assert_enqueued(index, documents=3)

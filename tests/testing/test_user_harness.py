@@ -90,11 +90,13 @@ async def test_nothing_is_left_running_and_the_store_is_let_go(mail: Mail):
             await mill.drain(slots=3)
     store = weakref.ref(mill.store)
     del mill
-    gc.collect()
 
     assert asyncio.all_tasks() == tasks
     async with asyncio.timeout(10):
         while threading.active_count() > threads:  # told to end, and about to
+            await asyncio.sleep(0.01)
+        while store() is not None:  # a thread that has just ended may have held it
+            gc.collect()
             await asyncio.sleep(0.01)
     assert store() is None
 
@@ -528,3 +530,53 @@ def test_programs_without_a_loop_are_redirected_too(mail: Mail):
             assert mill.sync.drain().completed == 1
             assert mail.app.sync.queue("mail").counts().completed == 1
     assert mail.sent == ["ada", "bob"]
+
+
+@pytest.mark.parametrize("at", ["2026-01-01", 1.5, datetime(2026, 1, 1, tzinfo=UTC).date(), True])
+def test_an_instant_that_is_none_is_refused(mail: Mail, at: object):
+    with pytest.raises(InvalidInput, match="a datetime with a time zone, or milliseconds"), on_memory(mail.app, at=at):  # type: ignore[arg-type]
+        pass
+
+
+def test_the_handler_that_a_test_gave_to_a_pool_is_gone_after_it(mail: Mail):
+    pool = mail.app.pool("orders", lanes=1)
+    for _ in range(2):
+        with on_memory(mail.app) as mill:
+
+            @pool.handler
+            def handle(n: int) -> None: ...
+
+            handle.sync.enqueue(1)
+            assert mill.sync.drain().completed == 1
+
+
+async def test_the_end_of_an_endless_chain_is_found_soon(mail: Mail):
+    with on_memory(mail.app) as mill:
+        runs = 0
+
+        @mail.app.task
+        async def again() -> None:
+            nonlocal runs
+            runs += 1
+            await again.enqueue()
+
+        await again.enqueue()
+        with pytest.raises(AssertionError, match="does a job enqueue itself again"):
+            await mill.drain(failures="keep")
+        assert runs < 20_000
+
+
+async def test_a_job_with_thousands_of_children_is_no_endless_chain(mail: Mail, monkeypatch):
+    monkeypatch.setattr("millrace.testing.virtual_store.MOST_RUNS_NOW", 50)
+    with on_memory(mail.app) as mill:
+
+        @mail.app.task
+        async def leaf() -> None: ...
+
+        @mail.app.task
+        async def tree(ctx: Context) -> None:
+            for _ in range(500):
+                ctx.enqueue(leaf)
+
+        await tree.enqueue()
+        assert (await mill.drain()).completed == 501

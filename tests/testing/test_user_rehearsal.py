@@ -126,3 +126,36 @@ async def test_what_a_failing_run_said_before_is_known_too():
 
     assert rehearsal.progress == 1
     assert rehearsal.context is not None and rehearsal.context.remaining is not None
+
+
+@app.batch_task
+async def index(items: list[int]) -> list[int | Exception]:
+    return [ValueError(f"no {item}") if item < 0 else 2 * item for item in items]
+
+
+@app.batch_task
+def index_with_contexts(contexts: list[Context], items: list[int]) -> dict[str, int]:
+    contexts[0].enqueue(index, items[0])
+    return {context.id: item for context, item in zip(contexts, items, strict=True)}
+
+
+async def test_a_batch_task_runs_as_a_batch_of_one():
+    assert await run(index, 21) == 42
+    with pytest.raises(ValueError, match="no -1"):
+        await run(index, -1)
+
+    rehearsal = rehearse(index_with_contexts.options(id="7"))
+    assert await rehearsal.run(3) == 3
+    assert [child.task for child in rehearsal.children] == ["index"]
+
+
+def test_a_batch_task_runs_without_an_event_loop_too():
+    assert (run_sync(index, 21), run_sync(index_with_contexts, 4)) == (42, 4)
+
+
+def test_a_function_that_is_no_task_is_refused_with_what_to_do():
+    def plain(n: int) -> int:
+        return n
+
+    with pytest.raises(InvalidInput, match=r"rehearses a task, not .*plain.*@app\.task"):
+        run_sync(plain, 1)  # type: ignore[arg-type]

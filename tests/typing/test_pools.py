@@ -54,6 +54,14 @@ async def a_pool_keeps_the_parameters_of_its_handler(ctx: Context) -> None:
     app.pool("many", lanes="many")  # type: ignore[arg-type]
 
 
+def a_pool_keeps_its_types_without_an_event_loop() -> None:
+    assert_type(handle.sync.enqueue("ada", amount=2), Placed)
+    assert_type(handle.options(partition="ada").sync.enqueue_many([("ada",)], chunk=10), list[Placed])
+    assert_type(handle.sync.call("ada"), float)
+
+    handle.sync.enqueue(7)  # type: ignore[arg-type]
+
+
 async def a_pool_is_controlled() -> None:
     assert_type(handle.pool, Pool)
     assert_type(app.pool_named("orders"), Pool)

@@ -154,6 +154,10 @@ async def a_worker_with_many_slots() -> None:
     app.worker(slots="many")  # type: ignore[arg-type]
 
 
+async def a_worker_option_with_a_slip() -> None:
+    app.worker(slot=3)  # type: ignore[call-arg]
+
+
 def an_event_that_does_not_exist(listener: object) -> None:
     app.on("finished")  # type: ignore[call-overload]
 

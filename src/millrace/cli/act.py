@@ -48,7 +48,8 @@ class Choice:
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which jobs it would be.")] = False
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, max=10_000_000, help="At most so many, oldest first.")
+        int | None,
+        typer.Option("--limit", "-n", min=1, max=10_000_000, metavar="N", help="At most so many, oldest first."),
     ] = None
 
 
@@ -108,7 +109,7 @@ async def replay(session: Session, chosen: Filter, choice: Choice, ids: Ids = No
 async def archive(session: Session, chosen: Filter, choice: Choice, ids: Ids = None) -> int:
     """Put finished jobs out of sight.
 
-    Lists and counts leave them out; `unarchive` shows them again, as they were.
+    Lists leave them out (see them with `list --status archived`); `unarchive` shows them again, as they were.
     """
 
     async def ask(app: App, part: Sequence[str]) -> Sequence[str]:
@@ -225,10 +226,11 @@ def _report(session: Session, deed: Deed, answers: list[tuple[str, str]], by_fil
     elif not by_filter or not session.output.terminal:
         session.output.table(("id", "answer"), [(job_id, Word(answer)) for job_id, answer in answers])
     done = len(answers) - refused
-    words = f"{plural(done, 'job')} {deed.past}"
+    words = f"{plural(done, 'job')} {deed.past}" if done else f"nothing {deed.past}"
     if refused:
-        others = ", ".join(f"{count:,} {answer}" for answer, count in counts.items() if answer not in deed.done)
-        words += f"; not: {others}"
+        words += "".join(
+            f"; {count:,} {answer.replace('_', ' ')}" for answer, count in counts.items() if answer not in deed.done
+        )
     if by_filter or refused:
         session.output.say(words if answers else "No job matches.")
     return exits.NO if refused else exits.OK

@@ -39,7 +39,7 @@ async def _integrity(store: Store) -> list[Finding]:
 
 async def _clock(store: Store) -> list[Finding]:
     before = time.time_ns() // 1_000_000
-    now = await guarded("clock", store.now(), "the store does not answer")
+    now = await guarded("clock", store.now(), "see that the store is up and can be reached")
     if isinstance(now, Finding):
         return [now]
     after = time.time_ns() // 1_000_000

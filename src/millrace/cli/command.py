@@ -17,17 +17,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from millrace.cli import exits
+from millrace.cli.advice import as_typed
 from millrace.cli.output import Output
 from millrace.cli.session import Session
 from millrace.cli.text import safe_block
 from millrace.domain.errors import QueueError
 
 Command = Callable[..., Awaitable[int]]
-AS_TYPED = {  # errors of the API advise in Python; here one types
-    "pass allow_missing=True": "say --allow-missing",
-    "enqueue with on_hit='keep', 'replace' or 'extend'": "submit with --on-hit keep, replace or extend",
-    "ask again with app.jobs.result(id), or wait longer with options(wait=…)": "ask: millrace status ID --wait 1m",
-}
 
 
 @dataclass
@@ -120,10 +116,7 @@ def _complain(error: Exception, code: int) -> int:
         _tell(f"{type(error).__name__}: {error}")
         _tell("This is a defect in millrace. Please report it with what MILLRACE_TRACEBACK=1 shows.")
         return code
-    text = "\n".join([str(error) or type(error).__name__, *getattr(error, "__notes__", [])])
-    for in_code, typed in AS_TYPED.items():
-        text = text.replace(in_code, typed)
-    _tell(text)
+    _tell(as_typed(error))
     return code
 
 

@@ -50,7 +50,9 @@ async def dead(
     session: Session,
     chosen: Filter,
     jobs: Annotated[bool, typer.Option("--jobs", help="List the jobs instead of the causes.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show at most so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100_000, metavar="N", help="Show at most so many.")
+    ] = 50,
 ) -> int:
     """Show dead jobs by cause, and how to bring them back."""
     if chosen.status is not None:
@@ -92,9 +94,11 @@ def _hints(session: Session, ordered: list[Cause], total: int, listed: list[Job]
     if listed is not None and len(listed) < total:
         session.output.say(f"{len(listed):,} of {plural(total, 'dead job')} shown; --limit shows more")
     worst = ordered[0]
+    back = f"Bring back {worst.count:,}:"
+    width = max(len(back), len("Look at one:"))
     session.output.hint(
-        f"\nLook at one:    millrace status {worst.example.id}\n"
-        f"Bring back {worst.count:,}:  millrace replay --error {worst.fingerprint}"
+        f"\n{'Look at one:':<{width}}  millrace status {worst.example.id}\n"
+        f"{back:<{width}}  millrace replay --error {worst.fingerprint}"
     )
 
 

@@ -57,13 +57,12 @@ async def init(
         return exits.OK
     print(url_of(app))
     session.output.say("The store is ready." if not there else "The store was there already, and is in order.")
-    if session.settings["url"] is None and not session.has_app:
-        session.output.say(f"Next: export MILLRACE_URL={url_of(app)}")
+    exports = [f"MILLRACE_URL={url_of(app)}"] if session.settings["url"] is None and not session.has_app else []
+    exports += [] if written is None else [f"MILLRACE_APP={written.stem}:app"]
+    if exports:
+        session.output.say(f"Next: export {' '.join(exports)}")
     if written is not None:
-        session.output.say(
-            f"Then:  millrace worker --app {written.stem}:app\n"
-            f'and:   millrace submit send_email \'{{"to": "ada@example.com"}}\''
-        )
+        session.output.say('Then: millrace worker\nand:  millrace submit send_email \'{"to": "ada@example.com"}\'')
     return exits.OK
 
 

@@ -1,4 +1,4 @@
-"""Looking at jobs: one of them, its history, or many."""
+"""Looking at jobs: one of them, or many."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 import typer
 
 from millrace.cli import exits
+from millrace.cli.advice import as_typed
 from millrace.cli.filters import PAGE, Filter, page_of, read_query
 from millrace.cli.output import At, Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import event_plain, job_plain, job_whole
+from millrace.cli.shape import job_plain, job_whole
 from millrace.cli.text import ago, cut, duration, plural
 from millrace.cli.why import why_waiting
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired, WaitTimeout
-from millrace.domain.event import Event
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Query
 from millrace.runtime.app import App
@@ -27,7 +27,6 @@ EXAMPLES = {
         "  millrace status mail-7 --wait 1m            exit 0 once it completed, 1 if it died, 4 if it still runs\n"
         "  millrace status mail-7 --json | jq .result",
     ),
-    "history": ("Example:\n  millrace history mail-7",),
     "list": (
         "Examples:\n"
         "  millrace list --status dead --since 1d\n"
@@ -41,7 +40,7 @@ LONGEST_TEXT = 2_000
 
 async def status(
     session: Session,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.", show_default=False)],
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="DURATION", help="Wait until it has finished, e.g. 30s or 5m.")
     ] = None,
@@ -79,10 +78,10 @@ async def _finished(session: Session, app: App, job_id: str, patience: int) -> i
     except JobNotFound:
         return exits.NO
     except (JobFailed, JobCancelled) as error:
-        session.output.say(f"millrace: {error}")
+        session.output.say(f"millrace: {as_typed(error)}")
         return exits.NO
     except WaitTimeout as error:
-        session.output.say(f"millrace: {error}")
+        session.output.say(f"millrace: {as_typed(error)}")
         return exits.WAITING
     except (ResultExpired, QueueError):
         pass  # it completed; its result may be gone, or need the app's own serde
@@ -141,47 +140,10 @@ def _text(value: Any) -> str:
     return cut(msgspec.json.encode(value).decode(), LONGEST_TEXT)
 
 
-async def history(
-    session: Session, job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)]
-) -> int:
-    """Show everything that happened to a job.
-
-    Oldest first, over all its generations.
-    """
-    async with session.connected() as (app, store):
-        events = await app.jobs.history(job_id)
-        if not events:
-            raise JobNotFound(job_id)
-        if session.output.json:
-            session.output.document([event_plain(event) for event in events])
-        else:
-            now = await store.now()
-            names = ("n", "at", "kind", "state", "attempt", "worker", "took", "delay", "details")
-            session.output.table(names, [_event_row(event, now) for event in events])
-    return exits.OK
-
-
-def _event_row(event: Event, now: int) -> list[Cell]:
-    details = event.reason or ""
-    if event.error is not None:
-        details = f"{details} {event.error.type}: {event.error.message}".strip()
-    return [
-        event.n,
-        At(event.at, now),
-        event.kind.value,
-        Word(event.state),
-        event.attempt,
-        event.worker,
-        Span(event.duration),
-        Span(event.delay),
-        details,
-    ]
-
-
 async def list_jobs(
     session: Session,
     chosen: Filter,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, metavar="N", help="At most so many.")] = 50,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended.")
     ] = None,
@@ -198,7 +160,8 @@ async def list_jobs(
             session.output.document({"jobs": [job_plain(job, now) for job in jobs], "cursor": more})
         else:
             names = ("id", "state", "queue", "task", "priority", "attempt", "enqueued", "worker", "details")
-            session.output.table(names, [_job_row(job, now) for job in jobs])
+            spare = ("priority", "attempt", "worker", "details")
+            session.output.table(names, [_job_row(job, now) for job in jobs], spare=spare)
             if not jobs:
                 session.output.hint("No job matches.")
             if more is not None:

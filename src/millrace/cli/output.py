@@ -32,10 +32,19 @@ STYLES = {
     "alive": "green",
     "stale": "red",
     "paused": "yellow",
+    "enqueued": "cyan",
+    "claimed": "blue",
+    "retried": "yellow",
+    "reclaimed": "yellow",
+    "buried": "red",
+    "evicted": "red",
     "ok": "green",
     "warn": "yellow",
     "fail": "red",
 }
+
+
+PROSE = ("limits", "details", "error", "do")  # columns of words: they wrap, and no word of them is cut off
 
 
 @dataclass(frozen=True)
@@ -88,9 +97,15 @@ class Output:
             text = "".join(one if one == "\n" or one.isprintable() else f"\\u{ord(one):04x}" for one in text)
         print(text)
 
-    def table(self, names: Sequence[str], rows: Sequence[Sequence[Cell]], title: str | None = None) -> None:
+    def table(
+        self, names: Sequence[str], rows: Sequence[Sequence[Cell]], title: str | None = None, spare: Sequence[str] = ()
+    ) -> None:
+        """`spare` columns are left out on a terminal, where room is short, while they say nothing in any row."""
         if self.terminal:
-            self._pretty(names, rows, title)
+            shown = [
+                at for at, name in enumerate(names) if name not in spare or any(not _silent(row[at]) for row in rows)
+            ]
+            self._pretty([names[at] for at in shown], [[row[at] for at in shown] for row in rows], title)
             return
         print("\t".join(names))
         for row in rows:
@@ -98,8 +113,14 @@ class Output:
 
     def row(self, cells: Sequence[Cell]) -> None:
         """One line of a table that has no end; as in a pipe, but for eyes on a terminal."""
-        show = _told if self.terminal else _plain
-        print("  ".join(map(show, cells)) if self.terminal else "\t".join(map(show, cells)), flush=True)
+        if not self.terminal:
+            print("\t".join(map(_plain, cells)), flush=True)
+            return
+        from rich.text import Text
+
+        line = Text("  ").join(Text(_told(cell), style=_style(cell)) for cell in cells if not _silent(cell))
+        _console(sys.stdout).print(line, soft_wrap=True)
+        sys.stdout.flush()
 
     def record(self, fields: Sequence[tuple[str, Cell]]) -> None:
         """Names and values of one thing, a line each; a value of several lines stands below its name."""
@@ -127,12 +148,14 @@ class Output:
             cells = [row[index] for row in rows if row[index] is not None]
             numbers = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
             whole = name in ("id", "job", "state", "queue", "fingerprint", "status", "kind")
+            whole = whole or (bool(cells) and all(isinstance(cell, At | Span) for cell in cells))
             table.add_column(
                 name.replace("_", " "),
                 header_style="bold",
                 justify="right" if numbers else "left",
                 no_wrap=whole or numbers,
-                overflow="fold" if name == "id" else "ellipsis",
+                overflow="fold" if name in ("id", "example", *PROSE) else "ellipsis",
+                min_width=12 if name in PROSE and cells else None,
             )
         for row in rows:
             table.add_row(*(Text(_told(cell), style=_style(cell, name)) for name, cell in zip(names, row, strict=True)))
@@ -169,8 +192,14 @@ class Output:
         """Yes or no; None when there is nobody to ask."""
         if self.json or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
             return None
-        print(f"{safe_block(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.buffer.readline().strip().lower() in (b"y", b"yes")
+        return (self.ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
+
+    def ask(self, question: str) -> str | None:
+        """The line that was typed; None when there is nobody to ask."""
+        if self.json or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
+            return None
+        print(safe(question), end="", file=sys.stderr, flush=True)
+        return sys.stdin.buffer.readline().decode(errors="replace").strip()
 
 
 def encoded(value: Any) -> str:
@@ -211,12 +240,20 @@ def _told(cell: Cell, lines: bool = False) -> str:
             return _plain(cell)
 
 
+def _silent(cell: Cell) -> bool:
+    match cell:
+        case None | 0 | "" | At(at=None) | Span(length=None):
+            return True
+        case _:
+            return False
+
+
 def _style(cell: Cell, column: str = "") -> str:
     """A word's own colour; a count of jobs in a state has that state's, and nothing at all stands back."""
     match cell:
         case Word(word=word):
-            return STYLES.get(word, "")
-        case None | 0 | "" | At(at=None) | Span(length=None):
+            return STYLES.get(word.rstrip(), "")
+        case _ if _silent(cell):
             return "bright_black"
         case int():
             return STYLES.get(column, "")

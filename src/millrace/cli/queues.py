@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any
 
 import msgspec
@@ -10,8 +11,8 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, queue_plain, settings_plain
-from millrace.cli.text import plural
+from millrace.cli.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
+from millrace.cli.text import plural, span
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import LaneStatus, QueueCounts
 from millrace.domain.settings import QueueSettings
@@ -30,8 +31,11 @@ EXAMPLES = {
     "drain": ("Examples:\n  millrace drain mail --dry-run\n  millrace drain mail --yes",),
 }
 STATES = ("ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled")
+SPARE = ("scheduled", "retrying", "blocked", "cancelled", "oldest_ready", "limits")
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue or pool.", show_default=False)]
-Lane = Annotated[int | None, typer.Option("--lane", min=0, max=1_000_000, help="Only this lane of a pool.")]
+Lane = Annotated[
+    int | None, typer.Option("--lane", min=0, max=1_000_000, metavar="N", help="Only this lane of a pool.")
+]
 
 
 async def queues(
@@ -72,7 +76,7 @@ async def _lanes(app: App, queue: str) -> list[LaneStatus]:
 
 def _show(session: Session, known: list[tuple[QueueCounts, QueueSettings, list[LaneStatus]]], name: str | None) -> None:
     names = ("queue", *STATES, "oldest_ready", "limits")
-    session.output.table(names, [_row(counts, settings) for counts, settings, _ in known])
+    session.output.table(names, [_row(counts, settings) for counts, settings, _ in known], spare=SPARE)
     if not known:
         session.output.hint("No queue yet: submit a job first.")
     if name is None or not known:
@@ -80,7 +84,7 @@ def _show(session: Session, known: list[tuple[QueueCounts, QueueSettings, list[L
     _, settings, lanes = known[0]
     if session.output.terminal:
         print()
-        session.output.record([(one, _text(value)) for one, value in settings_plain(settings).items()])
+        session.output.record([(one, _told(one, value)) for one, value in settings_plain(settings).items()])
         if lanes:
             print()
             columns = ("lane", "waiting", "running", "processed", "died", "state")
@@ -89,7 +93,7 @@ def _show(session: Session, known: list[tuple[QueueCounts, QueueSettings, list[L
 
 def _row(counts: QueueCounts, settings: QueueSettings) -> list[Cell]:
     limits = [
-        f"{name}={value}"
+        f"{name}={value:.12g}"
         for name in ("lanes", "max_running", "rate", "max_depth")
         if (value := getattr(settings, name))
     ]
@@ -106,8 +110,21 @@ def _lane_row(lane: LaneStatus) -> list[Cell]:
     return [lane.lane, lane.waiting, lane.running, lane.processed, lane.died, Word(state)]
 
 
-def _text(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _told(name: str, value: Any) -> str:
+    """A setting as a person would write it."""
+    if name in IN_MILLISECONDS and value is not None:
+        return span(value * 1000)
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.12g}"
+        case list() | tuple():
+            return ", ".join(map(str, value)) or "none"
+        case _:
+            return str(value)
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -140,6 +157,7 @@ async def resume(session: Session, name: Name, lane: Lane = None) -> int:
 async def _switch(session: Session, name: str, lane: int | None, *, paused: bool) -> int:
     async with session.connected() as (app, _store):
         queue = app.queue(name)
+        known = [one.queue for one in await app.jobs.count()]
         settings = await (queue.pause(lane) if paused else queue.resume(lane))
         counts = await queue.counts()
     if session.output.json:
@@ -149,7 +167,14 @@ async def _switch(session: Session, name: str, lane: int | None, *, paused: bool
         session.output.say(
             f"{place} is {'paused' if paused else 'open'}; {plural(counts.waiting, 'job waits', 'jobs wait')}"
         )
+    if name not in known:  # it may be meant, before the first job; more often it is misspelt
+        session.output.say(f"note: queue {name} was never used before{_meant(name, known)}")
     return exits.OK
+
+
+def _meant(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _pauses(settings: QueueSettings) -> Plain:

@@ -27,7 +27,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Jobs": (
         ("submit", "millrace.cli.submit", "submit"),
         ("status", "millrace.cli.look", "status"),
-        ("history", "millrace.cli.look", "history"),
+        ("history", "millrace.cli.history", "history"),
         ("list", "millrace.cli.look", "list_jobs"),
         ("cancel", "millrace.cli.act", "cancel"),
         ("replay", "millrace.cli.act", "replay"),
@@ -41,6 +41,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("pause", "millrace.cli.queues", "pause"),
         ("resume", "millrace.cli.queues", "resume"),
         ("drain", "millrace.cli.queues", "drain"),
+        ("obliterate", "millrace.cli.obliterate", "obliterate"),
         ("pools", "millrace.cli.pools", "pools"),
         ("schedules", "millrace.cli.schedules", "schedules"),
     ),
@@ -50,13 +51,15 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
+PLACES = {name: (module, function) for commands in SECTIONS.values() for name, module, function in commands}
+
 EPILOG = "\n\n".join(
     [
         "\b\nTry:\n"
-        "  millrace init --url sqlite:///jobs.db       make a store\n"
-        "  export MILLRACE_URL=sqlite:///jobs.db\n"
+        "  millrace init --example tasks.py            make a store, and a small app\n"
+        "  export MILLRACE_URL=sqlite:///jobs.db MILLRACE_APP=tasks:app\n"
         '  millrace submit send_email \'{"to": "ada@example.com"}\'\n'
-        "  millrace worker --app tasks:app             run what was submitted\n"
+        "  millrace worker                             run what was submitted\n"
         "  millrace queues                             see how it goes",
         "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for code, meaning in exits.MEANING.items()),
         "Data goes to stdout and words to stderr. In a pipe, tables are columns between tabs. "
@@ -70,7 +73,16 @@ Wrong: Any = typer.BadParameter.__mro__[2]
 
 
 class Root(TyperGroup):
-    """Commands by section in the help, and a guess at what a misspelt one was to be."""
+    """Commands by section in the help, each loaded when it is asked for, and a guess at what a misspelt one was to be.
+
+    A command needs its own module and what that imports; to load all of them would be felt at every start.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return command(cmd_name) if cmd_name in PLACES else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for section, names in SECTIONS.items():
@@ -90,29 +102,33 @@ class Root(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def build() -> typer.Typer:
-    app = typer.Typer(
-        name="millrace",
-        cls=Root,
-        help="Millrace: a job queue for Python. Submit jobs, run workers, and see what became of each job.",
-        epilog=EPILOG,
+def _typer(**more: Any) -> typer.Typer:
+    return typer.Typer(
         rich_markup_mode=None,  # plain help: the same on a terminal and in a pipe, and quick
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        **more,
     )
-    app.callback(invoke_without_command=True)(_root)
-    for commands in SECTIONS.values():
-        for name, module, function in commands:
-            found = import_module(module)
-            epilog = "\n\n".join("\b\n" + part for part in getattr(found, "EXAMPLES", {}).get(name, ()))
-            app.command(name, epilog=epilog or None)(as_command(getattr(found, function)))
-    return app
+
+
+@functools.cache
+def command(name: str) -> Any:
+    """One command as the parser sees it; made once, because a process may run more than one (tests do)."""
+    module, function = PLACES[name]
+    found = import_module(module)
+    epilog = "\n\n".join("\b\n" + part for part in getattr(found, "EXAMPLES", {}).get(name, ()))
+    alone = _typer(add_completion=False)
+    alone.command(name, epilog=epilog or None)(as_command(getattr(found, function)))
+    return typer.main.get_command(alone)
 
 
 @functools.cache
 def parser() -> Any:
-    """The commands as the parser sees them; made once, because a process may run more than one (tests do)."""
-    return typer.main.get_command(build())
+    """The whole command line as the parser sees it."""
+    words = "Millrace: a job queue for Python. Submit jobs, run workers, and see what became of each job."
+    app = _typer(name="millrace", cls=Root, help=words, epilog=EPILOG)
+    app.callback(invoke_without_command=True)(_root)
+    return typer.main.get_command(app)
 
 
 def _root(

@@ -15,13 +15,15 @@ from millrace.cli.session import Session
 from millrace.cli.shape import decoded
 from millrace.cli.text import duration, plural
 from millrace.cli.typed import one_of, read_bytes, read_lines, read_values
+from millrace.cli.why import why_waiting
 from millrace.domain.check import MAX_PAYLOAD
-from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultExpired
+from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultExpired, UnknownTask, WaitTimeout
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 from millrace.runtime.app import App
 from millrace.runtime.ids import new_ids, new_token
 from millrace.runtime.options import read_job_options, read_task_options
+from millrace.runtime.task import Task
 
 EXAMPLES = {
     "submit": (
@@ -48,7 +50,7 @@ class JobOptions:
         str | None, typer.Option("--queue", "-q", help="The queue; the task's own, or default.", metavar="NAME")
     ] = None
     delay: Annotated[str | None, typer.Option("--delay", help="Not before: 30s, 10m, 2h.", metavar="DURATION")] = None
-    priority: Annotated[int | None, typer.Option("--priority", help="0 to 15; higher runs first.")] = None
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="0 to 15; higher runs first.")] = None
     group: Annotated[str | None, typer.Option("--group", help="Jobs of a group run one at a time.", metavar="TEXT")] = (
         None
     )
@@ -121,6 +123,9 @@ async def submit(
         [spec] = maker.specs(connected, [values])
         [answer] = await connected.enqueue([spec])
         _told(session, answer)
+        if app is None and options.queue is None and answer.status == "queued":
+            # The task's own queue is in its code: a worker may well serve that one only.
+            session.output.hint(f"It is in queue {spec.queue}. With --app, it goes to the task's own queue.")
         if patience is not None:
             return await _result(session, connected, answer, patience)
     if session.output.json:
@@ -135,7 +140,7 @@ class _Maker:
 
     def __init__(self, app: App | None, task: str, keywords: dict[str, Any]) -> None:
         self._named = "id" in keywords
-        self._task = None if app is None else app.find_task(task).options(**keywords)
+        self._task = None if app is None else _found(app, task).options(**keywords)
         if self._task is None:
             base, template = read_task_options(task, {}, "json")
             self._template = read_job_options(task, keywords, base, template)[1]
@@ -171,6 +176,17 @@ class _Maker:
         return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
 
 
+def _found(app: App, name: str) -> Task[..., Any]:
+    """The task; a function whose task has another name, as the handler of a pool has, is told by what it is called."""
+    try:
+        return app.find_task(name)
+    except UnknownTask as unknown:
+        for task in app.tasks.values():
+            if getattr(task.handler, "__name__", None) == name:
+                raise UnknownTask(f"the task of function {name!r} is called {task.name!r}: submit that") from unknown
+        raise
+
+
 async def _many(session: Session, maker: _Maker, app: App | None, text: str | None) -> int:
     """Chunks of a thousand, each all or nothing; what went in before a bad line stays in, and is told."""
     lines = read_lines("-" if text is None else text)
@@ -203,12 +219,25 @@ async def _result(session: Session, app: App, answer: Enqueued, patience: int) -
     else:
         if answer.result_expired:
             raise ResultExpired(answer.id)
-        result = await app.jobs.result(answer.id, wait=patience / 1000)
+        try:
+            result = await app.jobs.result(answer.id, wait=patience / 1000)
+        except WaitTimeout as error:
+            await _explain(app, error)
+            raise
     if session.output.json:
         session.output.document({**_plain(answer), "state": "completed", "result": msgspec.to_builtins(result)})
     else:
         print(msgspec.json.encode(result).decode())
     return exits.OK
+
+
+async def _explain(app: App, error: WaitTimeout) -> None:
+    """Most often nobody is there to run it; then more patience would not help."""
+    store = await app.connected()
+    job = await app.jobs.get(error.job)
+    if job is not None:
+        for reason in await why_waiting(app, store, job, await store.now()):
+            error.add_note(f"Why: {reason}")
 
 
 def _told(session: Session, answer: Enqueued) -> None:

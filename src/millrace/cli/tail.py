@@ -12,7 +12,7 @@ from millrace.cli import exits
 from millrace.cli.output import Cell, Word
 from millrace.cli.session import Session
 from millrace.cli.shape import event_plain
-from millrace.cli.text import cut, instant, span
+from millrace.cli.text import clock, cut, instant, span
 from millrace.domain.errors import CursorExpired, InvalidInput
 from millrace.domain.event import Event, Kind
 from millrace.domain.request import EventPage
@@ -30,6 +30,7 @@ EXAMPLES = {
     )
 }
 PAGE = 5_000
+LOOK_BACK = 1_000
 
 
 @dataclass
@@ -55,11 +56,13 @@ class Which:
 async def tail(
     session: Session,
     which: Which,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=100_000, help="Begin with the last so many.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=100_000, metavar="N", help="Begin with the last so many.")
+    ] = 10,
     everything: Annotated[bool, typer.Option("--all", help="Begin with the oldest that is kept.")] = False,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Begin after this one.", metavar="CURSOR")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens next.")] = True,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after so many.")] = None,
 ) -> int:
     """Follow events as they happen: every step of every job.
 
@@ -73,27 +76,44 @@ async def tail(
     async with session.connected() as (app, store):
         printer = _Printer(session, which, limit)
         if cursor is None and not everything:
-            last, cursor = await _last(store, which, lines)
+            end = (await store.events("end", 1)).cursor
+            last, cursor = await _last(store, which, lines, end) if lines else ([], end)
             printer.page(EventPage(tuple(last), cursor))
         if not printer.full:
             await _follow(app, printer, cursor, follow)
     return exits.OK
 
 
-async def _last(store: Store, which: Which, lines: int) -> tuple[list[Event], str]:
-    """The latest events that fit, and the cursor of the end."""
+async def _last(store: Store, which: Which, lines: int, end: str) -> tuple[list[Event], str]:
+    """The latest events that fit, and the cursor behind them: looked for from the end back, further each time."""
+    back = max(LOOK_BACK, lines)
+    while True:
+        start = _before(end, back)
+        latest, cursor, whole = await _since(store, which, lines, start)
+        if whole or len(latest) == lines:
+            return latest, cursor
+        back *= 8
+
+
+def _before(end: str, back: int) -> str | None:
+    """A cursor so many events before the end, where cursors are numbers; None, the oldest kept, where they are not."""
+    return str(int(end) - back) if end.isascii() and end.isdigit() and int(end) > back else None
+
+
+async def _since(store: Store, which: Which, lines: int, cursor: str | None) -> tuple[list[Event], str, bool]:
+    """The latest that fit of those after the cursor, the cursor of the end, and whether nothing older is kept."""
     latest: deque[Event] = deque(maxlen=lines)
-    cursor: str | None = None
+    whole = cursor is None
     while True:
         try:
             page = await store.events(cursor, PAGE)
-        except CursorExpired as expired:  # retention is at work on the old end, which is of no interest here
-            cursor = expired.oldest
+        except CursorExpired as expired:  # retention is at work on the old end
+            cursor, whole = expired.oldest, True
             continue
         latest.extend(event for event in page.events if event in which)
         cursor = page.cursor
         if not page.events:
-            return list(latest), cursor
+            return list(latest), cursor, whole
 
 
 async def _follow(app: App, printer: _Printer, cursor: str | None, follow: bool) -> None:
@@ -128,19 +148,19 @@ class _Printer:
             if self._output.json:
                 self._output.line({**event_plain(event), "cursor": end})
             else:
-                self._output.row(_row(event))
+                self._output.row(_row(event, self._output.terminal))
         if self._left is not None:
             self._left -= len(shown)
 
 
-def _row(event: Event) -> list[Cell]:
+def _row(event: Event, terminal: bool) -> list[Cell]:
     return [
-        instant(event.at),
+        clock(event.at) if terminal else instant(event.at),
         Word(f"{event.kind.value:<10}"),
         event.queue,
         event.task,
         event.job,
-        f"attempt {event.attempt}" if event.attempt else "-",
+        f"attempt {event.attempt}" if event.attempt else None,
         _details(event),
     ]
 

@@ -40,6 +40,16 @@ def instant(at: int) -> str:
         return str(at)
 
 
+def clock(at: int) -> str:
+    """The time of day here, for eyes; with the date when that is not today's."""
+    try:
+        when = datetime.fromtimestamp(at / 1000, UTC).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+    text = when.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+    return text.partition(" ")[2] if when.date() == datetime.now(UTC).astimezone().date() else text
+
+
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli import exits
+from millrace.cli.children import Children
 from millrace.cli.logs import start_logging, tell_of_jobs
 from millrace.cli.session import Session, url_of
 from millrace.cli.text import plural
@@ -29,14 +32,16 @@ EXAMPLES = {
         "  millrace worker --app shop.tasks:app\n"
         "  millrace worker --app shop.tasks:app --queues mail,default --slots 50\n"
         "  millrace worker --app shop.tasks:app --processes 4        one for each core\n"
-        "  millrace worker --app shop.tasks:app --burst              until nothing is ready, then exit",
+        "  millrace worker --app shop.tasks:app --burst              until nothing is ready, then exit\n"
+        "  millrace worker --app shop.tasks:app --max-memory-per-child 1GiB",
         "Signals:\n"
-        "  SIGTERM, Ctrl-C   stop claiming, let running jobs end within --shutdown-deadline, give back the rest\n"
+        "  SIGTERM, Ctrl-C   claim no more, let running jobs end for --shutdown-deadline, give back the rest\n"
         "  a second one      give back at once\n"
         "A worker that stopped in good order exits 0, however it was asked to.",
     )
 }
 log = logging.getLogger("millrace.worker")
+BETWEEN_SUMMARIES = 10.0
 
 
 async def worker(
@@ -49,7 +54,7 @@ async def worker(
         str | None, typer.Option("--slots", "-s", help="Jobs at a time in each process (10).", metavar="N")
     ] = None,
     processes: Annotated[
-        str | None, typer.Option("--processes", "-p", help="Worker processes (1).", metavar="N")
+        str | None, typer.Option("--processes", "-p", help="Workers, each in a process of its own (1).", metavar="N")
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Its name in the store; no two may share one.", metavar="TEXT")
@@ -77,6 +82,8 @@ async def worker(
         str | None, typer.Option("--log-format", help="text or json lines, on stderr (text).", metavar="FORMAT")
     ] = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    *,
+    children: Children,
 ) -> int:
     """Run jobs of your app until told to stop."""
     session = session.with_flags(
@@ -96,10 +103,11 @@ async def worker(
         raise InvalidInput("a worker needs your app: --app module:name, MILLRACE_APP, or app in pyproject.toml")
     if name is not None and not (name.strip() and name.isprintable() and len(name) <= 200):
         raise InvalidInput(f"--name must be a line of 1 to 200 characters, not {name!r}")
+    for_children = children.options()
     start_logging(settings["log_level"], settings["log_format"])
     session.output.log = log
     if settings["processes"] > 1:
-        return await _several(session, name, burst, code_version)
+        return await _several(session, name, burst, code_version, children)
     app = session.app()
     tell_of_jobs(app)
     made = app.worker(
@@ -113,6 +121,7 @@ async def worker(
         grace=settings["grace"],
         unknown_task=settings["unknown_task"],
         version=code_version,
+        **for_children,
     )
     stops: list[asyncio.Future[None]] = []
     if not made.tasks:
@@ -135,9 +144,31 @@ async def _work(session: Session, app: App, made: Worker, supervised: bool) -> N
     async with session.connected(app, create=True):
         words = "worker %s: %s from %s, %s, on %s"
         log.info(words, made.id, plural(count, "task"), served, plural(made.slots, "slot"), url_of(app))
-        with _Orphaned(made, supervised):
+        with _Orphaned(made, supervised), _telling(made):
             await made.run()
     _farewell(session, made)
+
+
+@contextlib.contextmanager
+def _telling(made: Worker) -> Iterator[None]:
+    """Now and then, what was done since: a line for each job would be most of the work of a quick queue."""
+
+    async def tell() -> None:
+        told = (0, 0)
+        while True:
+            await asyncio.sleep(BETWEEN_SUMMARIES)
+            stats = made.stats
+            done, failed = stats.completed - told[0], stats.failed - told[1]
+            if done or failed:
+                words = "worker %s: %d completed and %d failed in the last %g s, %d running"
+                log.info(words, made.id, done, failed, BETWEEN_SUMMARIES, stats.running)
+            told = (stats.completed, stats.failed)
+
+    telling = asyncio.ensure_future(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
 
 
 def _farewell(session: Session, made: Worker) -> None:
@@ -176,7 +207,7 @@ class _Orphaned:
             self._stop = asyncio.ensure_future(self._worker.stop())
 
 
-async def _several(session: Session, name: str | None, burst: bool, code_version: str) -> int:
+async def _several(session: Session, name: str | None, burst: bool, code_version: str, children: Children) -> int:
     """This process runs no jobs: it starts the others, and starts them again when they die."""
     from millrace.cli.supervisor import Supervisor
 
@@ -188,7 +219,8 @@ async def _several(session: Session, name: str | None, burst: bool, code_version
 
     def command(number: int) -> list[str]:
         line = [sys.executable, "-m", "millrace", "worker", "--supervised", "--name", f"{base}-{number}"]
-        return [*line, *(["--burst"] if burst else []), *(["--code-version", code_version] if code_version else [])]
+        version = ["--code-version", code_version] if code_version else []
+        return [*line, *(["--burst"] if burst else []), *version, *children.arguments()]
 
     patience = settings["shutdown_deadline"] + settings["grace"] + 10
     supervisor = Supervisor(command, settings["processes"], environ, patience=patience, once=burst)

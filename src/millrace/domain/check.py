@@ -64,6 +64,11 @@ def check_priority(value: object) -> None:
         raise InvalidInput(f"priority must be a whole number from 0 to 15, not {value!r}; higher runs first")
 
 
+def _check_count(what: str, value: object) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{what} must be at least 1 or None, not {value!r}; it is a whole number")
+
+
 def _check_choices(spec: Spec) -> None:
     """Words from a short list; the usual ones are looked at first, because every enqueue comes by here."""
     if spec.key is not None:
@@ -75,6 +80,13 @@ def _check_choices(spec: Spec) -> None:
         raise InvalidInput(f"on_dependency {spec.on_dependency!r} is not known; use one of {', '.join(_POLICIES)}")
     if spec.on_timeout not in {"retry", "bury"}:
         raise InvalidInput(f"on_timeout {spec.on_timeout!r} is not known; use 'retry' or 'bury'")
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    try:
+        "".join([*headers.keys(), *headers.values()]).encode()
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidInput(f"headers must be text by text, without half a surrogate pair; not {headers!r}") from None
 
 
 def check_spec(spec: Spec) -> None:
@@ -105,10 +117,12 @@ def check_spec(spec: Spec) -> None:
             raise InvalidInput(f"job {spec.id!r} names {len(spec.after)} parents; at most {MAX_PARENTS} are taken")
         for parent in spec.after:
             check_id("parent id", parent)
-    if spec.max_attempts is not None and spec.max_attempts < 1:
-        raise InvalidInput(f"max_attempts must be at least 1 or None, not {spec.max_attempts!r}")
-    if spec.max_stalls is not None and spec.max_stalls < 1:
-        raise InvalidInput(f"max_stalls must be at least 1 or None, not {spec.max_stalls!r}")
+    if spec.max_attempts is not None:
+        _check_count("max_attempts", spec.max_attempts)
+    if spec.max_stalls is not None:
+        _check_count("max_stalls", spec.max_stalls)
+    if spec.headers:
+        _check_headers(spec.headers)
     if spec.timeout is not None:
         check_duration("timeout", spec.timeout, 1)
     check_duration("lease", spec.lease, 1)

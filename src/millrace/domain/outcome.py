@@ -28,7 +28,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         except Exception as broken:  # a user's __str__ may raise; its error must not replace the first one
             message = f"<message unavailable: {type(broken).__name__}>"
         trace = "".join(_traceback.format_exception(type(error), error, error.__traceback__, limit=50))
-        return cls(type(error).__qualname__, message, trace).capped()
+        return cls(encodable(type(error).__qualname__), encodable(message), encodable(trace)).capped()
 
     def capped(self) -> Failure:
         """The same failure, its three texts together within MAX_ERROR_TEXT characters."""
@@ -38,6 +38,15 @@ class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         message = _cut(self.message, MAX_ERROR_TEXT // 2)
         room = MAX_ERROR_TEXT - len(kind) - len(message)
         return Failure(kind, message, _cut_head(self.traceback, room))
+
+
+def encodable(text: str) -> str:
+    """The same text, with what no store can write (half a surrogate pair, as in names of files) spelled out."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 def _cut(text: str, room: int) -> str:

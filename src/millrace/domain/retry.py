@@ -24,21 +24,25 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     delays: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        numbers = {
+        numbers: dict[str, object] = {
             "initial": self.initial,
             "factor": self.factor,
             "maximum": self.maximum,
             "jitter": self.jitter,
         }
         for name, value in numbers.items():
-            if not math.isfinite(value) or value < 0:
+            if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise InvalidInput(f"retry {name} must be a finite number of at least 0, not {value!r}")
+        for name in ("initial", "maximum"):  # a store that wrote a fraction could not read its job again
+            if not isinstance(numbers[name], int):
+                raise InvalidInput(
+                    f"retry {name} is in whole milliseconds, not {numbers[name]!r}; "
+                    'write retry=backoff("1.5s", maximum="1m") for seconds and text'
+                )
         if self.jitter > 1:
             raise InvalidInput(f"retry jitter is a share between 0 and 1, not {self.jitter!r}")
-        if self.delays is not None and (
-            not self.delays or any(not math.isfinite(delay) or delay < 0 for delay in self.delays)
-        ):
-            raise InvalidInput("retry delays must be a non-empty list of durations of at least 0")
+        if self.delays is not None and not (self.delays and all(map(_is_whole, self.delays))):
+            raise InvalidInput("retry delays must be a non-empty list of whole milliseconds of at least 0")
 
     def delay(self, failures: int, chance: float) -> int:
         """Milliseconds until the next attempt after `failures` earlier ones; `chance` in [0, 1).
@@ -61,6 +65,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             return self.initial * self.factor ** min(failures, _MAX_EXPONENT)
         except OverflowError:  # a factor of a million and more: beyond any maximum, unless there is nothing to grow
             return math.inf if self.initial else 0.0
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 DEFAULT_RETRY = RetryPolicy()

@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.domain.check import MAX_DURATION, check_name
 from millrace.domain.errors import InvalidInput
+from millrace.domain.hints import meant
 from millrace.domain.job import DAY, MINUTE
 
 
@@ -71,8 +72,7 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
     changes = _with_lane(current, changes)
     unknown = set(changes) - set(current.__struct_fields__)
     if unknown:
-        known = ", ".join(sorted(current.__struct_fields__))
-        raise InvalidInput(f"unknown setting {min(unknown)!r}; known settings are: {known}")
+        raise InvalidInput(f"unknown setting {min(unknown)!r}. {meant(min(unknown), current.__struct_fields__)}")
     merged = {name: changes.get(name, getattr(current, name)) for name in current.__struct_fields__}
     try:
         new = msgspec.convert(merged, type(current))

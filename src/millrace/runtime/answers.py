@@ -15,7 +15,14 @@ class AnswerMissing(QueueError):
 
 
 def answers(task: str, ids: Sequence[str], value: object) -> list[object]:
-    """A value is a result, an exception a failure."""
+    """A value is a result, an exception a failure. Whatever the handler answered, no job is left without an end."""
+    try:
+        return [_made(end) for end in _taken_apart(task, ids, value)]
+    except Exception as error:  # of a mapping or a text of the handler's own making
+        return [error] * len(ids)
+
+
+def _taken_apart(task: str, ids: Sequence[str], value: object) -> list[object]:
     if value is None:
         return [None] * len(ids)
     if isinstance(value, Mapping):
@@ -29,6 +36,16 @@ def answers(task: str, ids: Sequence[str], value: object) -> list[object]:
         "a list with one answer for each job in the same order, or a mapping by job id or index."
     )
     return [problem] * len(ids)
+
+
+def _made(end: object) -> object:
+    """An error may be answered as its class, as it may be raised."""
+    if not (isinstance(end, type) and issubclass(end, BaseException)):
+        return end
+    try:
+        return end()
+    except Exception as error:  # it takes arguments
+        return error
 
 
 def _unsaid(job: str) -> AnswerMissing:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from millrace.domain.check import check_name
 from millrace.domain.errors import InvalidInput, UnknownPool, UnknownTask
+from millrace.domain.hints import meant
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 from millrace.domain.settings import Limits
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from millrace.runtime.pool import PartitionBy, Pool
     from millrace.runtime.sync import Sync
     from millrace.runtime.worker import Worker
+    from millrace.runtime.worker_options import WorkerKeywords
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,11 +181,7 @@ class App(Crontab):
         """The task of that name, or UnknownTask with what it may have meant."""
         found = self.tasks.get(name)
         if found is None:
-            import difflib
-
-            close = difflib.get_close_matches(str(name), self.tasks, n=1)
-            known = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(self.tasks)) or 'none'}."
-            raise UnknownTask(f"no task {name!r} is registered on this app. {known}")
+            raise UnknownTask(f"no task {name!r} is registered on this app. {meant(name, self.tasks)}")
         return found
 
     async def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[Enqueued]:
@@ -329,11 +327,13 @@ class App(Crontab):
         tasks: Iterable[str | Task[..., Any]] | None = None,
         slots: int = 10,
         name: str | None = None,
-        **more: Any,
+        **more: Unpack[WorkerKeywords],
     ) -> Worker:
         """A worker for these queues and tasks; by default, for all that this app knows."""
         from millrace.runtime.worker import Worker
+        from millrace.runtime.worker_options import refuse_unknown
 
+        refuse_unknown(more)
         return Worker(
             self,
             queues=(queues,) if isinstance(queues, str) else queues,

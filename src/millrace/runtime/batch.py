@@ -140,8 +140,8 @@ class _Member:
     def finish(self, value: object) -> None:
         if self.end.done():
             return
-        if isinstance(value, BaseException) or (isinstance(value, type) and issubclass(value, BaseException)):
-            self.end.set_exception(raisable(value() if isinstance(value, type) else value))
+        if isinstance(value, BaseException):
+            self.end.set_exception(raisable(value))
         else:
             self.end.set_result(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Coroutine, Mapping
@@ -27,6 +28,8 @@ Q = ParamSpec("Q")
 D = TypeVar("D")
 I = TypeVar("I")  # noqa: E741  # an item
 
+_CONTEXT = re.compile(r"\bContext\b")
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LISTS = (list, collections.abc.Sequence)
 _MAPPINGS = (dict, collections.abc.Mapping)
 
@@ -84,8 +87,12 @@ def _parameters(task: str, handler: Callable[..., Any]) -> list[str]:
     """The name of the list of items, after that of the list of contexts if it takes one."""
     if not inspect.isfunction(handler):
         raise InvalidInput(f"task {task!r}: a batch handler must be a function, not {handler!r}")
-    names = list(inspect.signature(handler).parameters)
-    if len(names) not in (1, 2):
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidInput(f"task {task!r}: a batch handler must return its answers; a generator cannot be one")
+    parameters = inspect.signature(handler).parameters.values()
+    names = [one.name for one in parameters if one.kind in _BY_POSITION]
+    contexts = [_CONTEXT.search(str(handler.__annotations__.get(name, "Context"))) is not None for name in names]
+    if len(names) not in (1, 2) or len(names) != len(parameters) or contexts == [False, True]:
         raise InvalidInput(
             f"task {task!r}: a batch handler takes a list of items, or a list of contexts and a list of items: "
             f"def {task}(items: list[Item]) or def {task}(contexts: list[Context], items: list[Item])"
@@ -110,7 +117,13 @@ def _hint(handler: Callable[..., Any], name: str) -> Any:
     if name not in raw:
         return Any
     holder = type("holder", (), {"__annotations__": {name: raw[name]}})
-    return typing.get_type_hints(holder, globalns=handler.__globals__, include_extras=True)[name]
+    try:
+        return typing.get_type_hints(holder, globalns=handler.__globals__, include_extras=True)[name]
+    except Exception as error:
+        raise InvalidInput(
+            f"batch handler {handler.__name__!r}: the annotation {raw[name]!r} cannot be resolved ({error}). "
+            "Import or define the type at the top of the module, not under TYPE_CHECKING."
+        ) from None
 
 
 def _item_type(task: str, name: str, hint: Any) -> Any:

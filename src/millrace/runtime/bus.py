@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from millrace.domain.errors import InvalidInput
+from millrace.domain.hints import meant
 
 log = logging.getLogger("millrace.bus")
 
@@ -52,7 +53,7 @@ class Bus:
 
     def on(self, kind: str, listener: Listener) -> None:
         if kind not in KINDS:
-            raise InvalidInput(f"there is no local event {kind!r}; known are: {', '.join(sorted(KINDS))}")
+            raise InvalidInput(f"there is no local event {kind!r}. {meant(kind, KINDS)}")
         if not callable(listener):
             raise InvalidInput(f"a listener must be callable, {listener!r} is not")
         self._listeners[kind] = (*self._listeners.get(kind, ()), listener)

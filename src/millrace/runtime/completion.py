@@ -32,19 +32,19 @@ NOT_COMMITTED = Raised(
 
 
 async def complete(run: object, value: Any, connection: object) -> None:
-    with _completing(run, value, connection) as (within, item):
+    with _completing(run, value, connection) as (within, item, again):
         [receipt] = await within.settle([item])
-        _refuse_lost(receipt, item[0])
+        _refuse_lost(receipt, item[0], again)
 
 
 def complete_sync(run: object, value: Any, connection: object) -> None:
-    with _completing(run, value, connection) as (within, item):
+    with _completing(run, value, connection) as (within, item, again):
         [receipt] = within.settle_now([item])
-        _refuse_lost(receipt, item[0])
+        _refuse_lost(receipt, item[0], again)
 
 
 @contextmanager
-def _completing(run: object, value: Any, connection: object) -> Iterator[tuple[Within, tuple[Lease, Change]]]:
+def _completing(run: object, value: Any, connection: object) -> Iterator[tuple[Within, tuple[Lease, Change], bool]]:
     """From here on a lost lease is no reason to abort the handler: it may well be its own doing."""
     run = _as_run(run)
     if run.why is Abort.LOST:
@@ -54,7 +54,7 @@ def _completing(run: object, value: Any, connection: object) -> Iterator[tuple[W
     change = Change.completed(result, duration=duration, jobs=tuple(run.children or ()))
     before, run.completing = run.completing, True
     try:
-        yield run.task.join(connection), (run.lease, change)
+        yield run.task.join(connection), (run.lease, change), before
     except BaseException:
         run.completing = before
         raise
@@ -71,6 +71,11 @@ def _as_run(run: object) -> Run:
     return run
 
 
-def _refuse_lost(receipt: Receipt, lease: Lease) -> None:
+def _refuse_lost(receipt: Receipt, lease: Lease, again: bool) -> None:
     if receipt is Receipt.LOST:
-        raise LeaseLost(lease.job)
+        error = LeaseLost(lease.job)
+        if again:
+            error.add_note(
+                "This run has called ctx.complete before: when that was committed, the job is completed already."
+            )
+        raise error

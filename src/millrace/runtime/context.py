@@ -212,6 +212,11 @@ class Context:
         A run that fails, is lost or buries itself enqueues nothing: its next attempt says again what follows.
         """
         check_spec(spec)  # here, where the handler sees the error; a settle must not fail for it
+        if getattr(self._run, "completing", False):  # in another process nobody completes by himself
+            raise InvalidInput(
+                f"job {self.id!r} takes along the children that were enqueued before ctx.complete was called; this one "
+                "would be lost. Enqueue it before, or on its own: await task.enqueue(…)"
+            )
         if self._run.children is None:
             self._run.children = []
         self._run.children.append(spec)

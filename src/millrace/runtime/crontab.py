@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from millrace.domain.cron import Missed
 from millrace.domain.errors import InvalidInput
+from millrace.domain.hints import meant
 from millrace.domain.schedule import Plan, Schedule
 from millrace.runtime.duration import Duration
 from millrace.runtime.task import Task
@@ -36,6 +37,9 @@ class Crontab:
     async def connected(self) -> Store:
         raise NotImplementedError
 
+    async def prepared(self) -> Store:
+        raise NotImplementedError
+
     @overload
     def cron(self, expression: str, task: T, /, **options: Unpack[CronKeywords]) -> T: ...
     @overload
@@ -61,7 +65,7 @@ class Crontab:
             raise InvalidInput(f"app.cron takes a cron expression and a task, in this order; not {times_and_task!r}")
         for name in options:
             if name not in _KNOWN:
-                raise InvalidInput(f"app.cron has no option {name!r}; known are: {', '.join(sorted(_KNOWN))}")
+                raise InvalidInput(f"app.cron has no option {name!r}. {meant(name, _KNOWN)}")
         if task is None:
             return lambda task: self._schedule(task, expression, options)
         return self._schedule(task, expression, options)
@@ -94,7 +98,7 @@ class Crontab:
         """A scheduler alone, for a process without a worker: `await app.scheduler().run()`. Workers have one each."""
         from millrace.runtime.schedule import Scheduler
 
-        return Scheduler(self.plans, self.connected)
+        return Scheduler(self.plans, self.prepared)  # a tick into a pool that the store does not know has no lane
 
 
 _KNOWN = {*CronKeywords.__annotations__, "every"}

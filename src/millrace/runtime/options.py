@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.domain.check import check_spec
 from millrace.domain.errors import InvalidInput
+from millrace.domain.hints import meant
 from millrace.domain.job import HOUR, SECOND, Job, OnDependency, OnHit, Scope, Spec
 from millrace.domain.request import Enqueued
 from millrace.domain.retry import DEFAULT_RETRY, RetryPolicy
@@ -154,7 +155,7 @@ def _values(where: str, keywords: Mapping[str, Any], allowed: Any) -> dict[str, 
     known = allowed.__annotations__
     for name in keywords:
         if name not in known:
-            raise InvalidInput(f"{where}: there is no option {name!r}; known are: {', '.join(sorted(known))}")
+            raise InvalidInput(f"{where}: there is no option {name!r}. {meant(name, known)}")
     return {name: _READ[name](name, value) if name in _READ else value for name, value in keywords.items()}
 
 

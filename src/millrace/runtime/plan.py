@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from millrace.domain.check import check_name, check_spec
-from millrace.domain.cron import GRACE, Missed, tick_job
+from millrace.domain.cron import GRACE, LEAST_INTERVAL, Missed, tick_job
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Spec
 from millrace.domain.schedule import Plan, Schedule
@@ -40,6 +40,11 @@ def make_plan(
     zone(tz)
     template = _template(name, task, args, kwargs or {})
     late = milliseconds("grace", grace)
+    if missed == "skip" and late < LEAST_INTERVAL:
+        raise InvalidInput(
+            f"schedule {name!r}: grace must be at least one second with missed='skip', not {grace!r}. No tick is "
+            "carried out to the millisecond, so nearly all would be left out"
+        )
     digest = hashlib.sha256(msgspec.msgpack.encode((text, tz, missed, late, template))).hexdigest()[:32]
     record = Schedule(name, text, tz, task.name, template.queue, missed, late, digest, mark=0)
     return Plan(record, template, timetable(text, tz))

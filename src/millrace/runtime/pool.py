@@ -80,6 +80,7 @@ class Pool:
         self._task: PoolTask[..., Any, ..., Any] | None = None
         self._queue = Queue(name, app.connected)
         self._declared: tuple[Store, str | None] | None = None  # the store that was told, and of which on_empty
+        self._kept: tuple[Store, int | None] | None = None  # the store, and its lanes, that a warning told of
         app.bus.on("failed", self._warn_of_death)
 
     # ── the handler and the hooks ─────────────────────────────────────────────────────────────
@@ -131,6 +132,9 @@ class Pool:
         return function
 
     def _hook(self, task: str, handler: Callable[..., Any]) -> None:
+        if task in self._app.tasks:
+            kind = task.removeprefix(f"{self.name}.")
+            raise InvalidInput(f"pool {self.name!r} has a function for {kind} already; let that one call yours too")
         self._app._register(handler, name=task, queue=self.name)
 
     @property
@@ -191,19 +195,19 @@ class Pool:
             try:
                 return await self.declare()
             except LanesInUse as error:
-                log.warning(
-                    "pool %s keeps its %s lanes until its %d live jobs have ended; the code says %d",
-                    self.name,
-                    error.lanes or "no",
-                    error.live,
-                    self.lanes,
-                )
-                return None
+                return self._warn_of_lanes(error)
             except StoreError as error:
                 if pause is None:
                     raise
                 log.warning("pool %s could not be written down, and will be again: %s", self.name, error)
                 await asyncio.sleep(pause)
+
+    def _warn_of_lanes(self, error: LanesInUse) -> None:
+        kept = (self._app.store, error.lanes)
+        if kept != self._kept:
+            self._kept = kept
+            text = "pool %s keeps its %s lanes until its %d live jobs have ended; the code says %d"
+            log.warning(text, self.name, error.lanes or "no", error.live, self.lanes)
 
     @property
     def _on_empty(self) -> str | None:
@@ -262,7 +266,8 @@ class Pool:
             return
         there = (await self._queue.settings()).lanes or 0
         if not (_is_int(lane) and 0 <= lane < there):
-            raise InvalidInput(f"pool {self.name!r} has no lane {lane!r}: its lanes are 0 to {there - 1}")
+            has = f"its lanes are 0 to {there - 1}" if there else "as long as its live jobs have not ended, it has none"
+            raise InvalidInput(f"pool {self.name!r} has no lane {lane!r}: {has}")
 
     def _warn_of_death(self, event: LocalEvent) -> None:
         job = event.job

@@ -20,16 +20,18 @@ from uuid import UUID
 
 import msgspec
 
-from millrace.domain.errors import DeadLettersFull, InvalidInput, PayloadInvalid, QueueError, QueueFull
+from millrace.domain.errors import DeadLettersFull, InvalidInput, PayloadInvalid, QueueFull
+from millrace.domain.hints import meant
 from millrace.domain.job import Spec
 from millrace.domain.line import instance_id, lane_of
 from millrace.domain.request import Enqueued
 from millrace.runtime.duration import Duration, optional_milliseconds
 from millrace.runtime.options import JobKeywords, Options, TaskOptions
-from millrace.runtime.task import FunctionTask
+from millrace.runtime.task import FunctionTask, saying_how_many
 
 if TYPE_CHECKING:
     from millrace.runtime.pool import Pool
+    from millrace.runtime.pool_sync import SyncPoolTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,12 +91,17 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         self._refuse(changes)
         if "partition" in changes:
             changes["group"] = as_key(f"partition of pool {self.name!r}", changes.pop("partition"))
-        patience = changes.pop("wait_for_room", 0)
+        patience = changes.pop("wait_for_room", msgspec.UNSET)
         twin = super().bound(changes)
         twin._keyed = self._keyed or "group" in changes
-        if patience != 0:
+        if patience is not msgspec.UNSET:
             waits = optional_milliseconds("wait_for_room", patience)
             twin._patience = math.inf if waits is None else waits / 1000
+        if twin._patience and twin.connection is not None:
+            raise InvalidInput(
+                f"options of pool {self.name!r}: no room can come inside your transaction, because nobody else writes "
+                "before you commit. Leave out wait_for_room, and on QueueFull roll back and try the whole again."
+            )
         return twin
 
     def _refuse(self, changes: Mapping[str, Any]) -> None:
@@ -106,7 +113,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         known = PoolJobKeywords.__annotations__
         for name in changes:
             if name not in known:
-                raise InvalidInput(f"{where}: there is no option {name!r}; known are: {', '.join(sorted(known))}")
+                raise InvalidInput(f"{where}: there is no option {name!r}. {meant(name, known)}")
 
     # ── producing ─────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +126,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
             self.spec(*args, **kwargs)  # what is wrong with it shows before any I/O
         await self.pool.declare(self.connection)
         plain = super().enqueue
-        return self._placed(await self._with_room(lambda: plain(*args, **kwargs)))
+        return self.placed(await self._with_room(lambda: plain(*args, **kwargs)))
 
     async def enqueue_many(  # type: ignore[override]  # a list of a narrower kind is what callers want here
         self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
@@ -131,20 +138,23 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         await self.pool.declare(self.connection)
         plain = super().enqueue_many
         if chunk is not None and (chunk < 1 or not self._patience):
-            return [self._placed(answer) for answer in await plain(items, chunk=chunk)]
+            return [self.placed(answer) for answer in await plain(items, chunk=chunk)]
         answers: list[Placed] = []
         rest = iter(items)
-        while part := list(islice(rest, MOST_AT_ONCE + 1 if chunk is None else chunk)):
-            if chunk is None and len(part) > MOST_AT_ONCE:
-                raise self._too_many()
-            try:
+        with saying_how_many(answers):
+            while part := list(islice(rest, MOST_AT_ONCE + 1 if chunk is None else chunk)):
+                if chunk is None:
+                    self.refuse_too_many(part)
                 done = await self._with_room(partial(plain, part, chunk=len(part)), part)
-            except QueueError as error:
-                if answers:
-                    error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
-                raise
-            answers += map(self._placed, done)
+                answers += map(self.placed, done)
         return answers
+
+    @property
+    def sync(self) -> SyncPoolTask[P, R]:
+        """The same for programs without an event loop: `handle.sync.enqueue(…)`."""
+        from millrace.runtime.pool_sync import SyncPoolTask
+
+        return SyncPoolTask(self, self._app.sync)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue and wait for the result, which comes when the lane gets to it (R-04)."""
@@ -160,11 +170,12 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         with self._saying_which():
             return [self._routed(spec) for spec in super()._specs(items, first)]
 
-    def _too_many(self) -> InvalidInput:
-        return InvalidInput(
-            f"pool {self.name!r} takes at most {MOST_AT_ONCE:,} jobs as one step, and more were given. Nothing was "
-            "enqueued. Pass chunk=1_000 to enqueue them in steps, each all or nothing."
-        )
+    def refuse_too_many(self, items: Sequence[Any]) -> None:
+        if len(items) > MOST_AT_ONCE:
+            raise InvalidInput(
+                f"pool {self.name!r} takes at most {MOST_AT_ONCE:,} jobs as one step, and more were given. Nothing was "
+                "enqueued. Pass chunk=1_000 to enqueue them in steps, each all or nothing."
+            )
 
     # ── where a job goes ──────────────────────────────────────────────────────────────────────
 
@@ -189,7 +200,8 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
             raise PayloadInvalid(f"pool {self.name!r}: partition_by failed for this job: {text}") from error
         return as_key(f"what partition_by of pool {self.name!r} answers", key)
 
-    def _placed(self, answer: Enqueued) -> Placed:
+    def placed(self, answer: Enqueued) -> Placed:
+        """The answer of the store, with the name of the pool."""
         return Placed(**msgspec.structs.asdict(answer), pool=self.name)
 
     @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.domain.check import MAX_PAYLOAD
 from millrace.domain.errors import PayloadInvalid
 from millrace.runtime.plain import may_be_deep, refuse_unsafe, too_deep
 from millrace.runtime.serde import Codec, Serde
@@ -26,6 +27,11 @@ class Result:
             raise too_deep(self._where) from None
         except Exception as error:  # a serde of somebody else's may raise anything
             raise PayloadInvalid(f"{self._where} cannot be encoded: {error}. Return plain data.") from error
+        if len(data) > MAX_PAYLOAD:
+            raise PayloadInvalid(
+                f"{self._where} is {len(data):,} bytes; at most {MAX_PAYLOAD:,} are kept. "
+                "Keep big data elsewhere and return a reference to it."
+            )
         hides_nan = self._json and value is not None and b"null" in data
         if hides_nan or may_be_deep(data, self._json):
             refuse_unsafe(self._where, msgspec.to_builtins(value), finite=self._json, keys=False)

@@ -51,6 +51,7 @@ class Reported(Exception):
         raise NotImplementedError
 
 
+CANCELLED_DELAY = 1_000  # a handler that cancels its own task looks like a loop that ends, and must not spin
 _WITH_CHILDREN = frozenset({Verb.COMPLETE, Verb.SNOOZE})
 
 
@@ -113,13 +114,14 @@ async def drive(run: Run, end: End) -> None:
         end(run, Released())
         raise
     except BaseException as error:  # CancelledError and SystemExit too: a handler cannot end its worker
-        if isinstance(error, GeneratorExit) and not _runs(run):
+        if isinstance(error, GeneratorExit) and not runs(run):
             raise  # not the handler's: this coroutine is being thrown away with its loop
         outcome = raised(run, error)
     end(run, outcome)
 
 
-def _runs(run: Run) -> bool:
+def runs(run: Run) -> bool:
+    """Is this its own task, on a loop that turns?"""
     try:
         return asyncio.current_task() is run.handle
     except RuntimeError:
@@ -162,7 +164,7 @@ def raised(run: Run, error: BaseException) -> Outcome | None:
     if isinstance(error, Verdict | Reported):
         return error.outcome()
     if isinstance(error, asyncio.CancelledError) and run.handle is not None and run.handle.cancelling():
-        return Released()  # somebody ends all tasks of this loop, not the handler itself
+        return Released(CANCELLED_DELAY)  # most likely somebody ends all tasks of this loop
     return Raised(Failure.from_exception(error))
 
 

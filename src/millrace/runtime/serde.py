@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.domain.check import check_name
 from millrace.domain.errors import InvalidInput, PayloadInvalid
+from millrace.domain.hints import meant
 
 
 @runtime_checkable
@@ -85,7 +86,7 @@ class Serdes:
         if not isinstance(serde, str):
             return self.add(serde)
         if serde not in self._known:
-            raise InvalidInput(f"no serde {serde!r} is registered; known are: {', '.join(sorted(self._known))}")
+            raise InvalidInput(f"no serde {serde!r} is registered. {meant(serde, self._known)}")
         return serde
 
     def get(self, name: str) -> Serde:

@@ -164,6 +164,10 @@ class Slots:
         for run in list(self.running.values()):
             self._forsake(run)
 
+    def thread_left(self) -> None:
+        """Its run has ended without it."""
+        self.zombies += 1
+
     def thread_came_back(self) -> None:
         self.zombies -= 1
         self.threads.gave_up(-1)

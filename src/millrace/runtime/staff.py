@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def ways_for(worker: Worker, slots: Slots, children: Children | None) -> dict[str, Way]:
     """The tasks that are not simply called: those in processes and those with middleware."""
-    in_thread = InThread(slots.threads, slots.begin, slots.thread_came_back)
+    in_thread = InThread(slots.threads, slots.begin, slots.thread_left, slots.thread_came_back)
     ways: dict[str, Way] = {}
     for name, task in worker.tasks.items():
         layers = layers_of(worker, task)

@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from millrace.domain.errors import QueueError
 from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
@@ -19,7 +18,7 @@ from millrace.runtime.background import background, refuse_running_loop
 from millrace.runtime.joining import join
 from millrace.runtime.queue import LimitKeywords
 from millrace.runtime.sync_views import SyncJobs, SyncQueue, iterate
-from millrace.runtime.task import CHUNK, Task
+from millrace.runtime.task import CHUNK, Task, saying_how_many
 from millrace.store.protocol import Direct, Store
 
 if TYPE_CHECKING:
@@ -119,8 +118,6 @@ class SyncTask(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Put one job in. Once this returns, the job is kept, at the durability that the store states."""
         task = self._task
-        if task.connection is None and type(task).enqueue is not Task.enqueue:  # a pool's has more to do
-            return self._sync.run(task.enqueue(*args, **kwargs))
         [answer] = self._sync.enqueue([task.spec(*args, **kwargs)], within=task.connection)
         return answer
 
@@ -129,17 +126,10 @@ class SyncTask(Generic[P, R]):
     ) -> list[Enqueued]:
         """Put many jobs in, all or nothing for each `chunk`; the items are taken on the calling thread."""
         task = self._task
-        if task.connection is None and type(task).enqueue_many is not Task.enqueue_many:
-            more = {} if chunk is None else {"chunk": chunk}
-            return self._sync.run(task.enqueue_many(list(items), **more))
         answers: list[Enqueued] = []
-        try:
+        with saying_how_many(answers):
             for specs in task.chunks(items, CHUNK if chunk is None else chunk):
                 answers += self._sync.enqueue(specs, within=task.connection)
-        except QueueError as error:
-            if answers:
-                error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
-            raise
         return answers
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -10,14 +10,15 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 import msgspec
 
 from millrace.domain.check import specs_like
-from millrace.domain.errors import InvalidInput, QueueError, ResultExpired
+from millrace.domain.errors import InvalidInput, ResultExpired
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.runtime import waiting
@@ -119,15 +120,11 @@ class Task(Generic[P, R]):
         refused, the chunks before its own are in already, and a note on the error says how many jobs that is.
         """
         answers: list[Enqueued] = []
-        try:
+        with saying_how_many(answers):
             for specs in self.chunks(items, chunk):
                 put_in = await self._put_in()
                 answers += await put_in(specs)
                 await asyncio.sleep(0)  # a store in memory never waits; let others on the loop have their turn
-        except QueueError as error:
-            if answers:
-                error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
-            raise
         return answers
 
     def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
@@ -231,6 +228,17 @@ class FunctionTask(Task[P, R], Generic[P, R, Q, D]):
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> D:
         return cast("D", self.handler(*args, **kwargs))
+
+
+@contextmanager
+def saying_how_many(answers: Sequence[Enqueued]) -> Iterator[None]:
+    """An error between two chunks, of the store or of the items' own source, says how many jobs are in already."""
+    try:
+        yield
+    except Exception as error:
+        if answers:
+            error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
+        raise
 
 
 def default_name(handler: Callable[..., Any]) -> str:

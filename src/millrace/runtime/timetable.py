@@ -27,6 +27,7 @@ _HOW = (
 )
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 EVERY = "every "
+_OF_THE_MACHINE = ("localtime", "posixrules")
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)  # only the fields are read
 
 
@@ -53,6 +54,11 @@ def timetable(expression: str, tz: str) -> Timetable:
 def zone(tz: object) -> ZoneInfo:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+    if tz in _OF_THE_MACHINE or str(tz).startswith("right/"):  # the latter counts leap seconds, and no clock here does
+        raise InvalidInput(
+            f"time zone {tz!r} means another time on another machine, and schedulers on both would disagree about the "
+            "ticks. Name it, such as 'Europe/Berlin' or 'UTC'."
+        )
     try:
         if isinstance(tz, str) and tz:
             return ZoneInfo(tz)

@@ -17,7 +17,7 @@ from millrace.domain.errors import PayloadInvalid
 from millrace.domain.outcome import Buried, Failure, Outcome, Released, Returned, TimedOut
 from millrace.runtime.hold import Abort
 from millrace.runtime.process.remote import Encoded, ProcessDied, RemoteError
-from millrace.runtime.run import End, Reported, Run, aborted, raised, returned
+from millrace.runtime.run import End, Reported, Run, aborted, raised, returned, runs
 from millrace.runtime.threads import Threads
 from millrace.runtime.verdict import Aborted
 
@@ -33,8 +33,8 @@ async def conduct(run: Run, way: Way, end: End) -> None:
         end(run, Released())
         raise
     except BaseException as error:
-        if isinstance(error, GeneratorExit):
-            raise  # this coroutine is being thrown away with its loop
+        if isinstance(error, GeneratorExit) and not runs(run):
+            raise  # not the handler's: this coroutine is being thrown away with its loop
         outcome = _ended_by(run, error)
     end(run, outcome)
 
@@ -77,9 +77,12 @@ async def on_loop(run: Run) -> object:
 class InThread:
     """The way through a thread, for a `def` handler that has something around it."""
 
-    def __init__(self, threads: Threads, begin: Callable[[Run], None], came_back: Callable[[], None]) -> None:
+    def __init__(
+        self, threads: Threads, begin: Callable[[Run], None], left: Callable[[], None], came_back: Callable[[], None]
+    ) -> None:
         self._threads = threads
         self._begin = begin
+        self._left = left
         self._came_back = came_back
 
     async def __call__(self, run: Run) -> object:
@@ -104,6 +107,8 @@ class InThread:
         def unless_told() -> object:
             if run.why is not None:
                 raise Aborted(run.job.id, run.why)
+            if end.cancelled():
+                raise Aborted(run.job.id, "nobody waits for it any more")
             return function()
 
         if not start_in_thread(self._threads, loop, unless_told, lambda: self._begin(run), finish):
@@ -114,6 +119,9 @@ class InThread:
         finally:
             if not inner.abandoned:
                 run.inner = None
+                if end.cancelled():  # by a layer with a time limit of its own, say: the thread goes on all the same
+                    inner.abandon()
+                    self._left()
 
 
 def start_in_thread(

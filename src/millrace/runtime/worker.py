@@ -78,9 +78,14 @@ class Worker:
     ) -> None:
         if slots < 1 or (threads is not None and threads < 1):
             raise InvalidInput(f"a worker needs at least 1 slot and 1 thread, not slots={slots} and threads={threads}")
-        for what, value in {"processes": processes, "max_jobs_per_child": max_jobs_per_child}.items():
-            if value is not None and value < 1:
-                raise InvalidInput(f"{what} must be at least 1, not {value!r}; leave it out for the default")
+        of_children = {
+            "processes": processes,
+            "max_jobs_per_child": max_jobs_per_child,
+            "max_memory_per_child": max_memory_per_child,
+        }
+        for what, value in of_children.items():
+            if value is not None and not (type(value) is int and value >= 1):
+                raise InvalidInput(f"{what} must be a whole number from 1 up, not {value!r}; it may be left out")
         if unknown_task == "bury" and tasks is not None:
             raise InvalidInput("unknown_task='bury' judges every task of its queues; leave out `tasks`")
         self.app = app

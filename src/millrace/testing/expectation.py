@@ -143,7 +143,7 @@ class Expectation:
         self._said = {**self._args, **facts}
 
     def _parameters(self) -> set[str] | None:
-        """The names its handler takes; None when any may be right."""
+        """The names of what its jobs carry; None when any may be right."""
         task = None if self._task is None else self._app.tasks.get(self._task)
         if task is None:
             if self._task is not None and not self._app.tasks:
@@ -151,10 +151,8 @@ class Expectation:
             if self._task is not None:
                 self._app.find_task(self._task)  # a name that was misspelt would never match: it raises
             return None
-        parameters = inspect.signature(task.handler).parameters
-        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-            return None
-        return set(parameters) - {task.context_parameter}
+        signature = task._signature  # what a job carries; the handler of a batch task takes many of them
+        return set(signature.names) if signature.extra is msgspec.UNSET else None
 
     def differences(self, job: Job, now: int) -> list[tuple[str, Any, Any]]:
         """(name, expected, actual) for each thing that does not fit."""

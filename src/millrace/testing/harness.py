@@ -52,6 +52,7 @@ def on_memory(app: App, *, at: datetime | int | None = None) -> Iterator[Harness
     connection, layers = app._connection, list(app.layers)
     registries: list[dict[Any, Any]] = [app.tasks, app.pools, app.plans, app.bus._listeners]
     before = [dict(registry) for registry in registries]
+    handlers = {pool: pool._task for pool in app.pools.values()}
     app.use(harness.store)
     try:
         yield harness
@@ -61,13 +62,17 @@ def on_memory(app: App, *, at: datetime | int | None = None) -> Iterator[Harness
         for registry, contents in zip(registries, before, strict=True):
             registry.clear()
             registry.update(contents)
+        for pool, handler in handlers.items():
+            pool._task = handler
 
 
 def _instant(at: datetime | int | None) -> int:
     if at is None:
         return time.time_ns() // 1_000_000
-    if isinstance(at, int):
+    if type(at) is int:
         return at
+    if not isinstance(at, datetime):
+        raise InvalidInput(f"at is a datetime with a time zone, or milliseconds since 1970; not {at!r}")
     if at.tzinfo is None:
         raise InvalidInput(f"{at!r} has no time zone; add one, e.g. tzinfo=timezone.utc")
     return int(at.timestamp() * 1000)
@@ -123,6 +128,7 @@ class Harness:
     async def _work(self, slots: int) -> None:
         """A worker's burst, again while it brings jobs to queues that nobody had looked at."""
         await self._tick()
+        self.store.time_moved()
         served: set[str] = set()
         while served != (queues := self._queues()):
             served = queues

@@ -63,8 +63,9 @@ def _find(place: str) -> App:
 
     try:
         found = pkgutil.resolve_name(place)
+        problem = f"is {found!r}, not a millrace.App"
     except (ImportError, AttributeError, ValueError) as error:
-        pytest.fail(f"millrace_app = {place!r} cannot be imported: {type(error).__name__}: {error}", pytrace=False)
+        found, problem = None, f"cannot be imported: {type(error).__name__}: {error}"
     if not isinstance(found, App):
-        pytest.fail(f"millrace_app = {place!r} is {found!r}, not a millrace.App", pytrace=False)
+        pytest.fail(f"millrace_app = {place!r} {problem}", pytrace=False)
     return found

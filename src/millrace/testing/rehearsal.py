@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec, State
+from millrace.runtime.answers import ITEM, answers
+from millrace.runtime.batch_task import BatchTask
 from millrace.runtime.context import Context
 from millrace.runtime.run import Run
 from millrace.runtime.task import Task
@@ -30,6 +35,7 @@ async def run(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
     `async def` runs here, `def` in a thread (also with process=True), without middleware around it. Options say what
     the job is: `run(task.options(id="7"), …)`. A verdict (Retry, Snooze, Bury) is raised, also when it was returned.
+    A batch task runs with a batch of one, and answers or raises what it says of that job.
     """
     return await rehearse(task).run(*args, **kwargs)
 
@@ -43,6 +49,8 @@ def rehearse(
     task: Task[P, R], *, attempt: int = 1, failures: int | None = None, generation: int = 1, lane: int | None = None
 ) -> Rehearsal[P, R]:
     """A run with the facts that a context tells of: `await rehearse(task, attempt=3).run(…)`."""
+    if not isinstance(task, Task):
+        raise InvalidInput(f"one rehearses a task, not {task!r}: put @app.task over it, or call the function itself")
     return Rehearsal(task, attempt, attempt - 1 if failures is None else failures, generation, lane)
 
 
@@ -58,11 +66,9 @@ class Rehearsal(Generic[P, R]):
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         run = self._begin(self._task.spec(*args, **kwargs))
-        arguments = run.arguments()
+        handler = self._call(run)
         try:
-            if self._task.is_async:
-                return self._end(run, await self._task.handler(**arguments))
-            return self._end(run, await asyncio.to_thread(self._task.handler, **arguments))
+            return self._end(run, await (handler() if self._task.is_async else asyncio.to_thread(handler)))
         finally:
             self._note(run)
 
@@ -70,9 +76,9 @@ class Rehearsal(Generic[P, R]):
         if self._task.is_async:
             return run_to_end(self.run(*args, **kwargs), "run(task, …)")
         run = self._begin(self._task.spec(*args, **kwargs))
-        arguments = run.arguments()
+        handler = self._call(run)
         try:
-            return self._end(run, self._task.handler(**arguments))
+            return self._end(run, handler())
         finally:
             self._note(run)
 
@@ -92,7 +98,18 @@ class Rehearsal(Generic[P, R]):
         )
         return Run(job, self._task, spec.lease / 1000, time.monotonic(), time.monotonic, GRACE)
 
+    def _call(self, run: Run) -> Callable[[], Any]:
+        arguments = run.arguments()
+        if not isinstance(self._task, BatchTask):
+            return partial(self._task.handler, **arguments)
+        contexts = [[run.own_context()]] if self._task.takes_contexts else []
+        return partial(self._task.handler, *contexts, [arguments[ITEM]])
+
     def _end(self, run: Run, value: Any) -> R:
+        if isinstance(self._task, BatchTask):
+            [value] = answers(self._task.name, [run.job.id], value)
+            if isinstance(value, BaseException):
+                raise value
         if isinstance(value, Verdict):
             raise value
         serde = run.job.spec.serde

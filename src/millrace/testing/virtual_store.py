@@ -18,6 +18,8 @@ from millrace.store.memory import MemoryStore
 from millrace.testing.clock import VirtualClock
 
 PAGE = 1_000
+MOST_RUNS_NOW = 5_000  # at one instant; unless many jobs wait, then …
+RUNS_PER_JOB = 10  # … so many for each: a job that enqueues itself again is found soon, and a crowd gets through
 
 
 class Endless(InvalidInput, AssertionError):
@@ -29,14 +31,23 @@ class VirtualStore(MemoryStore):
         super().__init__(clock=clock, salt="test")
         self.clock = clock
         self.runs_left = math.inf  # what one call of the harness may claim
+        self._runs, self._crowd = 0, 0  # at this instant: runs so far, and the most jobs that were waiting at a time
         self._told: str | None = None  # the cursor of what `news` has told
 
     async def claim(self, request: Claim) -> list[Job]:
-        if self.runs_left <= 0:
+        with self._lock:
+            waiting = sum(self._tables.queue(name).waiting for name in self._tables.queues())
+        self._crowd = max(self._crowd, waiting)
+        if self.runs_left <= 0 or self._runs > max(MOST_RUNS_NOW, RUNS_PER_JOB * self._crowd):
             raise Endless("so many jobs have run that there seems to be no end to it: does a job enqueue itself again?")
         jobs = await super().claim(request)
         self.runs_left -= len(jobs)
+        self._runs += len(jobs)
         return jobs
+
+    def time_moved(self) -> None:
+        """Another instant: what may run at one is counted anew."""
+        self._runs, self._crowd = 0, 0
 
     def job(self, job_id: str) -> Job:
         """The record as it is now. Raises JobNotFound."""

@@ -326,3 +326,37 @@ async def test_w05_a_payload_that_is_too_large_is_refused(app):
 
 def test_the_largest_batch_is_what_the_documentation_says():
     assert MOST_AT_ONCE == 10_000
+
+
+async def test_a_wait_for_room_is_taken_back_by_zero(app):
+    @app.pool("narrow", lanes=1, max_depth=1)
+    async def handle() -> None: ...
+
+    await handle.enqueue()
+    with pytest.raises(QueueFull) as full:
+        await handle.options(wait_for_room=0.01).options(wait_for_room=0).enqueue()
+    assert not hasattr(full.value, "__notes__")  # which would say how long it has waited
+
+
+async def test_nobody_waits_for_room_inside_a_transaction_that_keeps_everybody_else_waiting(app):
+    @app.pool("narrow", lanes=1, max_depth=1)
+    async def handle() -> None: ...
+
+    for given in ({"within": object(), "wait_for_room": 30}, {"wait_for_room": None, "within": object()}):
+        with pytest.raises(InvalidInput, match="no room can come.*before you commit"):
+            handle.options(**given)
+    with pytest.raises(InvalidInput, match="no room can come"):
+        handle.options(wait_for_room=30).options(within=object())
+    handle.options(wait_for_room=30, within=None)
+    handle.options(within=object(), wait_for_room=0)
+
+
+async def test_a_source_that_breaks_off_says_how_many_jobs_are_in(app, handle):
+    def broken():
+        yield from [(Order("ada"),)] * 5
+        raise OSError("the file ended early")
+
+    for task in (handle, handle.options(wait_for_room=1)):
+        with pytest.raises(OSError, match="early") as error:
+            await task.enqueue_many(broken(), chunk=2)
+        assert error.value.__notes__ == ["4 jobs of this call were enqueued before the chunk that failed."]

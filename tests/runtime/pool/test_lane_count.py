@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from millrace import App, InvalidInput, LanesInUse
+from millrace.domain.line import lane_of
 from millrace.testing import FaultyStore
 from tests.runtime.pool.scene import burst
 
@@ -121,3 +122,40 @@ async def test_an_app_that_is_given_another_store_writes_its_pools_there_too(sto
     await handle.enqueue(1)
 
     assert len(await store.lanes("orders")) == 2
+
+
+async def test_a_scheduler_alone_writes_the_pool_down_before_its_first_tick(store, clock):
+    app, handle = define(store, 4)
+    app.cron(handle.options(partition="ada"), every="1m", kwargs={"n": 1})
+    scheduler = app.scheduler()
+    await scheduler.look()
+    clock.advance(60_000)
+    await scheduler.look()
+
+    [job] = [job async for job in app.jobs.find(queue="orders")]
+    assert (job.lane, len(await store.lanes("orders"))) == (lane_of("ada", 4), 4)
+
+
+async def test_the_warning_that_a_pool_keeps_its_lanes_comes_once(store, caplog):
+    caplog.set_level(logging.WARNING, "millrace.pool")
+    _, old = define(store, 2)
+    await old.enqueue(1)
+    _, new = define(store, 4)
+    for _ in range(3):
+        await new.pool.status()
+
+    assert [record.message for record in caplog.records if "keeps its 2 lanes" in record.message] == [
+        "pool orders keeps its 2 lanes until its 1 live jobs have ended; the code says 4"
+    ]
+
+
+async def test_a_pool_whose_queue_has_no_lanes_yet_says_so(store):
+    app = App(store)
+
+    @app.task(queue="orders")
+    async def earlier() -> None: ...
+
+    await earlier.enqueue()
+    _, handle = define(store, 2)
+    with pytest.raises(InvalidInput, match="has no lane 0: as long as its live jobs have not ended, it has none"):
+        await handle.pool.pause(lane=0)

@@ -143,10 +143,18 @@ async def test_options_of_a_pool_refuse_what_makes_no_sense(app):
         handle.options(queue="other")
     with pytest.raises(InvalidInput, match="give one of them"):
         handle.options(partition="a", group="b")
-    with pytest.raises(InvalidInput, match="no option 'prio'; known are: .*partition.*wait_for_room"):
-        handle.options(prio=3)
+    with pytest.raises(InvalidInput, match="no option 'colour'. Known are: .*partition.*wait_for_room"):
+        handle.options(colour=3)
     for key in (1.5, True, b"x", object()):
         with pytest.raises(InvalidInput, match="must be text, an integer, a UUID, or None"):
             handle.options(partition=key)
     with pytest.raises(InvalidInput, match="wait_for_room"):
         handle.options(wait_for_room=-1)
+
+
+@pytest.mark.parametrize("kind", ["on_dead_letter", "on_empty"])
+async def test_a_pool_has_one_hook_of_a_kind_and_says_so(app, kind):
+    hook = getattr(app.pool("orders", lanes=1), kind)
+    hook(lambda told: None)
+    with pytest.raises(InvalidInput, match=rf"pool 'orders' has a function for {kind} already"):
+        hook(lambda told: None)

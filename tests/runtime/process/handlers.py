@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from millrace import Aborted, Bury, Context, Retry, Snooze
 
@@ -212,3 +214,68 @@ def batch_that_dies(numbers: list[int]) -> None:
 def batch_that_hangs(notes: list[str]) -> None:
     Path(notes[0]).write_text(str(os.getpid()))
     time.sleep(60)
+
+
+def fork_and_go_on(n: int) -> list[Any]:
+    """The mistake of forgetting that there are two of us from here on: the copy returns, too, a little later."""
+    if os.fork() == 0:
+        time.sleep(0.2)
+        return ["the copy", n]
+    return ["the child", n]
+
+
+def slowly(n: int) -> list[Any]:
+    time.sleep(0.5)
+    return ["slowly", n]
+
+
+def end_a_copy() -> int | None:
+    """As `multiprocessing` does, by SIGTERM."""
+    copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    copy.start()
+    copy.terminate()
+    copy.join(10)
+    return copy.exitcode
+
+
+def close_all() -> None:
+    os.closerange(3, 256)
+
+
+def become_another() -> None:
+    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def scribble() -> None:
+    for number in range(3, 32):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, b"\0\0\0\4oops")
+    time.sleep(60)
+
+
+class Unflushable:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        raise RuntimeError("no")
+
+
+def spoil_stdout() -> str:
+    sys.stdout = cast("Any", Unflushable())
+    return "done"
+
+
+def raise_half_a_pair(ctx: Context) -> None:
+    ctx.log.warning("about to open %s", "\udc80.txt", extra={"size": 10**30, "name\udc80": "\udc80"})
+    raise FileNotFoundError("\udc80.txt")
+
+
+class NeedsWords(Exception):
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+
+
+def answer_with_a_class(numbers: list[int]) -> list[Any]:
+    return [NeedsWords if number == 0 else number for number in numbers]

@@ -238,6 +238,13 @@ def test_what_no_process_could_find_is_refused_when_it_is_registered():
     assert app.tasks == {}
 
 
+@pytest.mark.parametrize("option", ["processes", "max_jobs_per_child", "max_memory_per_child"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "1GB"])
+def test_limits_of_children_that_make_no_sense_are_refused(option: str, value: object):
+    with pytest.raises(InvalidInput, match=f"{option} must be a whole number from 1 up, not {value!r}"):
+        App().worker(**{option: value})  # type: ignore[arg-type]
+
+
 async def test_a_function_that_is_not_where_it_says_is_refused_when_the_worker_starts():
     stage = Stage()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+
+import pytest
 
 from millrace import App, Query
 
@@ -69,6 +72,19 @@ def test_tasks_of_a_main_module_are_found_too(tmp_path):
     done = run("-m", "shop", "x", cwd=tmp_path)
 
     assert (done.stdout, done.stderr) == ("42\n__mp_main__ True ['x']\n", "")
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_tasks_of_a_folder_or_an_archive_that_is_run_are_found_too(tmp_path, archive):
+    place = tmp_path / "program"
+    place.mkdir()
+    script(place, name="__main__.py")
+    if archive:
+        place = Path(shutil.make_archive(str(place), "zip", place))
+
+    done = run(str(place), "some", "--arguments")
+
+    assert done.stdout.splitlines() == ["42", "__mp_main__ True ['some', '--arguments']"], done.stderr
 
 
 def test_a_main_file_without_a_guard_is_told_to_add_one_and_enqueues_nothing_twice(tmp_path):

@@ -153,3 +153,16 @@ async def test_a_closed_store_says_so_and_can_be_opened_again(store):
 
     await store.connect()
     assert (await store.get(["a"]))[0].id == "a"
+
+
+async def test_a_call_that_was_given_up_before_its_turn_is_not_carried_out(store, io):
+    io.free.clear()
+    given_up = asyncio.create_task(store.enqueue([a_spec(id="given up")]))
+    wanted = asyncio.create_task(store.enqueue([a_spec(id="wanted")]))
+    await asyncio.sleep(0.05)  # the writer has taken both, and stands at the gate
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    io.free.set()
+    await wanted
+
+    assert [job and job.id for job in await store.get(["given up", "wanted"])] == [None, "wanted"]

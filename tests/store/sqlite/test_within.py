@@ -17,7 +17,7 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, QueueFull, StoreError
 from millrace.domain.request import Claim
-from millrace.store.sqlite import SqliteStore, standoff
+from millrace.store.sqlite import SqliteStore, lookout, standoff
 from millrace.store.sqlite.io import Io
 from millrace.testing.builders import a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
@@ -496,6 +496,31 @@ async def test_waiting_for_a_commit_costs_next_to_nothing(store, mine):
     mine.rollback()
 
     assert spent < 0.15
+
+
+async def test_a_disk_that_no_longer_answers_is_not_looked_at_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookout, "STAY", 0.1)
+    monkeypatch.setattr(lookout, "LINGER", 0.05)
+    looked = threading.Event()
+
+    class Broken(Io):
+        def execute(self, connection, sql, params=()):
+            if "lookout" in threading.current_thread().name and sql == "PRAGMA data_version":
+                looked.set()
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(connection, sql, params)
+
+    store = SqliteStore(tmp_path / "jobs.db", io=Broken())
+    await store.connect()
+    with contextlib.closing(sqlite3.connect(store.path)) as mine:
+        await store.within(mine).enqueue([a_spec()])
+        await asyncio.to_thread(looked.wait, 10)
+        async with asyncio.timeout(10):
+            while any(thread.name == "millrace-sqlite-lookout" for thread in threading.enumerate()):
+                await asyncio.sleep(0.01)
+        mine.commit()
+    assert looked.is_set() and await waiting(store) == 1
+    await store.close()
 
 
 SLEEPER = """

@@ -35,7 +35,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """The main file of this process: as a module (`python -m`) or as a path."""
+    """The main file of this process: as a module (`python -m`) or as the path of a file, a folder or an archive."""
 
     module: str | None = None
     path: str | None = None
@@ -75,10 +75,12 @@ def address_of(task: Task[..., Any]) -> Address:
 def main_program() -> Program | None:
     main = sys.modules[MAIN]
     spec = getattr(main, "__spec__", None)
-    if spec is not None:
+    if spec is not None and spec.name != MAIN:
         return Program(module=spec.name)
     path = getattr(main, "__file__", None)
-    return None if path is None else Program(path=os.path.abspath(path))
+    if path is None:
+        return None
+    return Program(path=os.path.abspath(path if spec is None else os.path.dirname(path)))
 
 
 # ── in the child ──────────────────────────────────────────────────────────────────────────────

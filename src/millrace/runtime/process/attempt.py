@@ -15,7 +15,7 @@ from typing import Any
 
 from millrace.domain.errors import PayloadInvalid
 from millrace.domain.job import Job, Spec
-from millrace.domain.outcome import Failure
+from millrace.domain.outcome import Failure, encodable
 from millrace.runtime.context import Context
 from millrace.runtime.hold import Abort
 from millrace.runtime.process.wire import Done, Line, Progress, ToWorker
@@ -71,8 +71,6 @@ class Attempt:
 
     def ended(self, value: object) -> Done:
         """As one of a batch: an answer may be an error, too."""
-        if isinstance(value, type) and issubclass(value, BaseException):
-            value = value()
         return self.raised(value) if isinstance(value, BaseException) else self.returned(value)
 
     def returned(self, value: object) -> Done:
@@ -174,15 +172,17 @@ class _ToWorker(logging.Handler):
             text = record.getMessage()
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
-            plain = (str, int, float, bool, type(None))
-            facts = {
-                name: value if isinstance(value, plain) else repr(value)
-                for name, value in vars(record).items()
-                if name not in _OWN
-            }
-            self._send_line(Line(record.levelno, text, facts))
+            facts = {encodable(name): _plain(value) for name, value in vars(record).items() if name not in _OWN}
+            self._send_line(Line(record.levelno, encodable(text), facts))
         except Exception:
             self.handleError(record)
+
+
+def _plain(value: object) -> object:
+    """A fact as it can travel."""
+    if value is None or isinstance(value, float | bool) or (isinstance(value, int) and value.bit_length() < 64):
+        return value
+    return encodable(value if isinstance(value, str) else repr(value))
 
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

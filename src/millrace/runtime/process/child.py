@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from millrace.domain.errors import InvalidInput
 from millrace.domain.outcome import Failure
 from millrace.runtime.hold import Abort
@@ -34,6 +36,7 @@ from millrace.runtime.process.wire import (
     Progress,
     Ready,
     Retire,
+    ToWorker,
     Work,
     frame,
 )
@@ -82,18 +85,43 @@ class Child(asyncio.Protocol):
         self._channel: socket.socket | None = None
         self._broken: Failure | None = None
         self._closed = False
+        self._severed = False
+
+    @property
+    def usable(self) -> bool:
+        return self.death is None and not self._closed
 
     # ── its birth ─────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """In the thread that stays as long as the child may: Linux ends the child with it (main.py)."""
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                _command(theirs.fileno()), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-            )
-        self.pid = self._process.pid
-        threading.Thread(target=self._see_it_out, name=f"millrace-child-{self.pid}", daemon=True).start()
+        """In the thread that stays as long as the child may: Linux ends the child with it (main.py).
+
+        Raises BrokenChild when the system has no room for it: no more files, processes or threads.
+        """
+        try:
+            self._channel, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    _command(theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            watch = threading.Thread(target=self._see_it_out, name=f"millrace-child-{self._process.pid}", daemon=True)
+            self.pid = self._process.pid
+            watch.start()
+        except (OSError, RuntimeError) as error:
+            self._discard()
+            raise BrokenChild(f"the system would not start it: {error}") from error
+
+    def _discard(self) -> None:
+        """What there is of a child that nobody watches."""
+        self.pid = 0
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     async def boot(self, boot: Boot, patience: float) -> None:
         """Until it has imported its tasks. Raises BrokenChild."""
@@ -135,12 +163,12 @@ class Child(asyncio.Protocol):
         """The attempt is to end: the handler hears why, and all that it started gets SIGTERM."""
         self.halted = True
         self._tell(Halt(why))
-        if self.death is None:
+        if self.death is None and self.pid:
             kill_group(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         self.halted = True
-        if self.death is None:
+        if self.death is None and self.pid:
             kill_group(self.pid, signal.SIGKILL)
 
     def retire(self) -> None:
@@ -155,32 +183,46 @@ class Child(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # of a socket, so it can be written to
 
     def data_received(self, data: bytes) -> None:
-        for message in self._frames.feed(data):
-            match message:
-                case Ready():
-                    if not self._ready.done():
-                        self._ready.set_result(None)
-                case Broken(error):
-                    self._broken = error
-                case Progress(index, value):
-                    if index < len(self._reports):
-                        self._reports[index].progress = value
-                case Line(level, text, facts):
-                    _log(level, text, facts)
-                case Ended():
-                    self.memory = message.memory
-                    if self._answer is not None and not self._answer.done():
-                        self._answer.set_result(message)
+        try:
+            for message in self._frames.feed(data):
+                self._hear(message)
+        except msgspec.DecodeError:  # its handler has written there, and whatever follows would be misread
+            self._sever()
+
+    def _hear(self, message: ToWorker) -> None:
+        match message:
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            case Broken(error):
+                self._broken = error
+            case Progress(index, value):
+                if index < len(self._reports):
+                    self._reports[index].progress = value
+            case Line(level, text, facts):
+                _log(level, text, facts)
+            case Ended():
+                self.memory = message.memory
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_result(message)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
-        if self.death is None:
-            self.kill()  # it may live on, but nobody can talk to it any more
-        else:
+        if self.death is not None:
             self._gone(self.death)
+        else:  # most likely it is about to end, and how will be known in a moment
+            self._loop.call_later(LAST_WORDS, self._sever)
+
+    def _sever(self) -> None:
+        """It lives on, but nobody can talk to it any more."""
+        if self.death is None:
+            self._severed = True
+            self.kill()
 
     def _dead(self, death: Death) -> None:
         """Its last words may still be on the way."""
+        if self._severed:
+            death = msgspec.structs.replace(death, severed=True)
         self.death = death
         if self._process is not None:
             self._process.returncode = 0 if death.status is None else os.waitstatus_to_exitcode(death.status)

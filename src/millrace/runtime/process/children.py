@@ -45,8 +45,8 @@ class Children:
     ) -> None:
         self._boot = Boot(
             parent=os.getpid(),
-            path=list(sys.path),
-            arguments=list(sys.argv),
+            path=_encoded(sys.path),
+            arguments=_encoded(sys.argv),
             program=main_program() if any(task.module == MAIN for task in tasks) else None,
             tasks=list(tasks),
         )
@@ -59,6 +59,7 @@ class Children:
         self._idle: list[Child] = []
         self._waiting: deque[asyncio.Future[Child]] = deque()
         self._births: set[asyncio.Task[None]] = set()
+        self._unborn = 0  # of those, the ones that have not begun
         self._closing = False
         self._stillborn = 0  # in a row
         self._guard: Guard | None = None
@@ -155,8 +156,10 @@ class Children:
     # ── who is free ───────────────────────────────────────────────────────────────────────────
 
     async def _take(self) -> Child:
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            child = self._idle.pop()
+            if child.usable:  # else it has died, and will be buried in a moment
+                return child
         turn: asyncio.Future[Child] = self._loop.create_future()
         self._waiting.append(turn)
         self._grow()
@@ -168,7 +171,7 @@ class Children:
             raise
 
     def _offer(self, child: Child) -> None:
-        while self._waiting:
+        while self._waiting and child.usable:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(child)
@@ -185,13 +188,15 @@ class Children:
 
     def _grow(self) -> None:
         wanted = sum(not turn.done() for turn in self._waiting) - len(self._births)
-        room = self._limit - len(self._all)
+        room = self._limit - len(self._all) - self._unborn
         for _ in range(0 if self._closing else min(wanted, room)):
+            self._unborn += 1
             birth = self._loop.create_task(self._add())
             self._births.add(birth)
             birth.add_done_callback(self._births.discard)
 
     async def _add(self) -> None:
+        self._unborn -= 1
         try:
             child = await self._born()
         except BrokenChild as broken:
@@ -237,13 +242,18 @@ class Children:
         self._grow()
 
 
+def _encoded(names: Sequence[object]) -> list[bytes]:
+    """Names of files are bytes, though not always text; what is no name at all, nobody could import from."""
+    return [os.fsencode(name) for name in names if isinstance(name, str | bytes | os.PathLike)]
+
+
 def _work(runs: Sequence[Run], batch: bool) -> Work:
     remaining = [None if math.isinf(run.deadline) else max(0.0, run.deadline - run.clock()) for run in runs]
     return Work([run.job for run in runs], remaining, _job_log.getEffectiveLevel(), batch)
 
 
 def _end(run: Run, done: Done) -> Encoded | BaseException:
-    run.children = done.children or None
+    run.children = [*(run.children or ()), *done.children] or None  # middleware may have carried some
     if done.progress is not None:
         run.progress = done.progress
     return told(run, done)

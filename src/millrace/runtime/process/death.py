@@ -10,12 +10,15 @@ import msgspec
 
 from millrace.domain.outcome import Failure
 
+SEVERED = 97  # the exit code of a child that finds its connection to the worker closed by its own handler
+
 
 class Death(msgspec.Struct, frozen=True):
     """`status` is what waiting for the process gave, None when somebody else has waited for it."""
 
     status: int | None
     memory: int = 0  # bytes, at most at any time
+    severed: bool = False  # the worker ended it, since it could not be talked to any more
 
     @property
     def signal(self) -> str | None:
@@ -46,7 +49,12 @@ class Death(msgspec.Struct, frozen=True):
 
     def failure(self, attempt: int) -> Failure:
         hint = ""
-        if self.signal == "SIGKILL":
+        if self.severed or self.code == SEVERED:
+            hint = (
+                ". Its connection to the worker was broken: a handler must not close or write to files that it has not "
+                "opened, nor exec another program in its own place"
+            )
+        elif self.signal == "SIGKILL":
             hint = ". Nobody here sent that: the system may have run out of memory"
         return Failure("ProcessDied", f"the process of attempt {attempt} {self}{hint}")
 

@@ -29,6 +29,7 @@ from millrace.runtime.hold import Abort
 from millrace.runtime.process import inside
 from millrace.runtime.process.address import find, run_again
 from millrace.runtime.process.attempt import Attempt, logging_to, peak_memory
+from millrace.runtime.process.death import SEVERED
 from millrace.runtime.process.wire import Boot, Broken, Done, Ended, Halt, Ready, Retire, ToWorker, Work, frame, receive
 from millrace.runtime.task import Task
 from millrace.runtime.verdict import Aborted
@@ -61,10 +62,12 @@ class Child:
 
     def live(self) -> NoReturn:
         inside.here = inside.importing = True
-        faulthandler.enable()
+        with suppress(RuntimeError, OSError, ValueError):  # a service may have closed its stderr
+            faulthandler.enable()
         _die_with_parent(self._boot.parent)
         signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: that would be inherited
+        signal.signal(signal.SIGINT, _nothing)  # a handler, not SIG_IGN: that would be inherited
+        os.register_at_fork(before=_hold_term, after_in_parent=_let_term_through, after_in_child=self._forked)
         threading.Thread(target=self._listen, name="millrace-listen", daemon=True).start()
         self._find_tasks()
         inside.importing = False
@@ -75,8 +78,8 @@ class Child:
 
     def _find_tasks(self) -> None:
         boot = self._boot
-        sys.path[:] = boot.path
-        sys.argv[:] = boot.arguments
+        sys.path[:] = map(os.fsdecode, boot.path)
+        sys.argv[:] = map(os.fsdecode, boot.arguments)
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # or a kill would eat the last lines
@@ -102,7 +105,7 @@ class Child:
             ends = self._run(task, attempts, work.batch)
         self._attempts = []
         for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, ValueError, OSError):
+            with suppress(Exception):  # the handler may have put anything in its place
                 stream.flush()
         self._send(Ended(ends, peak_memory()))
 
@@ -146,7 +149,11 @@ class Child:
 
     def _listen(self) -> None:
         while True:
-            match receive(self._channel):
+            try:
+                message = receive(self._channel)
+            except OSError:
+                os._exit(SEVERED)
+            match message:
                 case Work() as work:
                     self._inbox.put(work)
                 case Halt(why):
@@ -155,6 +162,22 @@ class Child:
                     self._inbox.put(None)
                 case _:
                     end_with_all_it_started()
+
+    def _forked(self) -> None:
+        """In a copy of this process, which a handler has made: it is not this child, and has nothing to tell.
+
+        Else it would answer in the name of whatever job runs by then. And its signals are those of any program:
+        `multiprocessing` ends its processes by SIGTERM.
+        """
+        self._channel.close()
+        self._sending = threading.Lock()
+        for number, ours, plain in (
+            (signal.SIGTERM, self._on_term, signal.SIG_DFL),
+            (signal.SIGINT, _nothing, signal.default_int_handler),
+        ):
+            if signal.getsignal(number) == ours:
+                signal.signal(number, plain)
+        _let_term_through()
 
     def _halt(self, why: Abort) -> None:
         self._halted = why
@@ -187,8 +210,10 @@ class Child:
         with self._sending:
             try:
                 self._channel.sendall(data)
-            except OSError:
+            except ConnectionError:
                 end_with_all_it_started()
+            except OSError:
+                os._exit(SEVERED)
         if mine:
             self._open = True
             self._interrupt()
@@ -198,6 +223,18 @@ class Child:
             with suppress(Exception):
                 self._loop.close()
         sys.exit(code)
+
+
+def _nothing(number: int, frame: types.FrameType | None) -> None: ...
+
+
+def _hold_term() -> None:
+    """A signal that reaches a copy before it has become a program of its own would be forgotten."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_term_through() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _batch_call(task: Task[..., Any], attempts: list[Attempt]) -> Callable[[], Any]:

@@ -23,8 +23,8 @@ class Boot(msgspec.Struct, frozen=True, tag=True):
     """The first word to a child: who its parent is and where its tasks are."""
 
     parent: int
-    path: list[str]
-    arguments: list[str]
+    path: list[bytes]
+    arguments: list[bytes]
     program: Program | None
     tasks: list[Address]
 
@@ -133,7 +133,7 @@ def _exactly(channel: socket.socket, count: int) -> bytes | None:
     while len(data) < count:
         try:
             part = channel.recv(count - len(data))
-        except ConnectionError:
+        except ConnectionError:  # any other error is not the worker's end
             return None
         if not part:
             return None

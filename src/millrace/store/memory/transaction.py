@@ -86,10 +86,14 @@ class MemoryTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.commit()
-        else:
+        if error is not None:
             self.rollback()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self.__dict__.get("_connection") is None:

@@ -58,6 +58,8 @@ def commits_by_itself(raw: sqlite3.Connection) -> bool:
 
 def reach(connection: object) -> sqlite3.Connection:
     """SQLite's connection in what was given, for use on this thread."""
+    if isinstance(connection, sqlite3.Connection):
+        return connection
     found, runner = _look(_begun(connection))
     if runner is not None:
         raise InvalidInput(

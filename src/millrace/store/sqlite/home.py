@@ -75,14 +75,14 @@ class Home:
         return self._ready
 
     def write(self, run: Callable[[Ledger, int], T]) -> asyncio.Future[T]:
-        if may_wait_for_itself(self):
-            return asyncio.ensure_future(bounded(self._writer.submit, run))
+        if joined := may_wait_for_itself(self):
+            return asyncio.ensure_future(bounded(joined, self._writer.submit, run))
         return self._writer.submit(run)
 
     def write_now(self, run: Callable[[Ledger, int], T]) -> T:
         """The same for a thread without an event loop: it blocks."""
-        if may_wait_for_itself(self):
-            return bounded_now(self._writer.submit_blocking, run)
+        if joined := may_wait_for_itself(self):
+            return bounded_now(joined, self._writer.submit_blocking, run)
         return self._writer.submit_blocking(run).result()
 
     async def read(self, run: Callable[[Ledger, int], T]) -> T:

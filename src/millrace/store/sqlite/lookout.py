@@ -113,19 +113,19 @@ class Lookout:
             return True
 
     def _look(self, connection: sqlite3.Connection) -> None:
-        with contextlib.suppress(sqlite3.OperationalError):  # busy: look again
+        newest = -1
+        with contextlib.suppress(sqlite3.OperationalError):  # busy: look again, but no longer than it stays
             version: int = self._io.execute(connection, "PRAGMA data_version")[0][0]
-            now = time.monotonic()
-            newest = -1
             if version != self._version:
                 newest = self._io.execute(connection, SQL["newest_event"])[0][0]
                 self._version = version
-            with self._change:
-                over = [step for step in self._awaited if step.cursor <= newest]
-                self._awaited = [step for step in self._awaited if step.cursor > newest and now < step.until]
-            for step in over:
-                step.committed = True
-                self._announce(step.news)
+        now = time.monotonic()
+        with self._change:
+            over = [step for step in self._awaited if step.cursor <= newest]
+            self._awaited = [step for step in self._awaited if step.cursor > newest and now < step.until]
+        for step in over:
+            step.committed = True
+            self._announce(step.news)
 
     _rest_for = FIRST_LOOK
     _version = -1

@@ -27,7 +27,7 @@ T = TypeVar("T")
 A_WHILE = 2.0  # seconds
 
 
-class _Joined:
+class Joined:
     """The calling task, or the thread if it runs none, has a step in a transaction of its own on this store."""
 
     def __init__(self, home: Home, awaited: Awaited) -> None:
@@ -35,6 +35,7 @@ class _Joined:
         self._awaited = awaited
         self._thread = threading.get_ident()
         self._task = weakref.ref(task) if (task := _current_task()) is not None else None
+        self.over = False  # a write of the caller's went through since, so nobody held the lock
 
     def is_mine(self, home: Home) -> bool:
         """Tasks that were started since have inherited it, but they wait for somebody else."""
@@ -49,24 +50,24 @@ class _Joined:
 
     @property
     def open(self) -> bool:
-        return self._awaited.open
+        return not self.over and self._awaited.open
 
 
-_joined: ContextVar[_Joined | None] = ContextVar("millrace_joined", default=None)
+_joined: ContextVar[Joined | None] = ContextVar("millrace_joined", default=None)
 
 
 def standing_in(home: Home, awaited: Awaited) -> None:
-    _joined.set(_Joined(home, awaited))
+    _joined.set(Joined(home, awaited))
 
 
-def may_wait_for_itself(home: Home) -> bool:
+def may_wait_for_itself(home: Home) -> Joined | None:
     joined = _joined.get()
     if joined is None or not joined.is_mine(home):
-        return False
+        return None
     if not joined.open:
         _joined.set(None)
-        return False
-    return True
+        return None
+    return joined
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -98,28 +99,34 @@ class Gate(Generic[T]):
             return self._state == state
 
 
-async def bounded(submit: Callable[[Gate[T]], asyncio.Future[T | None]], run: Callable[[Any, int], T]) -> T:
+async def bounded(
+    joined: Joined, submit: Callable[[Gate[T]], asyncio.Future[T | None]], run: Callable[[Any, int], T]
+) -> T:
     gate = Gate(run)
     future = submit(gate)
     try:
         await asyncio.wait([future], timeout=A_WHILE)
         if not future.done() and gate.take_back():
             raise StoreError(_EXPLAINED)
-        return await future  # type: ignore[return-value]  # None only when it was taken back
+        result = await future
+        joined.over = True
+        return result  # type: ignore[return-value]  # None only when it was taken back
     finally:
         if not future.done():
             future.cancel()
 
 
-def bounded_now(submit: Callable[[Gate[T]], futures.Future[T | None]], run: Callable[[Any, int], T]) -> T:
+def bounded_now(
+    joined: Joined, submit: Callable[[Gate[T]], futures.Future[T | None]], run: Callable[[Any, int], T]
+) -> T:
     gate = Gate(run)
     future = submit(gate)
-    try:
-        return future.result(A_WHILE)  # type: ignore[return-value]
-    except futures.TimeoutError:
-        if future.done() or not gate.take_back():
-            return future.result()  # type: ignore[return-value]
-        raise StoreError(_EXPLAINED) from None
+    futures.wait([future], A_WHILE)
+    if not future.done() and gate.take_back():
+        raise StoreError(_EXPLAINED)
+    result = future.result()
+    joined.over = True
+    return result  # type: ignore[return-value]
 
 
 _EXPLAINED = (

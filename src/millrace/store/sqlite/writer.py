@@ -179,6 +179,8 @@ class Writer(CallThread):
                 raise _Spoiled from error
 
     def _run(self, call: Call[Any]) -> None:
+        if call.future.cancelled():  # meanwhile: nobody would hear the answer
+            return
         now = self._clock()
         self._tables.touched = False
         self._tables.soon = now + SOON

@@ -128,6 +128,20 @@ async def test_filters_and_order_go_together(store: Store, clock: VirtualClock) 
             assert await found(store, **wanted, newest_first=True) == ids[::-1]
 
 
+async def test_groups_and_keys_are_paged_in_both_directions(store: Store, clock: VirtualClock) -> None:
+    made: dict[tuple[str, str], list[str]] = {}
+    for _ in range(3):
+        for name in ("a", "b"):
+            spec = await put_completed(store, group=name, key=name)
+            made.setdefault(("group", name), []).append(spec.id)
+            made.setdefault(("key", name), []).append(spec.id)
+
+    for (field, name), ids in made.items():
+        for limit in (1, 2, 100):
+            assert await found(store, **{field: name}, limit=limit) == ids
+            assert await found(store, **{field: name}, limit=limit, newest_first=True) == ids[::-1]
+
+
 async def test_pages_go_on_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
     asked = specs(7)
     await store.enqueue(asked)

@@ -1,0 +1,151 @@
+"""`millrace history`: everything that happened to one job, or what each step changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from millrace.cli import exits
+from millrace.cli.facts import INSTANTS, Changed, Facts, changed_plain, changes, facts_after
+from millrace.cli.output import At, Cell, Span, Word
+from millrace.cli.session import Session
+from millrace.cli.shape import Plain, event_plain
+from millrace.cli.text import cut
+from millrace.domain.errors import InvalidInput, JobNotFound
+from millrace.domain.event import Event
+from millrace.domain.outcome import Failure
+
+EXAMPLES = {
+    "history": (
+        "Examples:\n"
+        "  millrace history mail-7\n"
+        "  millrace history mail-7 --diff                 what each step changed\n"
+        "  millrace history mail-7 --diff --from 2 --to 5 what changed in all between two of them\n"
+        "  millrace history mail-7 --from 1:1             also of an earlier generation of this id",
+    )
+}
+
+
+async def history(
+    session: Session,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)],
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changed instead of what happened.")] = False,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="[G:]N", help="From this event on: its n, of the last generation.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="[G:]N", help="Up to this event.")] = None,
+) -> int:
+    """Show everything that happened to a job.
+
+    Oldest first, over all its generations. With --diff, the facts that each event changed; with --from or --to
+    besides, the facts that differ between those two.
+    """
+    async with session.connected() as (app, store):
+        events = await app.jobs.history(job_id)
+        if not events:
+            raise JobNotFound(job_id)
+        now = await store.now()
+    start, end = _place(events, "--from", first, 0), _place(events, "--to", last, len(events) - 1)
+    if start > end:
+        raise InvalidInput(f"--from {first} comes after --to {last or 'the last event'}; swap them")
+    if diff:
+        _differences(session, events, (start, end) if first or last else None, now)
+    elif session.output.json:
+        session.output.document([event_plain(event) for event in events[start : end + 1]])
+    else:
+        names = ("n", "at", "kind", "state", "attempt", "worker", "took", "delay", "details")
+        several = events[0].generation != events[-1].generation
+        rows = [_row(event, now, several) for event in events[start : end + 1]]
+        session.output.table(names, rows, spare=("worker", "took", "delay", "details"))
+    return exits.OK
+
+
+def _place(events: Sequence[Event], what: str, text: str | None, default: int) -> int:
+    """Where the event is that was named by its n, or by generation:n."""
+    if text is None:
+        return default
+    generation, colon, n = text.rpartition(":")
+    wanted = (generation if colon else str(events[-1].generation), n)
+    for index, event in enumerate(events):
+        if (str(event.generation), str(event.n)) == wanted:
+            return index
+    known = f"{events[0].generation}:{events[0].n} to {events[-1].generation}:{events[-1].n}"
+    raise InvalidInput(f"{what} {text}: there is no such event; this job has {known}")
+
+
+def _number(event: Event, several: bool) -> str:
+    return f"{event.generation}:{event.n}" if several else str(event.n)
+
+
+def _row(event: Event, now: int, several: bool) -> list[Cell]:
+    details = event.reason or ""
+    if event.error is not None:
+        details = f"{details} {event.error.type}: {event.error.message}".strip()
+    return [
+        _number(event, several),
+        At(event.at, now),
+        Word(event.kind.value),
+        Word(event.state),
+        event.attempt,
+        event.worker,
+        Span(event.duration),
+        Span(event.delay),
+        details,
+    ]
+
+
+# ── differences ───────────────────────────────────────────────────────────────────────────────
+
+
+def _differences(session: Session, events: Sequence[Event], ends: tuple[int, int] | None, now: int) -> None:
+    facts = facts_after(events)
+    if ends is not None:
+        start, end = ends
+        compared: list[tuple[Event | None, Event, list[Changed]]]
+        compared = [(events[start], events[end], changes(facts[start], facts[end]))]
+    else:
+        earlier: list[tuple[Event | None, Facts | None]] = [(None, None), *zip(events, facts, strict=True)][:-1]
+        compared = [
+            (before, event, changes(known, fact))
+            for (before, known), event, fact in zip(earlier, events, facts, strict=True)
+        ]
+    if session.output.json:
+        session.output.document([_difference_plain(*one) for one in compared])
+        return
+    several = events[0].generation != events[-1].generation
+    rows = [
+        [_number(event, several), At(event.at, now), Word(event.kind.value), *_changed(changed, now)]
+        for _, event, found in compared
+        for changed in found
+    ]
+    session.output.table(("n", "at", "kind", "fact", "before", "after"), rows)
+    if not rows:
+        session.output.hint("Nothing differs between these two.")
+
+
+def _difference_plain(before: Event | None, event: Event, found: list[Changed]) -> Plain:
+    return {
+        "from": None if before is None else {"generation": before.generation, "n": before.n},
+        "to": {"generation": event.generation, "n": event.n},
+        "kind": event.kind.value,
+        "at": event_plain(event)["at"],
+        "changes": [changed_plain(changed) for changed in found],
+    }
+
+
+def _changed(changed: Changed, now: int) -> list[Cell]:
+    return [changed.fact, *(_cell(changed.fact, value, now) for value in (changed.before, changed.after))]
+
+
+def _cell(fact: str, value: object, now: int) -> Cell:
+    if fact in INSTANTS and (value is None or isinstance(value, int)):
+        return At(value, now)
+    if isinstance(value, Failure):
+        return cut(f"{value.type}: {value.message}", 300)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if fact == "state" and isinstance(value, str):
+        return Word(value)
+    return value if isinstance(value, int) else None if value is None else str(value)
