@@ -32,6 +32,7 @@ class Area:
     name: str
     share: float  # minutes
     folders: tuple[str, ...]
+    at_once: int = 1  # processes; more than one only where no test measures anything
 
     def present(self) -> list[str]:
         return [folder for folder in self.folders if (ROOT / folder).is_dir()]
@@ -51,6 +52,7 @@ AREAS = (
             "tests/project",
             "tests/cli",
         ),
+        at_once=2,
     ),
     Area("servers", 7, ("tests/servers",)),
     Area("object store", 6, ("tests/object",)),
@@ -138,6 +140,8 @@ def run_area(area: Area, marks: str) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch, "results.xml")
         settings = ["-m", marks, f"--junitxml={results}", "--continue-on-collection-errors"]
+        if area.at_once > 1:
+            settings += ["-n", str(area.at_once), "--dist", "worksteal", "-q"]
         command = [sys.executable, "-m", "pytest", *settings, *area.present()]
         began = perf_counter()
         done = subprocess.run(command, cwd=ROOT, check=False)

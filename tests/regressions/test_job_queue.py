@@ -203,7 +203,7 @@ async def test_br_20_order_holds_where_numbers_get_another_digit(store, clock):
     else:
         await store.close()
         with closing(sqlite3.connect(store.path)) as file, file:
-            assert file.execute("UPDATE store SET last_seq = 9999999997").rowcount == 1
+            assert file.execute("UPDATE millrace_store SET last_seq = 9999999997").rowcount == 1
         await store.connect()
     names = [(await put(store)).id for _ in range(5)]
 
