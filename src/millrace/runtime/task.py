@@ -154,7 +154,8 @@ class Task(Generic[P, R]):
             if answer.result_expired or not answer.generation:
                 raise ResultExpired(answer.id)
             if answer.id == spec.id:
-                return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
+                new = answer.status == "queued"
+                return self._result_of(await waiting.finished(store, watch, *self._awaited(answer), new=new))
         async with store.watch(answer.id) as watch:  # a key was hit: another job stands for this one
             return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
 

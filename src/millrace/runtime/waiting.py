@@ -18,18 +18,25 @@ FIRST_POLL = 0.05
 SLOWEST_POLL = 1.0
 
 
-async def finished(store: Store, watch: Watch, job_id: str, generation: int | None, wait: float | None) -> Job:
-    """The job once it has finished, in whichever way. `generation` None takes the one that is there."""
+async def finished(
+    store: Store, watch: Watch, job_id: str, generation: int | None, wait: float | None, *, new: bool = False
+) -> Job:
+    """The job once it has finished, in whichever way. `generation` None takes the one that is there.
+
+    A job that is `new` was enqueued under the watch: its end cannot have been missed, so there is nothing to read yet.
+    """
     clock = asyncio.get_running_loop().time
     deadline = math.inf if wait is None else clock() + wait
     poll = FIRST_POLL
     while True:
-        [job] = await store.get([job_id])
-        if job is None or (generation is not None and job.generation != generation):
-            raise await _gone(store, job_id, generation)
-        generation = job.generation
-        if job.state in FINISHED:
-            return job
+        if not new:
+            [job] = await store.get([job_id])
+            if job is None or (generation is not None and job.generation != generation):
+                raise await _gone(store, job_id, generation)
+            generation = job.generation
+            if job.state in FINISHED:
+                return job
+        new = False
         left = deadline - clock()
         if left <= 0:
             raise WaitTimeout(job_id, wait or 0.0)

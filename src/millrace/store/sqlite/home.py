@@ -42,6 +42,7 @@ class Home:
         self.watching: Counter[str] = Counter()
         self._path = path
         self._io = io
+        self._durability = durability
         self._waiters = Waiters()
         self._wake: Wake | None = None
         self._salt = os.urandom(6).hex() if salt is None else salt
@@ -74,10 +75,11 @@ class Home:
         """The file has its tables, made or seen by this process."""
         return self._ready
 
-    def write(self, run: Callable[[Ledger, int], T]) -> asyncio.Future[T]:
+    def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True) -> asyncio.Future[T]:
+        """One step of the ledger. One that need not be `durable` outlives the process, but not the machine."""
         if joined := may_wait_for_itself(self):
             return asyncio.ensure_future(bounded(joined, self._writer.submit, run))
-        return self._writer.submit(run)
+        return self._writer.submit(run, durable)
 
     def write_now(self, run: Callable[[Ledger, int], T]) -> T:
         """The same for a thread without an event loop: it blocks."""
@@ -89,6 +91,18 @@ class Home:
         if not self._ready:
             await self.open()
         return await self._reader.submit(run)
+
+    async def read_durable(self, run: Callable[[Ledger, int], T]) -> T:
+        """As `read`, for answers by which somebody goes on after a crash of the machine: it must be in them too."""
+        if self._durability != "full":
+            return await self.read(run)
+
+        def run_and_sync(ledger: Ledger, now: int) -> T:
+            answer = run(ledger, now)
+            self._io.sync(self._path + "-wal")
+            return answer
+
+        return await self.read(run_and_sync)
 
     async def open(self) -> None:
         """The writer makes the file and its tables, so it goes first."""

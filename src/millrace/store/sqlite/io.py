@@ -54,6 +54,17 @@ class Io:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
+    def sync(self, path: str) -> None:
+        """What was written to this file is on disk, whoever wrote it; one that is not there has nothing to lose."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
     def lock(self, file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 _SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due (see writer.SOON)
 
 _DURABILITY = {
-    "full": "an answered call survives a killed process and a crash of the machine",
+    "full": "an answer survives a killed process and a crash of the machine; what was claimed may then wait again",
     "relaxed": "an answered call survives a killed process; a crash of the machine may take the last moments back",
 }
 
@@ -134,7 +134,7 @@ class SqliteStore:
 
     async def claim(self, request: Claim) -> list[Job]:
         home = self._here()
-        return await home.write(lambda ledger, now: ledger.claim(request, home.claim_id(), now))
+        return await home.write(lambda ledger, now: ledger.claim(request, home.claim_id(), now), durable=False)
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -142,11 +142,11 @@ class SqliteStore:
         return await self._here().write(lambda ledger, now: ledger.settle(items, now))
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
-        return await self._here().write(lambda ledger, now: ledger.extend(extensions, now))
+        return await self._here().write(lambda ledger, now: ledger.extend(extensions, now), durable=False)
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         home = self._here()
-        return await home.write(lambda ledger, now: ledger.reclaim(request, home.claim_id(), now))
+        return await home.write(lambda ledger, now: ledger.reclaim(request, home.claim_id(), now), durable=False)
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         home, loop = self._here(), asyncio.get_running_loop()
@@ -187,7 +187,7 @@ class SqliteStore:
         return await self._here().read(lambda ledger, _: ledger.history(job_id))
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        return await self._here().read(lambda ledger, _: operate.events(ledger, cursor, limit))
+        return await self._here().read_durable(lambda ledger, _: operate.events(ledger, cursor, limit))
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
@@ -233,7 +233,7 @@ class SqliteStore:
         return await self._here().write(lambda ledger, now: upkeep.maintain(ledger, now, limit))
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
-        await self._here().write(lambda ledger, now: operate.beat(ledger, info, ttl, now))
+        await self._here().write(lambda ledger, now: operate.beat(ledger, info, ttl, now), durable=False)
 
     async def leave(self, worker_id: str) -> None:
         await self._here().write(lambda ledger, _: ledger.tables.drop_worker(worker_id))

@@ -22,10 +22,11 @@ log = logging.getLogger("millrace.sqlite")
 class Call(Generic[T]):
     """One step to run, and who waits for its answer."""
 
-    __slots__ = ("answered", "error", "future", "loop", "result", "run")
+    __slots__ = ("answered", "durable", "error", "future", "loop", "result", "run")
 
-    def __init__(self, run: Callable[[Any, int], T]) -> None:
+    def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
         self.run = run
+        self.durable = durable
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.result: T | None = None
@@ -60,7 +61,7 @@ class BlockingCall(Call[T]):
         self.run = run
         self.loop = _ON_THIS_THREAD
         self.future: Any = concurrent.futures.Future()
-        self.result, self.error, self.answered = None, None, False
+        self.result, self.error, self.answered, self.durable = None, None, False, True
 
 
 def answer_all(calls: Sequence[Call[Any]]) -> None:
@@ -94,8 +95,8 @@ class CallThread:
         self._resting = False
         self._taken: list[Call[Any]] = []
 
-    def submit(self, run: Callable[[Any, int], T]) -> asyncio.Future[T]:
-        call = Call(run)
+    def submit(self, run: Callable[[Any, int], T], durable: bool = True) -> asyncio.Future[T]:
+        call = Call(run, durable)
         self._put(call)
         return call.future
 

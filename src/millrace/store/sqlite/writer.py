@@ -88,6 +88,7 @@ class Writer(CallThread):
             raise StoreError(
                 f"{self._path} is damaged: {wrong[0]}. Copy it, and recover it with: sqlite3 FILE .recover"
             )
+        self._synced = self._durability == "full"
         self._tables = SqliteTables(self._connection, self._io)
         self._prepare(self._tables)
         self._ledger = Ledger(self._tables)
@@ -158,6 +159,7 @@ class Writer(CallThread):
         """All calls in one transaction. Whoever is refused without having changed anything has its error."""
         tables = self._tables
         try:
+            self._sync_if(any(call.durable for call in calls))
             patiently(lambda: self._io.begin(self._connection))
             tables.refresh()
             for call in calls:
@@ -177,6 +179,13 @@ class Writer(CallThread):
                 fail_all_here(calls, error)
             else:
                 raise _Spoiled from error
+
+    def _sync_if(self, durable: bool) -> None:
+        """A claim that a crash of the machine undoes leaves a job that waits; nobody need wait for the disk for it."""
+        wanted = durable and self._durability == "full"
+        if wanted != self._synced:
+            self._io.execute(self._connection, f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+            self._synced = wanted
 
     def _run(self, call: Call[Any]) -> None:
         if call.future.cancelled():  # meanwhile: nobody would hear the answer
