@@ -155,18 +155,23 @@ def run(arguments: Sequence[str]) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # a terminal that cannot show a character still gets the rest
+    code = exits.OK
     try:
         code = _parsed(list(arguments))
         if code != exits.PIPE_CLOSED:
             sys.stdout.flush()
             return code
     except BrokenPipeError:
-        pass
+        code = exits.PIPE_CLOSED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
+    except OSError as error:  # what was printed could not be written: said here, unless the command itself met it
+        if code == exits.OK:
+            print(f"millrace: {error}", file=sys.stderr)
+            code = exits.code_of(error)
     # Python flushes stdout once more when it exits; there is nobody left to hear it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exits.PIPE_CLOSED
+    return code
 
 
 def _parsed(arguments: list[str]) -> int:
