@@ -243,7 +243,7 @@ def a_counter_drifts(patch):
 
 @plant(model)
 def a_claim_takes_what_is_not_due(patch):
-    patch.setattr(memory._Due, "peek", lambda self: self._heap.peek_order())
+    patch.setattr(memory.Due, "peek", lambda self: self._heap.peek_order())
 
 
 @plant(model)
