@@ -9,7 +9,7 @@ from benchmarks.lab.subject import main
 
 
 class Sqlite(MillraceSubject):
-    durability = "WAL, FULL: fsync per commit; jobs claimed and settled under leases, every step an event"
+    durability = "WAL, FULL: fsync per enqueue and end, not per claim; every step an event, under leases"
     durable = True
 
     def __init__(self, path: Path) -> None:
