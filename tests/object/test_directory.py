@@ -92,10 +92,10 @@ async def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
         await DirectoryBlobs(tmp_path / "file" / "store").connect()
 
 
-MOUNTS = """22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-30 22 0:40 / /mnt/my\\040share rw - nfs4 server:/x rw
-31 30 0:41 / /mnt/my\\040share/local rw - tmpfs tmpfs rw
-32 22 0:42 / /mnt/other rw - fuse.sshfs host:/ rw
+MOUNTS = """/dev/vda / ext4 rw,relatime 0 0
+server:/x /mnt/my\\040share nfs4 rw 0 0
+tmpfs /mnt/my\\040share/local tmpfs rw 0 0
+host:/ /mnt/other fuse.sshfs rw 0 0
 """
 
 

@@ -35,6 +35,7 @@ from millrace.store.object.driver import (
     Want,
     Write,
 )
+from millrace.testing.faults import drawn
 
 T = TypeVar("T")
 BlobPlan = Callable[[str, int], "BlobFault | None"]  # (kind of request, its number) → what goes wrong
@@ -83,12 +84,7 @@ def seeded_faults(seed: int, chances: Mapping[BlobFault, float], kinds: frozense
     def plan(kind: str, number: int) -> BlobFault | None:
         if kinds is not None and kind not in kinds:
             return None
-        draw = chance.random()
-        for fault, share in chances.items():
-            draw -= share
-            if draw < 0:
-                return fault
-        return None
+        return drawn(chance.random(), chances)
 
     return plan
 

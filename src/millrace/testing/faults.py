@@ -42,6 +42,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Target, Watch
 
 T = TypeVar("T")
+F = TypeVar("F")
 Plan = Callable[[str, int], "Fault | None"]  # (method, number of this call, from 1) → what goes wrong
 
 
@@ -71,6 +72,15 @@ def scripted(*faults: tuple[str, int, Fault]) -> Plan:
     return lambda method, number: script.get((method, number))
 
 
+def drawn(draw: float, chances: Mapping[F, float]) -> F | None:
+    """The fault that a number between 0 and 1 picks; None for what the chances leave over."""
+    for fault, share in chances.items():
+        draw -= share
+        if draw < 0:
+            return fault
+    return None
+
+
 def seeded(seed: int, chances: Mapping[Fault, float], methods: frozenset[str] | None = None) -> Plan:
     """Faults by chance, the same ones for the same seed; `methods` keeps the others whole."""
     chance = random.Random(seed)
@@ -78,12 +88,7 @@ def seeded(seed: int, chances: Mapping[Fault, float], methods: frozenset[str] | 
     def plan(method: str, number: int) -> Fault | None:
         if methods is not None and method not in methods:
             return None
-        draw = chance.random()
-        for fault, share in chances.items():
-            draw -= share
-            if draw < 0:
-                return fault
-        return None
+        return drawn(chance.random(), chances)
 
     return plan
 

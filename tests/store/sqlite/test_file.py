@@ -16,8 +16,9 @@ import pytest
 from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.job import Spec
 from millrace.store.connect import connect
+from millrace.store.file_system import file_system_of
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.file import file_system_of, refuse_network_file_system
+from millrace.store.sqlite.file import refuse_network_file_system
 from millrace.store.sqlite.sql import migrations
 from millrace.testing.builders import a_spec, specs
 

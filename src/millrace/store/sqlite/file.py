@@ -5,41 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 
 from millrace.domain.errors import StoreError
+from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mounts_here
 from millrace.store.sqlite.io import Io, Rows
 from millrace.store.sqlite.sql import migrations
 
 APPLICATION_ID = 0x4D696C6C  # "Mill"
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre"}
-    | {"ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs"}
-)
-
-
-def file_system_of(path: str, mounts: str) -> str:
-    """The kind of file system that `path` lies on, from the text of /proc/mounts; '' when it does not say."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind
 
 
 def refuse_network_file_system(path: str, mounts: str | None = None) -> None:
     """WAL needs memory shared by all who open the file, which no network file system gives."""
-    if mounts is None:
-        try:
-            mounts = Path("/proc/mounts").read_text("utf-8", "replace")
-        except OSError:
-            return  # not Linux: nothing to go by
-    kind = file_system_of(os.path.realpath(path), mounts)
+    kind = file_system_of(os.path.realpath(path), mounts_here() if mounts is None else mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
             f"{path} lies on a network file system ({kind}), where SQLite's locks and shared memory do not work. "

@@ -19,6 +19,7 @@ from collections import deque
 from pathlib import Path
 
 from millrace.domain.errors import StoreError
+from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mounts_here
 
 log = logging.getLogger("millrace.store")
 
@@ -26,10 +27,6 @@ OWN = ".millrace"
 FORMAT = "millrace directory 1\n"
 LOCKS = 32
 STALE_TMP = 3600  # seconds; a write takes milliseconds
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3"}
-    | {"smbfs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "fuse.rclone", "fuse.goofys", "fuse.ceph-fuse"}
-)
 
 
 class Home:
@@ -134,28 +131,9 @@ def sync_folder(path: str) -> int:
         os.close(folder)
 
 
-def file_system_of(path: str, mounts: str) -> str:
-    """The kind of file system that `path` lies on, from the text of /proc/self/mountinfo; '' when it does not say."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        fields, separator, rest = line.partition(" - ")
-        parts = fields.split()
-        if not separator or len(parts) < 5:
-            continue
-        point = parts[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-            best, kind = point, rest.split()[0]
-    return kind
-
-
 def refuse_network_file_system(path: str, mounts: str | None = None) -> None:
     """Locks between machines cannot be trusted there, and a rename may be seen late."""
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text("utf-8", "replace")
-        except OSError:
-            return  # not Linux: nothing to go by
-    kind = file_system_of(path, mounts)
+    kind = file_system_of(path, mounts_here() if mounts is None else mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
             f"{path} lies on a network file system ({kind}), whose locks cannot be trusted. Put the directory on a "
