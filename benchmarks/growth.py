@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import sys
 from collections.abc import Sequence
 from itertools import count
@@ -94,6 +95,7 @@ async def grow(url: str, sizes: Sequence[int]) -> list[dict[str, float]]:
         say(f"{size:,} jobs wait; filled in {perf_counter() - began:.1f} s")
         gc.collect()
         gc.freeze()  # the crowd itself is no garbage; without this a collection that walks it lands in the figures
+        os.sync()  # nor is the disk to be busy with what filling has left: settles would wait for that too
         turns = [await turn(store) for _ in range(WARM_UP + CALLS)][WARM_UP:]
         claim, settle, both = (median(times) for times in (*zip(*turns, strict=True), [sum(one) for one in turns]))
         found.append({"jobs": size, "claim": claim, "settle": settle, "ms": both, "factor": 1.0})

@@ -15,7 +15,10 @@ Head = tuple[int, int, int, int]  # sort key …, index of the range
 
 
 class QueueOrder:
-    """The ranges of one queue, and whose turn it is under `fair_share`."""
+    """The ranges of one queue, and whose turn it is under `fair_share`.
+
+    A range is looked at when its priority comes up; with `fair_share`, where the oldest of all may come first, at once.
+    """
 
     def __init__(self, ranges: list[Range], taken: int, period: int) -> None:
         self._ranges = ranges
@@ -23,13 +26,19 @@ class QueueOrder:
         self._period = period
         self._by_priority: list[Head] = []
         self._by_age: list[Head] = []
-        for index in range(len(ranges)):
-            self._show(index)
-        heapq.heapify(self._by_priority)
-        heapq.heapify(self._by_age)
+        self._unseen = sorted(range(len(ranges)), key=lambda index: ranges[index].priority)  # the highest last
+        while period and self._unseen:
+            self._show_next()
 
     def candidate(self) -> tuple[Head, Range] | None:
         """The job this queue would give next, with its key in the order over all queues."""
+        found = self._head()
+        while found is None and self._unseen:
+            self._show_next()
+            found = self._head()
+        return found
+
+    def _head(self) -> tuple[Head, Range] | None:
         heads = self._by_age if self._fair_turn() else self._by_priority
         while heads:
             source = self._ranges[heads[0][3]]
@@ -42,7 +51,7 @@ class QueueOrder:
     def took(self, index: int) -> None:
         self._taken += 1
         self._ranges[index].advance()
-        self._show(index, push=True)
+        self._show(index)
 
     def close(self, index: int) -> None:
         """Nothing more may be taken from this range in this claim."""
@@ -55,16 +64,21 @@ class QueueOrder:
     def _fair_turn(self) -> bool:
         return self._period > 0 and (self._taken + 1) % self._period == 0
 
-    def _show(self, index: int, push: bool = False) -> None:
+    def _show_next(self) -> None:
+        """Look at all ranges of the next priority."""
+        priority = self._ranges[self._unseen[-1]].priority
+        while self._unseen and self._ranges[self._unseen[-1]].priority == priority:
+            self._show(self._unseen.pop())
+
+    def _show(self, index: int) -> None:
         source = self._ranges[index]
         peeked = source.peek()
         if peeked is None:
             return
         at, seq = peeked
-        put = heapq.heappush if push else list.append
-        put(self._by_priority, (-source.priority, at, seq, index))
+        heapq.heappush(self._by_priority, (-source.priority, at, seq, index))
         if self._period:
-            put(self._by_age, (at, seq, source.priority, index))
+            heapq.heappush(self._by_age, (at, seq, source.priority, index))
 
 
 class Closed:

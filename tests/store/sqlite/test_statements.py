@@ -1,13 +1,17 @@
 """Conditions of single statements that no sentence about stores can tell: what is read too much or kept too long."""
 
 import sqlite3
+from collections import Counter
 
 import pytest
 
 from millrace.domain.change import Change
+from millrace.domain.errors import StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Claim
 from millrace.store.sqlite import SqliteStore
+from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.sql import SQL, many_rows
 from millrace.testing.clock import VirtualClock
 
 
@@ -91,3 +95,129 @@ async def test_a_key_whose_window_is_over_leaves_no_row(store, clock, tmp_path):
     await store.maintain()
     with sqlite3.connect(tmp_path / "jobs.db") as db:
         assert db.execute("SELECT key FROM millrace_hold").fetchall() == [("live",)]
+
+
+class Heard(Io):
+    """Counts the statements of the store by their names."""
+
+    def __init__(self):
+        self.count = Counter()
+
+    def execute(self, connection, sql, params=()):
+        self.count[NAMES.get(sql, sql)] += 1
+        return super().execute(connection, sql, params)
+
+
+NAMES = {sql: name for name, sql in SQL.items()}
+for _name in ("update_open", "update_all", "insert_marked"):
+    NAMES.update(dict.fromkeys(many_rows(_name).by_size.values(), _name))
+
+
+@pytest.fixture
+async def heard(tmp_path, clock):
+    """(another process's store on the same file, its statements)"""
+    io = Heard()
+    store = SqliteStore(tmp_path / "jobs.db", clock=clock, io=io)
+    await store.connect()
+    yield store, io.count
+    await store.close()
+
+
+async def test_the_next_of_many_lines_are_found_together_and_only_opened(store, heard):
+    """One look for all lines that a settle moves on, and no rewrite of rows in which nothing else has changed."""
+    other, count = heard
+    lines = [Spec(f"{place}{line}", "work", group=f"g{line}") for place in "abc" for line in range(5)]
+    await store.enqueue(lines)
+    jobs = await other.claim(Claim(("default",), "w", 10))
+    assert [job.id for job in jobs] == [f"a{line}" for line in range(5)]
+    count.clear()
+    await other.settle([(job.lease, Change.completed(b"1")) for job in jobs])
+    assert (count["first_members"], count["members"], count["jobs_by_seq"]) == (1, 0, 0)
+    assert count["update_open"] > 0
+    assert count["update_all"] == 0
+    assert [job.id for job in await store.claim(Claim(("default",), "w", 10))] == [f"b{line}" for line in range(5)]
+
+
+async def test_a_member_that_lost_its_turn_is_closed_again_in_the_file(store, heard):
+    """One of higher priority comes into the line: the file says of both who may run."""
+    other, _ = heard
+    await store.enqueue([Spec("first", "work", group="g")])
+    await other.enqueue([Spec("better", "work", group="g", priority=5)])
+    assert [job.id for job in await store.claim(Claim(("default",), "w", 10))] == ["better"]
+
+
+async def test_a_job_with_a_reply_is_written_once(store, heard, tmp_path):
+    other, count = heard
+    async with other.watch("asked"):
+        count.clear()
+        await other.enqueue([Spec("asked", "work", delay=1_000)])
+    assert (count["insert_marked"], count["update_all"]) == (1, 0)
+    [job] = await store.get(["asked"])
+    assert (job.open, job.available_at - job.enqueued_at, job.events) == (True, 1_000, 1)
+    with sqlite3.connect(tmp_path / "jobs.db") as db:
+        assert db.execute("SELECT count(*) FROM millrace_job WHERE reply IS NOT NULL").fetchall() == [(1,)]
+
+
+async def test_an_expiry_beside_the_reply_is_written_too(store, heard, clock):
+    other, _ = heard
+    async with other.watch("asked"):
+        await other.enqueue([Spec("asked", "work", expires=1_000)])
+    clock.advance(2)
+    assert await store.claim(Claim(("default",), "w", 1)) == []
+    [job] = await store.get(["asked"])
+    assert (job.state, job.reason) == ("dead", "ttl_expired")
+
+
+async def test_what_another_process_writes_does_not_make_numbers_and_spans_be_read_again(store, heard):
+    other, count = heard
+    await other.enqueue([Spec("a", "work")])
+    await store.enqueue([Spec("b", "work")])
+    count.clear()
+    await other.enqueue([Spec("c", "work")])
+    assert (count["queue"], count["combos"], count["widen_span"]) == (1, 0, 0)
+    assert [job.id for job in await store.claim(Claim(("default",), "w", 9))] == ["a", "b", "c"]
+
+
+async def test_a_number_that_was_rolled_back_is_not_kept(store, heard, monkeypatch):
+    """The row of a new combination goes with its transaction, and so does what is remembered of it."""
+    other, _ = heard
+    await other.enqueue([Spec("a", "work")])
+    with monkeypatch.context() as patch:
+        patch.setattr(other._here().io, "commit", _full_disk)
+        with pytest.raises(StoreError):
+            await other.enqueue([Spec("b", "mail", priority=3)])
+    await store.enqueue([Spec("c", "other", priority=7)])
+    await other.enqueue([Spec("d", "mail", priority=3)])
+    assert [job.id for job in await store.claim(Claim(("default",), "w", 9))] == ["c", "d", "a"]
+
+
+def _full_disk(connection):
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+async def test_a_lower_priority_is_looked_at_only_when_the_higher_ones_do_not_suffice(store, heard):
+    other, count = heard
+    await store.enqueue([Spec(f"high{n}", "work", priority=9) for n in range(10)])
+    await store.enqueue([Spec(f"low{n}", task) for n, task in enumerate(("work", "mail", "report"))])
+    count.clear()
+    assert len(await other.claim(Claim(("default",), "w", 4))) == 4
+    assert count["ready"] == 1
+    rest = await other.claim(Claim(("default",), "w", 8))
+    assert [job.id for job in rest] == [*(f"high{n}" for n in range(4, 10)), "low0", "low1"]
+
+
+async def test_who_has_just_claimed_in_vain_knows_when_others_have_brought_something(store, heard):
+    """A sleeper puts off its look for what is due next; not when a job came between its claim and its sleep."""
+    other, _ = heard
+    home = other._here()
+    assert not home.has_just_looked()
+    assert await other.claim(Claim(("default",), "w", 1)) == []
+    assert home.has_just_looked()
+    await store.enqueue([Spec("a", "work")])
+    assert not home.has_just_looked()
+    [job] = await other.claim(Claim(("default",), "w", 1))
+    assert home.has_just_looked()
+    await other.settle([(job.lease, Change.retry(None, delay=1))])
+    assert not home.has_just_looked()
+    await other.close()
+    assert not home.has_just_looked()

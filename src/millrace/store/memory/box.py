@@ -10,6 +10,7 @@ import msgspec
 
 from millrace.domain.heap import IndexedHeap
 from millrace.domain.tables import KeyHold, Line, QueueRow
+from millrace.store.memory.ready import Ready
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,7 +36,7 @@ class Box:
     def __init__(self, name: str) -> None:
         self.row = QueueRow(name)
         self.exists = False
-        self.ready: dict[tuple[str, int], IndexedHeap[int]] = {}
+        self.ready: dict[tuple[str, int], Ready] = {}
         self.outside: IndexedHeap[int] = IndexedHeap()
         self.lines: dict[str, Line] = {}
         self.members: dict[str, IndexedHeap[int]] = {}
@@ -83,7 +84,7 @@ class Card(msgspec.Struct, gc=False):
     collector alone would take a third of the time.
     """
 
-    ready: IndexedHeap[int] | None = None
+    ready: Ready | None = None
     ready_at: int = 0
     outside: int | None = None
     line: str | None = None
@@ -96,20 +97,20 @@ class Card(msgspec.Struct, gc=False):
 
 
 class Due:
-    """The heads of one ready heap; a job taken is popped, so a claim leaves nothing stale behind."""
+    """The heads of one range of ready jobs; a job taken is popped, so a claim leaves nothing stale behind."""
 
-    __slots__ = ("_heap", "_now", "priority", "queue", "task")
+    __slots__ = ("_now", "_ready", "priority", "queue", "task")
 
-    def __init__(self, queue: str, task: str, priority: int, heap: IndexedHeap[int], now: int) -> None:
+    def __init__(self, queue: str, task: str, priority: int, ready: Ready, now: int) -> None:
         self.queue, self.task, self.priority = queue, task, priority
-        self._heap, self._now = heap, now
+        self._ready, self._now = ready, now
 
     def peek(self) -> tuple[int, int] | None:
-        order = self._heap.peek_order()
-        return (order[0], order[1]) if order is not None and order[0] <= self._now else None
+        first = self._ready.peek()
+        return first if first is not None and first[0] <= self._now else None
 
     def advance(self) -> None:
-        self._heap.pop()
+        self._ready.pop()
 
 
 def drop_from(index: dict[K, dict[V, None]], key: K, value: V) -> None:

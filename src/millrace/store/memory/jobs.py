@@ -14,6 +14,7 @@ from millrace.domain.hashing import fnv1a
 from millrace.domain.heap import IndexedHeap
 from millrace.domain.job import Job, State
 from millrace.store.memory.box import Box, Card, Seqs, put
+from millrace.store.memory.ready import Ready
 from millrace.store.memory.schedules import ScheduleTable
 
 
@@ -105,12 +106,12 @@ class JobTable(ScheduleTable):
             box = self._box(spec.queue)
             ready = box.ready.get((spec.task, spec.priority))
             if ready is None:
-                ready = box.ready[spec.task, spec.priority] = IndexedHeap()
+                ready = box.ready[spec.task, spec.priority] = Ready()
         if ready is not card.ready or (ready is not None and card.ready_at != job.available_at):
             if card.ready is not None:
-                card.ready.remove(seq)
+                card.ready.remove(card.ready_at, seq)
             if ready is not None:
-                ready.push(seq, (job.available_at, seq))
+                ready.push(job.available_at, seq, delayed=job.available_at != job.enqueued_at)
                 card.ready_at = job.available_at
                 self.stir(spec.queue, 1)
             card.ready = ready

@@ -27,9 +27,9 @@ class MemoryTables(HistoryTable):
 
     def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]:
         return [
-            Due(queue, task, priority, heap, now)
-            for (task, priority), heap in self._box(queue).ready.items()
-            if heap and (tasks is None or task in tasks)
+            Due(queue, task, priority, ready, now)
+            for (task, priority), ready in self._box(queue).ready.items()
+            if ready and (tasks is None or task in tasks)
         ]
 
     def entering(self, now: int, limit: int) -> list[int]:
@@ -61,9 +61,9 @@ class MemoryTables(HistoryTable):
 
     def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
         box = self._box(queue)
-        heads = [
-            heap.peek_order()
-            for (task, _), heap in box.ready.items()
+        heads: list[tuple[int, ...] | None] = [
+            ready.peek()
+            for (task, _), ready in box.ready.items()
             if (tasks is None or task in tasks) and task not in without
         ]
         heads.append(box.outside.peek_order())
@@ -201,14 +201,11 @@ class MemoryTables(HistoryTable):
             return min(most, count)
         count = 0
         starts = max(now, job.available_at)  # what is due only after that is not ahead, whatever its priority
-        for (_, priority), heap in box.ready.items():
+        for (_, priority), ready in box.ready.items():
             if priority < job.spec.priority:
                 continue
-            for seq in heap.smallest(most):
-                other = self._seqs[seq]
-                if other.available_at > starts:
-                    break
-                if priority == job.spec.priority and (other.available_at, seq) >= (job.available_at, job.seq):
+            for at, seq in ready.smallest(most):
+                if at > starts or (priority == job.spec.priority and (at, seq) >= (job.available_at, job.seq)):
                     break
                 count += 1
         return min(most, count)

@@ -14,7 +14,7 @@ from millrace.store.sqlite.trouble import is_busy, store_error
 
 T = TypeVar("T")
 
-CACHE_KIB = 64 * 1024
+CACHE_KIB = 16 * 1024  # more would cost: SQLite walks all of it after a commit that has rearranged pages
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log, then it is written back and used again from its start
 MAX_LOG = 64 << 20
 BUSY_MS = 1_000  # SQLite's own patience; ours begins after it

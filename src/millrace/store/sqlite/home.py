@@ -45,6 +45,7 @@ class Home:
         self._durability = durability
         self._waiters = Waiters()
         self._wake: Wake | None = None
+        self._seen: int | None = None  # how often jobs had become claimable anywhere when a claim last looked
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._claims = itertools.count(1)
         self._writer = Writer(
@@ -205,6 +206,8 @@ class Home:
     def _announce(self, opened: Counter[str], ended: list[str], replies: list[tuple[str, str]]) -> None:
         """Wake who waits for what a commit made claimable or brought to an end: here first, then elsewhere."""
         if opened:
+            if self._wake is not None:
+                self._wake.stir()
             left = self._waiters.wake(opened)
             if left and self._wake is not None:
                 self._wake.wake(left)
@@ -215,6 +218,17 @@ class Home:
                 self._wake.tell(int(slot), job_id)
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
+    def about_to_look(self) -> None:
+        """Called by a claim in its transaction, before it looks."""
+        self._seen = None if self._wake is None else self._wake.stirs()
+
+    def has_just_looked(self) -> bool:
+        """Has nothing become claimable since a claim looked? As far as is known: who is told so should look later."""
+        wake = self._wake
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            return wake is not None and wake.stirs() == self._seen
+        return False
 
     async def fall_asleep(self, queues: Sequence[str]) -> Waiter:
         if not self._ready:

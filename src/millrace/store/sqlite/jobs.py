@@ -48,8 +48,14 @@ class Jobs(History):
         self._reply_of: dict[int, str] = {}
         self._weight = 0
         self._span: tuple[int, int, int] = (-1, 0, 0)
+        self._placed: dict[int, tuple[int, int | None]] = {}  # of a line's waiting members: events and place, as stored
         self.line_changes: dict[Place, dict[int, Job]] = {}
         self.line_best: dict[Place, tuple[int, int] | None] = {}
+
+    def outdated(self) -> None:
+        span = self._span  # others only widen it; it goes when all of its jobs are gone, and seqs are beyond it by then
+        super().outdated()
+        self._span = span
 
     watched: Mapping[str, int] = {}  # ids whose end this process waits for …
     reply_to: Callable[[], str | None] = staticmethod(lambda: None)  # … and where to tell it
@@ -85,6 +91,7 @@ class Jobs(History):
             self._stored[seq] = (row[4], row[9], row[10], row[5], row[18] == 1, row[19], row[22])
             self._keep(job, row[23], row[24], len(row[25]))
             if row[12] is not None:
+                self._placed[seq] = row[11], row[14]
                 lined.append(job)
         if lined:
             self.prefetch_lines(lined)
@@ -102,12 +109,13 @@ class Jobs(History):
         """As `prefetch_seqs`, for jobs that a range of the ready index has shown."""
         self.recent_seqs = seqs
         lined: list[Job] = []
-        missing = [seq for seq in seqs if seq not in self._jobs]
+        missing = sorted(seq for seq in seqs if seq not in self._jobs)
         for row in self.rows("ready_jobs", {"seqs": msgspec.json.encode(missing).decode()}):
             job = job_from_ready_row(row)
             self._stored[job.seq] = (row[3], row[7], 0, row[4], False, None, row[11])
             self._keep(job, row[12], row[13], len(row[14]))
             if row[9] is not None:
+                self._placed[job.seq] = row[8], row[10]
                 lined.append(job)
         for seq in missing:
             self._jobs.setdefault(seq)
@@ -261,7 +269,11 @@ class Jobs(History):
                 self._reply_of[seq] = reply
             rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, job.available_at)
             rows += (self._newest[seq], job.open, spec.group, spec.key, reply)
-            self._changed[seq] = job
+            facts = settled_facts(job)
+            if job.line is None and job.events == 1 and facts == (job.available_at, 0, 0, None, False, None, None):
+                self._stored[seq] = facts  # a plain job but for its key or its reply: that was all
+            else:
+                self._changed[seq] = job
         self.write_rows("insert_marked", rows)
         self.write_rows("insert_body", bodies)
         self._widen_spans(self._new)
@@ -282,8 +294,9 @@ class Jobs(History):
     def _write_changed(self) -> None:
         running: list[Any] = []
         ended: list[Any] = []
+        elected: list[Any] = []
         rest: list[Any] = []
-        newest, stored = self._newest, self._stored
+        newest, stored, placed = self._newest, self._stored, self._placed
         for seq, job in self._changed.items():
             facts = settled_facts(job)
             state = job.state
@@ -312,12 +325,21 @@ class Jobs(History):
                         seq,
                     )
                 continue
+            line = job.line
+            if line is not None:
+                place = job.events, place_of(job, line)
+                if placed.get(seq) == place and stored.get(seq) == facts:  # no event, no other place: only `open`
+                    elected += (job.open, seq)
+                    continue
+                placed[seq] = place
             stored[seq] = facts
             rest += self._all_facts(job, facts[6])
         if running:
             self.write_rows("update_running", running)
         if ended:
             self.write_rows("update_ended", ended)
+        if elected:
+            self.write_rows("update_open", elected)
         if rest:
             self.write_rows("update_all", rest)
         self._changed = {}

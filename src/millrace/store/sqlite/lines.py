@@ -82,13 +82,39 @@ class Lines(Jobs):
         """From what is known, or from the index and what has changed since it was written."""
         place = queue, name
         if place not in self.line_best:
+            self._prefetch_best(place)
+        if place not in self.line_best:
             changed = self.line_changes.get(place, {})
             wanted = {"queue": self.queue_id(queue), "line": name, "limit": 1 + len(changed)}
             members = [(rank, seq) for rank, seq in self.rows("members", wanted) if seq not in changed]
-            members += [(-job.spec.priority, seq) for seq, job in changed.items() if place_of(job, name) == IN_LINE]
-            self.line_best[place] = min(members, default=None)
+            self.line_best[place] = self._better(place, members)
         best = self.line_best[place]
         return None if best is None else best[1]
+
+    def _better(self, place: Place, members: list[tuple[int, int]]) -> tuple[int, int] | None:
+        """The best of these members and of those that the index does not show yet."""
+        changed = self.line_changes.get(place, {})
+        members += [(-job.spec.priority, seq) for seq, job in changed.items() if place_of(job, place[1]) == IN_LINE]
+        return min(members, default=None)
+
+    def _prefetch_best(self, place: Place) -> None:
+        """The best of this line and, in one go with it, of the lines of the jobs at hand: they are asked for next."""
+        places: dict[Place, list[tuple[int, int]]] = {place: []}
+        for seq in self.recent_seqs:
+            job = self._jobs.get(seq)
+            name = None if job is None else job.line
+            if job is not None and name is not None and (job.spec.queue, name) not in self.line_best:
+                places[job.spec.queue, name] = []
+        wanted = msgspec.json.encode([(self.queue_id(queue), name) for queue, name in places]).decode()
+        rows = self.rows("first_members", {"places": wanted})
+        self._take([row for row in rows if row[0] not in self._jobs])
+        for row in rows:
+            first = self._jobs[row[0]]
+            if first is not None:
+                places[first.spec.queue, row[12]].append((-first.spec.priority, first.seq))
+        for each, members in places.items():
+            if not any(seq in self.line_changes.get(each, ()) for _, seq in members):
+                self.line_best[each] = self._better(each, members)
 
     def members(self, queue: str, name: str, limit: int) -> list[int]:
         self.flush_jobs()

@@ -34,6 +34,11 @@ class Registry(Unit):
         self._store_settings = StoreSettings()
         self._store_changed = False
 
+    def outdated(self) -> None:
+        numbers = self._combo_ids  # a combination keeps its number for good
+        super().outdated()
+        self._combo_ids = numbers
+
     def flush(self) -> None:
         super().flush()
         for name, row in self._changed_queues.items():

@@ -49,6 +49,7 @@ from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
 
+_BREATH = 0.005  # seconds between a claim and the look for what is due next: what was claimed goes first
 _SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due (see writer.SOON)
 
 _DURABILITY = {
@@ -134,7 +135,12 @@ class SqliteStore:
 
     async def claim(self, request: Claim) -> list[Job]:
         home = self._here()
-        return await home.write(lambda ledger, now: ledger.claim(request, home.claim_id(), now), durable=False)
+
+        def look(ledger: Ledger, now: int) -> list[Job]:
+            home.about_to_look()
+            return ledger.claim(request, home.claim_id(), now)
+
+        return await home.write(look, durable=False)
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -153,6 +159,8 @@ class SqliteStore:
         deadline = loop.time() + timeout
         waiter = await home.fall_asleep(queues)
         try:
+            if home.has_just_looked():
+                await waiter.sleep(min(timeout, _BREATH))
             while not waiter.woken:
                 due, now = await home.read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
                 left = deadline - loop.time()

@@ -10,33 +10,55 @@ from millrace.domain.tables import Range
 from millrace.store.sqlite.schedules import Schedules
 from millrace.store.sqlite.search import Search
 
-_FIRST_LOOK = 16  # heads read of each range when a claim has many ranges
+_FIRST_LOOK = 16  # heads read of a range at least
 
 
 class _Due:
     """The heads of one range of the ready index, read in portions."""
 
-    __slots__ = ("_at", "_combo", "_heads", "_limit", "_next", "_now", "_tables", "_whole", "priority", "queue", "task")
+    __slots__ = (
+        "_combo",
+        "_heads",
+        "_look",
+        "_next",
+        "_now",
+        "_shown",
+        "_tables",
+        "_whole",
+        "priority",
+        "queue",
+        "task",
+    )
 
-    def __init__(self, tables: SqliteTables, queue: str, combo: tuple[str, int, int], now: int) -> None:
+    def __init__(
+        self,
+        tables: SqliteTables,
+        queue: str,
+        combo: tuple[str, int, int],
+        now: int,
+        look: int,
+        shown: list[int],
+    ) -> None:
         self._tables = tables
         self.queue = queue
         self.task, self.priority, self._combo = combo
         self._now = now
+        self._look = look
+        self._shown = shown  # seqs of all ranges of this priority: their records are loaded together
         self._heads: list[tuple[int, int]] = []
         self._next = 0
         self._whole = False
 
-    def read(self, limit: int) -> bool:
-        """Look up to `limit` jobs further; False when there is none."""
-        offset = len(self._heads)
-        found = self._tables.ready(self._combo, self._now, limit, offset)
+    def read(self) -> int:
+        """Look a portion further; answers how many jobs are known then."""
+        found = self._tables.ready(self._combo, self._now, self._look, len(self._heads), self._shown)
         self._heads += found
-        self._whole = len(found) < limit
-        return bool(found)
+        self._whole = len(found) < self._look
+        self._look = 2 * len(self._heads)
+        return len(self._heads)
 
     def peek(self) -> tuple[int, int] | None:
-        if self._next >= len(self._heads) and (self._whole or not self.read(2 * len(self._heads))):
+        if self._next >= len(self._heads) and (self._whole or self.read() <= self._next):
             return None
         return self._heads[self._next]
 
@@ -54,19 +76,33 @@ class SqliteTables(Search, Schedules):
 
     # ── what a claim and the reaper look at ───────────────────────────────────────────────────
 
-    def ready(self, combo: int, now: int, limit: int, offset: int) -> list[tuple[int, int]]:
+    def ready(self, combo: int, now: int, limit: int, offset: int, shown: list[int]) -> list[tuple[int, int]]:
         wanted = {"combo": combo, "now": now, "limit": limit, "offset": offset}
         found = self.rows("ready", wanted)
         seqs = [seq for _, seq in found]
-        self._hints.update(dict.fromkeys(seqs, seqs))
+        shown += seqs
+        self._hints.update(dict.fromkeys(seqs, shown))
         return found
 
     def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]:
         self.flush_jobs()
-        combos = [combo for combo in self.combos(queue) if tasks is None or combo[0] in tasks]
-        look = limit if len(combos) <= 2 else min(limit, _FIRST_LOOK)
-        ranges = [_Due(self, queue, combo, now) for combo in combos]
-        return [due for due in ranges if due.read(look)]
+        by_priority: dict[int, list[tuple[str, int, int]]] = {}
+        for combo in self.combos(queue):
+            if tasks is None or combo[0] in tasks:
+                by_priority.setdefault(combo[1], []).append(combo)
+        most = limit + (len(by_priority) > 1)  # a merge of several looks one further than it takes
+        ranges: list[Range] = []
+        known = 0
+        for _, combos in sorted(by_priority.items(), reverse=True):
+            look = min(most, max(_FIRST_LOOK, limit * 5 // (4 * len(combos)) + 1))  # a little more than its share
+            shown: list[int] = []
+            level = [_Due(self, queue, combo, now, look, shown) for combo in combos]
+            if known < limit:  # else those before it have enough: it is read should it be asked
+                found = [(due, due.read()) for due in level]
+                level = [due for due, heads in found if heads]
+                known += sum(heads for _, heads in found)
+            ranges += level
+        return ranges
 
     def entering(self, now: int, limit: int) -> list[int]:
         self.flush_jobs()

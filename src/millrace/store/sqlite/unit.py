@@ -48,11 +48,15 @@ class Unit:
         """Called first in every transaction: what another connection wrote makes all that is remembered stale."""
         version = self._io.execute(self._connection, "PRAGMA data_version")[0][0]
         if version != self._version:
-            self.forget()
+            self.outdated()
             self._version = version
 
+    def outdated(self) -> None:
+        """Another connection has written; parts keep what nobody ever takes back."""
+        self.forget()
+
     def forget(self) -> None:
-        """Drop everything that was read; parts add what they remember."""
+        """Drop everything that was read or written; parts add what they remember."""
 
     def flush(self) -> None:
         """Write everything that was changed; parts add what they hold back."""

@@ -22,7 +22,8 @@ from millrace.domain.hashing import fnv1a
 from millrace.store.sqlite.io import Io
 
 SLOTS = 512
-_SLOT = struct.Struct("<QQ")  # sleepers, mask of the queues they wait for; the first says how many slots were ever used
+_SLOT = struct.Struct("<QQ")  # sleepers, mask of the queues they wait for; the first: slots ever used, and stirs
+_STIRS, _STIRS_AT = struct.Struct("<Q"), 8
 _LONGEST_ADDRESS = 90  # what every system takes for a Unix socket, less the slot's number
 _JOBS, _ENDED, _STOP = b"j", b"e", b"s"
 
@@ -94,8 +95,8 @@ class Wake:
         finally:
             os.close(handle)
         if self._slot is not None:
-            used, _ = _SLOT.unpack_from(self._map, 0)
-            _SLOT.pack_into(self._map, 0, max(used, self._slot), 0)
+            used, stirs = _SLOT.unpack_from(self._map, 0)
+            _SLOT.pack_into(self._map, 0, max(used, self._slot), stirs)
             self._thread = threading.Thread(target=self._listen, name="millrace-sqlite-wake", daemon=True)
             self._thread.start()
 
@@ -133,6 +134,14 @@ class Wake:
                 self._ended(text)
 
     # ── waking ────────────────────────────────────────────────────────────────────────────────
+
+    def stirs(self) -> int:
+        """A number that is another whenever jobs have become claimable since it was read, in whichever process."""
+        count: int = _STIRS.unpack_from(self._map, _STIRS_AT)[0]
+        return count
+
+    def stir(self) -> None:
+        _STIRS.pack_into(self._map, _STIRS_AT, (self.stirs() + 1) % (1 << 64))
 
     def wake(self, jobs: Mapping[str, int]) -> None:
         """Poke sleepers of other processes: at most one for each job."""

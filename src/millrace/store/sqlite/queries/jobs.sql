@@ -108,6 +108,16 @@ SET state         = new.state,
 FROM new
 WHERE job.seq = new.seq;
 
+-- name: update_open
+-- A member of a line was elected, or another took its place; nothing else about it changed.
+WITH new (open, seq) AS (
+    VALUES (?, ?)
+)
+UPDATE millrace_job AS job
+SET open = new.open
+FROM new
+WHERE job.seq = new.seq;
+
 -- name: delete_jobs
 DELETE FROM millrace_job WHERE seq IN (SELECT value FROM json_each(:seqs));
 

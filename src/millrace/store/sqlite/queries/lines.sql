@@ -18,6 +18,18 @@ WHERE (queue, name) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:places))
 -- Waiting members of a line, first by (priority desc, seq).
 SELECT rank, seq FROM millrace_job WHERE queue = :queue AND line = :line AND place = 1 ORDER BY rank, seq LIMIT :limit;
 
+-- name: first_members
+-- Of each of these lines, for a JSON list of [queue, name], the record of the first waiting member.
+SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
+       blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
+       result, extra, last_event, reply, spec
+FROM json_each(:places) AS wanted
+CROSS JOIN millrace_job AS job ON job.seq = (
+    SELECT seq FROM millrace_job
+    WHERE queue = wanted.value ->> 0 AND line = wanted.value ->> 1 AND place = 1 ORDER BY rank, seq LIMIT 1
+)
+CROSS JOIN millrace_body AS body ON body.seq = job.seq;
+
 -- name: members_before
 -- How many members are ahead of one, counted up to a limit.
 SELECT count(*)
