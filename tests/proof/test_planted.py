@@ -243,7 +243,7 @@ def a_counter_drifts(patch):
 
 @plant(model)
 def a_claim_takes_what_is_not_due(patch):
-    patch.setattr(memory.Due, "peek", lambda self: self._heap.peek_order())
+    patch.setattr(memory.Due, "peek", lambda self: self._ready.peek())
 
 
 @plant(model)
@@ -267,14 +267,14 @@ def max_running_is_off_by_one(patch):
 
 @plant(model)
 def low_priorities_go_first(patch):
-    show = order.QueueOrder._show
+    begin = order.QueueOrder.__init__
 
-    def upside_down(self: Any, index: int, push: bool = False) -> None:
-        source = self._ranges[index]
-        source.priority = 15 - source.priority
-        show(self, index, push)
+    def upside_down(self: Any, ranges: Any, taken: int, period: int) -> None:
+        for source in ranges:
+            source.priority = 15 - source.priority
+        begin(self, ranges, taken, period)
 
-    patch.setattr(order.QueueOrder, "_show", upside_down)
+    patch.setattr(order.QueueOrder, "__init__", upside_down)
 
 
 @plant(model)
@@ -314,7 +314,7 @@ def a_key_is_not_held(patch):
 
 @plant(model)
 def a_child_starts_after_its_first_parent(patch):
-    ended = step.Step._parent_ended
+    ended = step.Step.parent_ended
 
     def hasty(self: step.Step, child_seq: int, parent: str, state: State) -> None:
         child = self.tables.by_seq(child_seq)
@@ -322,7 +322,7 @@ def a_child_starts_after_its_first_parent(patch):
             child.blocked = min(child.blocked, 1)
         ended(self, child_seq, parent, state)
 
-    patch.setattr(step.Step, "_parent_ended", hasty)
+    patch.setattr(step.Step, "parent_ended", hasty)
 
 
 @plant(model)

@@ -113,6 +113,18 @@ class Ledger:
         step.carry_out()
         return Receipt.CANCELLING if ended_as_asked else Receipt.OK
 
+    def parent_ended(self, parent: str, seq: int, state: State, child: int, now: int) -> None:
+        """Tell one dependent of an end, on a store that does so after the end and not within its step.
+
+        Who came after the next generation of the parent's id waits for that one.
+        """
+        heir = self.tables.by_id(parent)
+        if heir is not None and heir.seq != seq and child >= heir.seq:
+            return
+        step = self.step(now)
+        step.parent_ended(child, parent, state)
+        step.carry_out()
+
     def extend(self, extensions: Sequence[Extension], now: int) -> list[Receipt]:
         self.tables.prefetch_seqs([extension.lease.seq for extension in extensions])
         return [self._extend_one(extension, now) for extension in extensions]

@@ -181,6 +181,8 @@ def _control_queue(ledger: Ledger, name: str, changes: Mapping[str, Any], now: i
     row.settings = new
     if new.rate != old.rate or new.burst != old.burst:
         row.bucket = None
+    if new.fair_share != old.fair_share:
+        row.taken = 0  # turns are counted from here, so a store need not count claims where nobody takes turns
     ledger.tables.put_queue(row)
     step = ledger.step(now)
     for lane in set(old.paused_lanes) ^ set(new.paused_lanes):

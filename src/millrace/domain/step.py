@@ -221,7 +221,7 @@ class Step:
                 if hooks:
                     self.admit(hooks)
             for child in self._orphans(job):
-                self._parent_ended(child, job.spec.id, job.state)
+                self.parent_ended(child, job.spec.id, job.state)
             self._prune_at_once(job)
 
     def _orphans(self, job: Job) -> list[int]:
@@ -247,7 +247,8 @@ class Step:
         task = None if row.name == self.wiped else row.settings.on_empty
         return None if task is None else empty_hook(job.spec.queue, task, job.lane, finished, job.seq, job.events)
 
-    def _parent_ended(self, child_seq: int, parent: str, state: State) -> None:
+    def parent_ended(self, child_seq: int, parent: str, state: State) -> None:
+        """What the end of a parent means for one that waits for it."""
         child = self.tables.by_seq(child_seq)
         if child is None or child.state is not State.WAITING:
             return

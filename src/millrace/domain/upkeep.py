@@ -18,6 +18,12 @@ WORKER_MEMORY = 60 * 60 * 1000  # how long a worker that stopped beating is stil
 
 
 def maintain(ledger: Ledger, now: int, limit: int) -> Maintained:
+    done = look_after_jobs(ledger, now, limit)
+    return add_up(done, forget_the_past(ledger, now, limit))
+
+
+def look_after_jobs(ledger: Ledger, now: int, limit: int) -> Maintained:
+    """What has expired, is to be pruned, evicted or brought back."""
     step = ledger.step(now)
     promoted = ledger.promote(step, limit)
     expired = ledger.expire(step, limit)
@@ -32,20 +38,21 @@ def maintain(ledger: Ledger, now: int, limit: int) -> Maintained:
     results = _drop_results(step, limit)
     for hold in ledger.tables.lapsed_keys(now, limit):
         ledger.tables.drop_key(hold)
+    bounds_met = (promoted, expired, pruned, evicted, archived, retried, results)
+    return Maintained(expired, retried, pruned, evicted, archived, results, more=any(n >= limit for n in bounds_met))
+
+
+def forget_the_past(ledger: Ledger, now: int, limit: int) -> Maintained:
+    """Events past their retention, those of the round before too, and workers that have been gone for long."""
+    step = ledger.step(now)
     trimmed = _trim_history(step, limit)
-    workers = _forget_workers(step)
-    bounds_met = (promoted, expired, pruned, evicted, archived, retried, results, trimmed)
-    return Maintained(
-        expired,
-        retried,
-        pruned,
-        evicted,
-        archived,
-        results,
-        trimmed,
-        workers,
-        any(n >= limit for n in bounds_met),
-    )
+    return Maintained(events=trimmed, workers=_forget_workers(step), more=trimmed >= limit)
+
+
+def add_up(*parts: Maintained) -> Maintained:
+    """What several rounds did together."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in Maintained.__struct_fields__}
+    return Maintained(**{**sums, "more": any(part.more for part in parts)})
 
 
 def _prune(step: Step, row: QueueRow, limit: int) -> int:

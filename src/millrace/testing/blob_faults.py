@@ -30,6 +30,7 @@ from millrace.store.object.driver import (
     Listing,
     NoAnswer,
     Read,
+    Removing,
     Trouble,
     VersionPage,
     Want,
@@ -165,6 +166,10 @@ class FaultyBlobs:
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._single("delete", lambda: self.driver.delete(keys))
+
+    async def remove(self, key: str, tag: str) -> bool:
+        driver = self.driver
+        return isinstance(driver, Removing) and await self._single("delete", lambda: driver.remove(key, tag))
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         return await self._single("list", lambda: self.driver.list(prefix, after, limit))

@@ -114,10 +114,10 @@ class Machine(RuleBasedStateMachine):
             return "missing"
         if choice == -1:
             return f"n{number + 1}" if batch else f"n{number}"
-        live = [job.id for job in self.records() if job.state in LIVE]
+        live = [job.id for job in self.records() if job.state in LIVE and self.pair.is_shared(job.id)]
         if choice < min(4, len(live)):
             return live[-1 - choice]
-        known = list(self.pair.known)
+        known = [job_id for job_id in self.pair.known if self.pair.is_shared(job_id)]
         return known[-1 - choice] if choice < min(6, len(known)) else draw.POOL[choice % len(draw.POOL)]
 
     def enqueue_all(self, what: str, specs: Sequence[Spec]) -> None:

@@ -68,6 +68,8 @@ class Operators(Machine):
         new = self.tables.queue(queue).settings
         if (old.rate, old.burst) != (new.rate, new.burst):
             self.tokens.reset("queue", queue)
+        if old.fair_share != new.fair_share:
+            self.tokens.taken[queue] = 0
 
     def control_task(self, task: str, changes: dict[str, Any]) -> None:
         row = self.tables.task(task)

@@ -21,7 +21,7 @@ PLENTY = 1 << 40
 class Tokens:
     """The token buckets as the rules say: full when set, filled by the clock, spent by deliveries only.
 
-    `taken` counts what each queue has ever given: it says whose turn `fair_share` makes it.
+    `taken` counts what each queue has given since its `fair_share` was set: it says whose turn that makes it.
     """
 
     def __init__(self) -> None:

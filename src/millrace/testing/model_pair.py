@@ -193,6 +193,10 @@ class Pair:
     def ids(self, wanted: Iterable[str], side: int) -> list[str]:
         return [self._their_ids.get(job_id, job_id) if side == 0 else job_id for job_id in wanted]
 
+    def is_shared(self, job_id: str) -> bool:
+        """Is a job called the same on both sides? A hook's id has a seq in it, so stores may differ in that."""
+        return self._their_ids.get(job_id, job_id) == job_id
+
     async def jobs(self, wanted: Sequence[str]) -> list[Job | None]:
         """The records of these ids, equal on both sides in all their facts."""
         answers = await self.both(lambda store, side: store.get(self.ids(wanted, side)))
