@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports test nightly bench lock clean
+.PHONY: help setup demo lint format types imports test test-ceph nightly bench lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.project ## Create the environment and install what is locked (no-op when up to date)
 
@@ -53,6 +53,9 @@ imports: setup ## Check that imports point down only
 test: setup ## Run lint, types, imports and every test, and show the time each area took
 	@$(BIN)/python tools/run_areas.py lint types imports
 
+test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Debian's packages; ARGS are for pytest
+	@$(BIN)/python tools/ceph.py $(ARGS)
+
 nightly: setup ## Run the long cases which `make test` leaves out
 	@$(BIN)/python tools/run_areas.py --nightly
 
@@ -69,5 +72,5 @@ lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to t
 	  --custom-compile-command 'make lock' $(UPGRADE)
 
 clean: ## Remove the environment and everything that was built or cached
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .ceph build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +

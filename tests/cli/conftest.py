@@ -15,7 +15,7 @@ from tests.cli.stage import Stage
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     """No store, no app, no settings."""
-    for name in [name for name in os.environ if name.startswith("MILLRACE_")]:
+    for name in [name for name in os.environ if name.startswith(("MILLRACE_", "QO_", "S3_", "AWS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     for name in ("tests.cli.shop", "tests.cli.fuzz_app"):
@@ -23,10 +23,12 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     return Stage(monkeypatch)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def cli(request: pytest.FixtureRequest, bare: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+@pytest.fixture(params=["memory", "sqlite", "file"])
+def cli(request: pytest.FixtureRequest, bare: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     """An empty store of each kind, named by MILLRACE_URL."""
-    bare.url = f"memory://cli-{uuid4().hex}" if request.param == "memory" else "sqlite:///jobs.db"
+    urls = {"memory": f"memory://cli-{uuid4().hex}", "sqlite": "sqlite:///jobs.db", "file": f"file://{tmp_path}/jobs"}
+    bare.url = urls[request.param]
     monkeypatch.setenv("MILLRACE_URL", bare.url)
+    monkeypatch.setenv("MILLRACE_FEED_DELAY_MS", "0")  # one process writes at a time here
     bare("init")
     return bare

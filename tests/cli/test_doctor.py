@@ -16,6 +16,7 @@ from millrace.cli.checkup_jobs import check_jobs
 from millrace.domain.request import Claim, Page, Query, WorkerInfo
 from millrace.runtime.jobs import Jobs
 from millrace.store.memory import MemoryStore
+from millrace.store.object.store import ObjectStore
 from millrace.store.sqlite import SqliteStore
 from tests.cli.stage import Stage
 
@@ -223,7 +224,7 @@ def test_a_clock_that_is_off_is_told_and_one_that_does_not_answer_fails(cli: Sta
             return time.time_ns() // 1_000_000 + off
 
         with monkeypatch.context() as patch:
-            for store in (MemoryStore, SqliteStore):
+            for store in (MemoryStore, SqliteStore, ObjectStore):
                 patch.setattr(store, "now", wrong)
             clock = found(cli)["clock"]
         assert clock["status"] == "warn" and "off by 1m 30s" in clock["found"] and "NTP" in clock["do"]
@@ -231,7 +232,7 @@ def test_a_clock_that_is_off_is_told_and_one_that_does_not_answer_fails(cli: Sta
     async def silent(self: object) -> int:
         raise StoreError("it went away")
 
-    for store in (MemoryStore, SqliteStore):
+    for store in (MemoryStore, SqliteStore, ObjectStore):
         monkeypatch.setattr(store, "now", silent)
     clock = found(cli)["clock"]
     assert clock["status"] == "fail" and "it went away" in clock["found"]

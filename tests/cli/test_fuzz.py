@@ -8,6 +8,7 @@ import string
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +27,12 @@ DOCUMENTED = exits.MEANING.keys() - {exits.BUG}
 
 # What would wait for the clock, or for somebody: it is given by hand where it matters, in the other tests.
 NEVER = {"--wait", "--install-completion", "--follow", "--show-completion", "--supervised"}
-FIRST = {"worker": ["--burst"], "tail": ["--no-follow"], "demo": ["--dry-run", "--jobs", "60"]}
+FIRST = {
+    "worker": ["--burst"],
+    "tail": ["--no-follow"],
+    "demo": ["--dry-run", "--jobs", "60"],
+    "monitor": ["--once"],
+}
 SECRET = "redis://user:hunter2@localhost/0"
 SHORT = ["0", "1ms", "0.001", "-1", "nan", "inf", "", "x", "1e3", "٣s"]
 WEIRD = [
@@ -165,6 +171,9 @@ FITTING = {
     "--example": ["tasks.py", "other.py"],
     "--app": ["tests.cli.fuzz_app:app"],
     "--url": ["memory://other"],
+    "--shard": ["0", "a"],
+    "--shards": ["0-7", "a,b"],
+    "--index-mode": ["index-only", "hybrid", "log-scan"],
 }
 
 
@@ -184,6 +193,15 @@ def test_whatever_is_typed_about_a_file_ends_in_words_and_a_documented_code(
     command: str, fuzzed: Stage, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MILLRACE_URL", "sqlite:///jobs.db")
+    _prepare(fuzzed)
+    _fuzz(fuzzed, command, range(-ON_FILES, 0))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_is_typed_about_a_directory_ends_in_words_and_a_documented_code(
+    command: str, fuzzed: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("MILLRACE_URL", f"file://{tmp_path}/jobs?durability=relaxed")
     _prepare(fuzzed)
     _fuzz(fuzzed, command, range(-ON_FILES, 0))
 

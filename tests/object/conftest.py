@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -125,3 +126,11 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def blobs(place: Place) -> Blobs:
     return await place.client()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A part that is left out is not left out in silence."""
+    from tests.object.test_conformance import LONG
+
+    if not os.environ.get("S3_ENDPOINT"):
+        terminalreporter.write_line(f"on the bucket at night only: {', '.join(sorted(LONG))}")

@@ -12,7 +12,7 @@ from millrace.store.object.blobs import Blobs, Lost, Patience, Won
 from millrace.store.object.driver import UNCHANGED, Conflict, Refused, Trouble
 from millrace.store.object.probe import UnsafeStore, probe
 from millrace.store.object.s3 import Address, S3Blobs
-from millrace.store.object.s3.admin import BucketAdmin
+from millrace.store.object.s3.admin import INDEXES, BucketAdmin
 from millrace.store.object.s3.clock import ServerClock
 from millrace.store.object.s3.replies import answer_of, no_answer
 from tests.servers.proxy import Message, answer, running_proxy
@@ -285,7 +285,8 @@ async def test_setting_a_bucket_up_twice_keeps_the_rules_of_others(s3_server, pr
     assert versioning == "Enabled" and "versioning is on" in done[0]
     assert [rule["ID"] for rule in rules].count("theirs") == 1
     ours = {rule["Filter"]["Prefix"]: rule for rule in rules if rule["ID"] != "theirs"}
-    assert set(ours) == {admin.address.prefix + name for name in ("ready/", "leases/", "workers/", "probe/")}
+    assert set(ours) == {admin.address.prefix + name for name in INDEXES}
+    assert {"ready/", "leases/", "workers/", "control/"} < set(INDEXES) and "tasks/" not in INDEXES
     assert all(rule["NoncurrentVersionExpiration"]["NoncurrentDays"] == 1 for rule in ours.values())
     assert cors["AllowedOrigins"] == ["https://jobs.example.com"]
     assert "ETag" in cors["ExposeHeaders"] and "DELETE" not in cors["AllowedMethods"]
@@ -438,6 +439,15 @@ def test_a_server_whose_clock_was_set_is_believed_at_once():
     clock.observe(9_000_000, 1_000, 1_000)
 
     assert abs(clock.now() - 9_000_000) <= 1_000
+
+
+@pytest.mark.parametrize("off", [-90_000, -300, 0, 300, 90_000])
+def test_the_time_of_day_here_is_the_guess_as_far_as_the_server_does_not_say_otherwise(off):
+    """BO-16: two processes that have asked once agree, and a wrong clock is off by a second at most."""
+    clock = ServerClock(lambda: 7, wall=lambda: 1_000_400 + off)
+    clock.observe(1_000_000, 7, 7)  # so the server's time is between 1,000,000 and 1,001,000
+
+    assert clock.now() == min(max(1_000_400 + off, 1_000_000), 1_001_000)
 
 
 async def test_the_servers_time_is_asked_for_and_then_remembered(bucket, prefix):

@@ -1,7 +1,7 @@
 """What was wrong in job-queue's design (BR-01 … BR-23), and is not here.
 
-Some numbers are about its files or its Redis. What they mean for any store is proved here; the rest comes with
-the stores that have files and lists (see COMES_LATER in test_index.py).
+Some numbers are about its files or its Redis. What they mean for any store is proved here, for files in
+test_object_store.py, and the rest comes with the store that has lists (see COMES_LATER in test_index.py).
 """
 
 from __future__ import annotations
@@ -196,6 +196,7 @@ test_br_19_an_enqueued_job_is_kept_as_it_was_asked_for = enqueueing.test_an_enqu
 test_br_20_seq_only_grows_also_over_pruned_jobs = enqueueing.test_seq_only_grows_also_over_pruned_jobs
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)  # the object store's are times
 async def test_br_20_order_holds_where_numbers_get_another_digit(store, clock):
     await put(store, queue="other")
     if isinstance(store, MemoryStore):

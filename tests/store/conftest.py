@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,24 @@ def make_sqlite(clock: VirtualClock, folder: Path) -> Store:
     return store
 
 
-STORES: dict[str, Make] = {"memory": make_memory, "sqlite": make_sqlite}
+_blobs: dict[Path, Any] = {}  # by folder, as if they lay in it: a store that is opened anew finds what was there
+
+
+def make_object(clock: VirtualClock, folder: Path) -> Store:
+    """The engine of the object store by itself; tests/object has it on a directory and on a bucket."""
+    package = "millrace.store.object"
+    driver = _blobs.setdefault(folder, import_module(f"{package}.memory").MemoryBlobs(clock=clock))
+    exact = {"look_every": 0, "listing_reuse": 0, "feed_delay": 0, "lock_patience": 20}
+    options = import_module(f"{package}.options").ObjectOptions(**exact)
+    made = import_module(f"{package}.store").ObjectStore(
+        lambda: driver, clock=clock, options=options, place=str(folder)
+    )
+    store: Store = made
+    return store
+
+
+STORES: dict[str, Make] = {"memory": make_memory, "sqlite": make_sqlite, "object": make_object}
+TRANSACTIONAL = ("memory", "sqlite")
 
 
 @pytest.fixture

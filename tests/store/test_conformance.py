@@ -30,7 +30,6 @@ from millrace.testing.conformance.replaying import *  # noqa: F403
 from millrace.testing.conformance.retention import *  # noqa: F403
 from millrace.testing.conformance.schedules import *  # noqa: F403
 from millrace.testing.conformance.settling import *  # noqa: F403
-from millrace.testing.conformance.transactions import *  # noqa: F403
 from millrace.testing.conformance.waiting import *  # noqa: F403
 from millrace.testing.conformance.workers import *  # noqa: F403
 

@@ -50,7 +50,8 @@ def machine(name: str, label: str) -> type[StoreMachine]:
     )
 
 
-def run(subject: type[StoreMachine], number: int, examples: int, steps: int) -> None:
+def run(subject: type[StoreMachine], number: int, examples: int, steps: int, *, hurried: bool = HURRIED) -> None:
+    """In a hurry, a failing example is shown as it was found."""
     run_state_machine_as_test(
         seed(number)(subject),
         settings=settings(
@@ -59,7 +60,7 @@ def run(subject: type[StoreMachine], number: int, examples: int, steps: int) -> 
             deadline=None,
             database=None,
             print_blob=True,
-            phases=[Phase.generate] if HURRIED else list(Phase),
+            phases=[Phase.generate] if hurried else list(Phase),
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from pathlib import Path
 
-from millrace.cli.checkup import Finding
-from millrace.cli.place import file_of
+from millrace.cli.checkup import Finding, disk
+from millrace.cli.checkup_objects import check_bucket, check_folder
+from millrace.cli.place import file_of, folder_of, scheme_of
 from millrace.cli.session import Session, url_of
 from millrace.cli.text import plural
 from millrace.domain.errors import QueueError
 from millrace.runtime.app import App
 from millrace.runtime.settings import masked
-
-LITTLE = 100 << 20
 
 
 def check_settings(session: Session) -> list[Finding]:
@@ -46,7 +44,7 @@ async def check_app(session: Session) -> tuple[App | None, list[Finding]]:
     return app, [Finding("app", "ok", f"{name} with {plural(len(app.tasks), 'task')}")]
 
 
-def check_place(session: Session, app: App) -> list[Finding]:
+async def check_place(session: Session, app: App) -> list[Finding]:
     url = session.settings["url"]
     try:
         shown = app.store.url  # finds a bad URL and a missing driver
@@ -58,7 +56,11 @@ def check_place(session: Session, app: App) -> list[Finding]:
         findings.append(
             Finding("durability", "warn", "jobs live in one process and end with it", "use sqlite:///jobs.db")
         )
-    file = file_of(url_of(app))
+    file, folder = file_of(url_of(app)), folder_of(url_of(app))
+    if scheme_of(url_of(app)) == "s3":
+        findings += await check_bucket(url_of(app), session.environment())
+    if folder is not None:
+        findings += check_folder(folder)
     return findings if file is None else [*findings, *_file(file)]
 
 
@@ -76,10 +78,4 @@ def _file(file: Path) -> list[Finding]:
         findings.append(Finding("permissions", "warn", f"others may read it (mode {mode})", f"chmod 600 {file}"))
     else:
         findings.append(Finding("permissions", "ok", "its owner only"))
-    free = shutil.disk_usage(folder).free
-    findings.append(
-        Finding("disk", "warn", f"{free >> 20:,} MiB free", "free some room: a full disk stops enqueues")
-        if free < LITTLE
-        else Finding("disk", "ok", f"{free >> 30:,} GiB free")
-    )
-    return findings
+    return [*findings, disk(folder)]

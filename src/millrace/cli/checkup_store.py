@@ -9,12 +9,13 @@ from millrace.cli.text import plural, span
 from millrace.store.protocol import Store
 
 MOST_SKEW = 1_000
+CLAIMS_STOP = 60_000  # a bucket's clock and this machine's must agree so far (O-13)
 INTACT = "stop all workers and copy the file first; then see docs/stores.md on repair"
 
 
 async def check_store(store: Store, quick: bool) -> list[Finding]:
     findings = [Finding("schema", "ok", "of this version")]  # a store of another version refuses to open
-    survives = getattr(store, "durability", None)
+    survives = getattr(store, "durability", None) or getattr(getattr(store, "blobs", None), "durability", None)
     if survives is not None:
         relaxed = "durability=relaxed" in store.url
         do = "leave out ?durability=relaxed where an accepted job must never be lost"
@@ -44,7 +45,9 @@ async def _clock(store: Store) -> list[Finding]:
         return [now]
     after = time.time_ns() // 1_000_000
     skew = max(before - now, now - after, 0)
-    if skew > MOST_SKEW:
+    if skew > getattr(getattr(store, "options", None), "max_clock_skew", MOST_SKEW):
         do = "set the clocks right (NTP); due times are the store's, log lines this machine's"
+        if store.url.startswith("s3:") and skew > CLAIMS_STOP:
+            return [Finding("clock", "fail", f"off by {span(skew)}: a worker on this machine claims nothing", do)]
         return [Finding("clock", "warn", f"the store's clock is off by {span(skew)}", do)]
     return [Finding("clock", "ok", f"agrees with this machine within {span(max(skew, 1))}")]

@@ -53,6 +53,6 @@ def _row(settings: Settings, name: str) -> list[Cell]:
 
 def shown(settings: Settings, name: str) -> Any:
     value = settings[name]
-    if name == "url" and value is not None:
+    if name in ("url", "s3_endpoint") and value is not None:
         return masked(value)
     return list(value) if isinstance(value, tuple) else value

@@ -9,6 +9,7 @@ import typer
 from millrace.cli import exits
 from millrace.cli.checkup import Finding, guarded
 from millrace.cli.checkup_jobs import check_jobs
+from millrace.cli.checkup_objects import check_objects, check_reports
 from millrace.cli.checkup_place import check_app, check_place, check_settings
 from millrace.cli.checkup_store import check_store
 from millrace.cli.output import Word
@@ -33,7 +34,7 @@ async def doctor(
         str, typer.Option("--max-age", help="Warn when a job has been ready for longer.", metavar="DURATION")
     ] = "5m",
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the check of the whole file.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what reads much of the store.")] = False,
 ) -> int:
     """Check settings, store, workers and jobs. Each finding says what to do. Exit 1 when a check failed."""
     oldest = duration("--max-age", max_age)
@@ -51,7 +52,7 @@ async def doctor(
 
 async def _live(session: Session, plain: App, app: App | None, oldest: int, quick: bool) -> list[Finding]:
     """What can be asked of the store, as far as it lets itself be opened."""
-    findings = check_place(session, plain)
+    findings = await check_place(session, plain)
     if any(finding.status == "fail" for finding in findings):
         return findings
     opened = await guarded("open", plain.connected(), "see docs/stores.md; nothing else can be checked until it opens")
@@ -59,8 +60,10 @@ async def _live(session: Session, plain: App, app: App | None, oldest: int, quic
         return [*findings, opened]
     try:
         findings += await check_store(opened, quick)
+        findings += await check_objects(opened, quick)
         jobs = await guarded("jobs", check_jobs(plain, opened, app, oldest), "mend the store first, as said above")
         findings += [jobs] if isinstance(jobs, Finding) else jobs
+        findings += check_reports(opened)
     finally:
         await plain.close()
     return findings

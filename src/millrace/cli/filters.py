@@ -81,10 +81,10 @@ def read_query(chosen: Filter, now: int, archived: bool | None = False) -> Query
     )
 
 
-async def page_of(app: App, query: Query, error: str | None = None) -> Page:
+async def page_of(app: App, query: Query, error: str | None = None, shard: str | None = None) -> Page:
     """One page. It may come back short, even empty, when looking for it was much work: go on from its cursor."""
     try:
-        page = await app.jobs.page(query)
+        page = await (app.jobs.page(query) if shard is None else _in_shard(app, query, shard))
     except (OverflowError, ValueError) as wrong:
         if isinstance(wrong, InvalidInput):
             raise
@@ -92,6 +92,15 @@ async def page_of(app: App, query: Query, error: str | None = None) -> Page:
     if error is None:
         return page
     return msgspec.structs.replace(page, jobs=tuple(job for job in page.jobs if fingerprint(job) == error))
+
+
+async def _in_shard(app: App, query: Query, shard: str) -> Page:
+    store = await app.connected()
+    find = getattr(store, "find_in_shard", None)
+    if find is None:
+        raise InvalidInput(f"--shard: {store.url} has no shards; stores on s3:// and file:// have. Leave it out")
+    page: Page = await find(query, shard)
+    return page
 
 
 async def matching(app: App, query: Query, error: str | None = None) -> AsyncIterator[Job]:

@@ -9,6 +9,7 @@ import typer
 
 from millrace.cli import exits
 from millrace.cli.facts import INSTANTS, Changed, Facts, changed_plain, changes, facts_after
+from millrace.cli.history_versions import show_versions
 from millrace.cli.output import At, Cell, Span, Word
 from millrace.cli.session import Session
 from millrace.cli.shape import Plain, event_plain
@@ -23,7 +24,9 @@ EXAMPLES = {
         "  millrace history mail-7\n"
         "  millrace history mail-7 --diff                 what each step changed\n"
         "  millrace history mail-7 --diff --from 2 --to 5 what changed in all between two of them\n"
-        "  millrace history mail-7 --from 1:1             also of an earlier generation of this id",
+        "  millrace history mail-7 --from 1:1             also of an earlier generation of this id\n"
+        "  millrace history mail-7 --versions --json      the whole record after each write (s3://, file://)\n"
+        "  millrace history mail-7 --versions --diff --from 1 --to 3",
     )
 }
 
@@ -36,13 +39,19 @@ async def history(
         str | None, typer.Option("--from", metavar="[G:]N", help="From this event on: its n, of the last generation.")
     ] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="[G:]N", help="Up to this event.")] = None,
+    versions: Annotated[
+        bool,
+        typer.Option("--versions", help="On a bucket or directory: the whole record after each write, by its rev."),
+    ] = False,
 ) -> int:
     """Show everything that happened to a job.
 
     Oldest first, over all its generations. With --diff, the facts that each event changed; with --from or --to
-    besides, the facts that differ between those two.
+    besides, the facts that differ between those two. With --versions, the same of the kept versions of its object.
     """
     async with session.connected() as (app, store):
+        if versions:
+            return await show_versions(session, store, job_id, diff, first, last)
         events = await app.jobs.history(job_id)
         if not events:
             raise JobNotFound(job_id)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from millrace.cli import exits
-from millrace.cli.place import file_of
+from millrace.cli.init_bucket import Step, set_up
+from millrace.cli.init_folder import look_at_folder
+from millrace.cli.place import file_of, folder_of, scheme_of
 from millrace.cli.session import Session, url_of
 from millrace.domain.errors import InvalidInput
 from millrace.runtime.app import App
@@ -18,7 +20,9 @@ EXAMPLES = {
         "Examples:\n"
         "  millrace init                                  sqlite:///jobs.db\n"
         "  millrace init --url sqlite:////var/lib/app/jobs.db\n"
-        "  millrace init --example tasks.py               and an app to begin with",
+        "  millrace init --example tasks.py               and an app to begin with\n"
+        "  millrace init --url file:///var/lib/app/jobs   a directory\n"
+        "  millrace init --url s3://jobs/shop --dry-run   what would be set on the bucket",
     )
 }
 DEFAULT_URL = "sqlite:///jobs.db"
@@ -40,30 +44,99 @@ async def init(
     example: Annotated[
         str | None, typer.Option("--example", help="Write a small app to this new file.", metavar="FILE")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--origin", help="Of a bucket: a web page that may use it from a browser; may be repeated.", metavar="URL"
+        ),
+    ] = None,
+    history_days: Annotated[
+        int | None,
+        typer.Option(
+            "--history-days", min=1, max=36_500, metavar="N", help="Of a bucket: keep old versions of jobs so long."
+        ),
+    ] = None,
 ) -> int:
-    """Make a store. One that is there already is checked and left as it is."""
+    """Make a store. One that is there already is checked and left as it is.
+
+    A bucket is created if need be, keeps versions from then on, and gets lifecycle rules for what would pile up.
+    """
     url = session.settings["url"]
-    app = App(url or DEFAULT_URL) if url is not None or not session.has_app else session.app()
+    app = session.plain() if url is not None or session.has_app else App(DEFAULT_URL)
+    shown = url_of(app)
+    if scheme_of(shown) != "s3" and (origin or history_days):
+        raise InvalidInput("--origin and --history-days are for a bucket: --url s3://bucket/prefix")
     written = None if example is None else _example_file(example)
-    file = file_of(url_of(app))
-    there = file is not None and file.exists()
-    async with session.connected(app, create=True):
-        pass  # to open it is to make it
-    if written is not None:
-        written.write_text(EXAMPLE.format(module=written.stem, url=url_of(app)), "utf-8")
+    there = _is_there(shown)
+    steps = await _prepared(session, app, origin or [], history_days, dry_run)
+    if any(step.status == "failed" and step.needed for step in steps):
+        return _failed(session, shown, steps)
+    if not dry_run:
+        async with session.connected(app, create=True):
+            pass  # to open it is to make it
+        for step in steps:
+            step.status = "done" if step.status == "to do" else step.status
+        if written is not None:
+            written.write_text(EXAMPLE.format(module=written.stem, url=shown), "utf-8")
+    there = there if not steps else all(step.status == "was so" for step in steps)
+    _tell(session, shown, steps, there, dry_run, None if dry_run else written)
+    return exits.OK if all(step.status != "failed" for step in steps) else exits.NO
+
+
+async def _prepared(
+    session: Session, app: App, origins: list[str], history_days: int | None, dry_run: bool
+) -> list[Step]:
+    if scheme_of(url_of(app)) == "s3":
+        return await set_up(url_of(app), origins, history_days, dry_run, session.environment())
+    folder, file = folder_of(url_of(app)), file_of(url_of(app))
+    if file is not None and dry_run:
+        there = file.exists()
+        return [Step("file", "was so" if there else "to do", f"{file} {'exists' if there else 'is created'}")]
+    return [] if folder is None else look_at_folder(folder)
+
+
+def _is_there(url: str) -> bool:
+    file = file_of(url)
+    return file is not None and file.exists()
+
+
+def _failed(session: Session, url: str, steps: list[Step]) -> int:
     if session.output.json:
+        session.output.document({"url": url, "created": False, "ready": False, "steps": _plain(steps)})
+    for step in steps:
+        session.output.say(f"{step.status:>7}  {step.what}: {step.words}")
+    session.output.say("The store is not ready. Set right what failed, and repeat: what was done is not done twice.")
+    return exits.STORE
+
+
+def _tell(session: Session, url: str, steps: list[Step], there: bool, dry_run: bool, written: Path | None) -> None:
+    if session.output.json:
+        file = file_of(url)
         names = {"file": None if file is None else str(file), "example": None if written is None else str(written)}
-        session.output.document({"url": url_of(app), "created": not there, **names})
-        return exits.OK
-    print(url_of(app))
+        made = any(step.what in ("bucket", "directory") and step.status == "done" for step in steps)
+        document: dict[str, Any] = {"url": url, "created": made if steps else not there, **names}
+        if steps or dry_run:
+            document |= {"dry_run": dry_run, "steps": _plain(steps)}
+        session.output.document(document)
+        return
+    print(url)
+    for step in steps:
+        session.output.say(f"{step.status:>7}  {step.what}: {step.words}")
+    if dry_run:
+        session.output.say("Nothing was changed." if not there else "Nothing is to be done, and nothing was changed.")
+        return
     session.output.say("The store is ready." if not there else "The store was there already, and is in order.")
-    exports = [f"MILLRACE_URL={url_of(app)}"] if session.settings["url"] is None and not session.has_app else []
+    exports = [f"MILLRACE_URL={url}"] if session.settings["url"] is None and not session.has_app else []
     exports += [] if written is None else [f"MILLRACE_APP={written.stem}:app"]
     if exports:
         session.output.say(f"Next: export {' '.join(exports)}")
     if written is not None:
         session.output.say('Then: millrace worker\nand:  millrace submit send_email \'{"to": "ada@example.com"}\'')
-    return exits.OK
+
+
+def _plain(steps: list[Step]) -> list[dict[str, str]]:
+    return [{"step": step.what, "status": step.status, "words": step.words} for step in steps]
 
 
 def _example_file(name: str) -> Path:

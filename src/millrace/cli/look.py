@@ -31,6 +31,7 @@ EXAMPLES = {
         "Examples:\n"
         "  millrace list --status dead --since 1d\n"
         "  millrace list --queue mail --status ready --limit 10\n"
+        "  millrace list --shard a --status running        one sixteenth of a bucket or directory\n"
         "  millrace list --task send_email --json | jq -r '.jobs[].id'\n"
         "  millrace list | column -t -s $'\\t'",
     ),
@@ -149,13 +150,16 @@ async def list_jobs(
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first; otherwise newest first.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Archived jobs too.")] = False,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Of this shard of a bucket or directory: 0 to f.", metavar="0-f")
+    ] = None,
 ) -> int:
     """List jobs, newest first."""
     async with session.connected() as (app, store):
         now = await store.now()
         query = read_query(chosen, now, archived=None if everything else False)
         query = msgspec.structs.replace(query, cursor=cursor, newest_first=not oldest)
-        jobs, more = await _take(app, query, chosen.error, limit)
+        jobs, more = await _take(app, query, chosen.error, limit, shard)
         if session.output.json:
             session.output.document({"jobs": [job_plain(job, now) for job in jobs], "cursor": more})
         else:
@@ -169,11 +173,13 @@ async def list_jobs(
     return exits.OK
 
 
-async def _take(app: App, query: Query, error: str | None, limit: int) -> tuple[list[Job], str | None]:
+async def _take(
+    app: App, query: Query, error: str | None, limit: int, shard: str | None
+) -> tuple[list[Job], str | None]:
     """Up to `limit` jobs, and the cursor behind the last of them, if there may be more."""
     jobs: list[Job] = []
     while True:
-        page = await page_of(app, msgspec.structs.replace(query, limit=min(PAGE, limit - len(jobs))), error)
+        page = await page_of(app, msgspec.structs.replace(query, limit=min(PAGE, limit - len(jobs))), error, shard)
         jobs += page.jobs
         if page.cursor is None or len(jobs) >= limit:
             return jobs, page.cursor

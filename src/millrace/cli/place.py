@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from millrace.domain.errors import StoreError
 
+OBJECT_SCHEMES = ("file", "s3")
+
 
 def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower()
@@ -23,8 +25,21 @@ def file_of(url: str) -> Path | None:
     return Path(path) if path and "\0" not in path else None
 
 
+def folder_of(url: str) -> Path | None:
+    """The directory of a store that is one; None for every other store."""
+    if scheme_of(url) != "file":
+        return None
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError:
+        return None
+    return Path(path) if path not in ("", "/") and "\0" not in path else None
+
+
 def require_store(url: str) -> None:
-    """Refuse a database file that is not there: a misspelt path must not become an empty store."""
-    file = file_of(url)
+    """Refuse a file or directory that is not there: a misspelt path must not become an empty store."""
+    file, folder = file_of(url), folder_of(url)
     if file is not None and not file.exists():
         raise StoreError(f"there is no database {file}. Check the path, or create it: millrace init --url {url}")
+    if folder is not None and not folder.exists():
+        raise StoreError(f"there is no directory {folder}. Check the path, or create it: millrace init --url {url}")

@@ -48,6 +48,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Workers": (
         ("worker", "millrace.cli.worker", "worker"),
         ("workers", "millrace.cli.workers", "workers"),
+        ("monitor", "millrace.cli.monitor", "monitor"),
     ),
 }
 

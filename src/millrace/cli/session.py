@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from millrace.cli.loading import load_app
 from millrace.cli.output import Output
-from millrace.cli.place import file_of, require_store
+from millrace.cli.place import OBJECT_SCHEMES, file_of, require_store, scheme_of
 from millrace.domain.errors import InvalidInput, QueueError
 from millrace.runtime.app import App
-from millrace.runtime.settings import Settings, load_settings, masked
+from millrace.runtime.settings import SETTINGS, Settings, load_settings, masked
 from millrace.store.protocol import Store
 
 NO_STORE = (
@@ -42,9 +43,12 @@ class Session:
         folders = () if self.settings.project is None else (self.settings.project,)
         app = load_app(name, folders)
         url = self.settings["url"]
-        if url is not None:
+        if url is None:
+            if scheme_of(url_of(app)) in OBJECT_SCHEMES and self._tuning():
+                app.use(self._tuned(url_of(app)))
+        else:
             own = url_of(app)
-            app.use(url)
+            app.use(self._tuned(url))
             if not _same(own, url_of(app)):
                 where = self.settings.values["url"].where
                 self.output.say(f"note: using {url_of(app)} ({where}), not the app's own store {own}")
@@ -54,10 +58,27 @@ class Session:
         """An app without tasks on the store that is set; the user's code is loaded only to learn of its store."""
         url = self.settings["url"]
         if url is not None:
-            return App(url)
+            return App(self._tuned(url))
         if self.has_app:
             return self.app()
         raise InvalidInput(NO_STORE)
+
+    def _tuning(self) -> dict[str, str]:
+        """What a store would find in the environment if flags and pyproject.toml stood there."""
+        given = self.settings.as_variables("flag", "pyproject.toml")
+        return {one.env: given[one.env] for one in SETTINGS.values() if one.of_object_stores and one.env in given}
+
+    def _tuned(self, url: str) -> str | Store:
+        tuning = self._tuning()
+        if not tuning or scheme_of(url) not in OBJECT_SCHEMES:
+            return url
+        from millrace.store.connect import connect
+
+        return connect(url, env=self.environment())
+
+    def environment(self) -> dict[str, str]:
+        """The environment as a bucket or a directory shall see it, with what flags and pyproject.toml add to it."""
+        return {**os.environ, **self._tuning()}
 
     @asynccontextmanager
     async def connected(self, app: App | None = None, create: bool = False) -> AsyncIterator[tuple[App, Store]]:

@@ -88,15 +88,20 @@ async def _last(store: Store, which: Which, lines: int, end: str) -> tuple[list[
     """The latest events that fit, and the cursor behind them: looked for from the end back, further each time."""
     back = max(LOOK_BACK, lines)
     while True:
-        start = _before(end, back)
+        start = await _before(store, end, back)
         latest, cursor, whole = await _since(store, which, lines, start)
         if whole or len(latest) == lines:
             return latest, cursor
         back *= 8
 
 
-def _before(end: str, back: int) -> str | None:
-    """A cursor so many events before the end, where cursors are numbers; None, the oldest kept, where they are not."""
+async def _before(store: Store, end: str, back: int) -> str | None:
+    """A cursor so many events before the end, where cursors are numbers; so many seconds, where the store finds events
+    by their time; else None, the oldest kept."""
+    cursor_at = getattr(store, "cursor_at", None)
+    if cursor_at is not None:
+        since = await store.now() - 1_000 * back
+        return None if since <= 0 else str(cursor_at(since))
     return str(int(end) - back) if end.isascii() and end.isdigit() and int(end) > back else None
 
 

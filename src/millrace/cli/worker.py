@@ -16,6 +16,7 @@ import typer
 from millrace.cli import exits
 from millrace.cli.children import Children
 from millrace.cli.logs import start_logging, tell_of_jobs
+from millrace.cli.of_objects import OfObjects
 from millrace.cli.session import Session, url_of
 from millrace.cli.text import plural
 from millrace.domain.errors import InvalidInput
@@ -33,7 +34,8 @@ EXAMPLES = {
         "  millrace worker --app shop.tasks:app --queues mail,default --slots 50\n"
         "  millrace worker --app shop.tasks:app --processes 4        one for each core\n"
         "  millrace worker --app shop.tasks:app --burst              until nothing is ready, then exit\n"
-        "  millrace worker --app shop.tasks:app --max-memory-per-child 1GiB",
+        "  millrace worker --app shop.tasks:app --max-memory-per-child 1GiB\n"
+        "  millrace worker --app shop.tasks:app --url s3://jobs/shop --shards 0-7",
         "Signals:\n"
         "  SIGTERM, Ctrl-C   claim no more, let running jobs end for --shutdown-deadline, give back the rest\n"
         "  a second one      give back at once\n"
@@ -57,7 +59,7 @@ async def worker(
         str | None, typer.Option("--processes", "-p", help="Workers, each in a process of its own (1).", metavar="N")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Its name in the store; no two may share one.", metavar="TEXT")
+        str | None, typer.Option("--name", "--id", help="Its name in the store; no two may share one.", metavar="TEXT")
     ] = None,
     burst: Annotated[bool, typer.Option("--burst", help="Stop when nothing is ready.")] = False,
     lease: Annotated[
@@ -84,6 +86,7 @@ async def worker(
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     *,
     children: Children,
+    objects: OfObjects,
 ) -> int:
     """Run jobs of your app until told to stop."""
     session = session.with_flags(
@@ -97,6 +100,7 @@ async def worker(
         unknown_task=unknown_task,
         log_level=log_level,
         log_format=log_format,
+        **objects.flags(),
     )
     settings = session.settings
     if not session.has_app:
@@ -104,6 +108,7 @@ async def worker(
     if name is not None and not (name.strip() and name.isprintable() and len(name) <= 200):
         raise InvalidInput(f"--name must be a line of 1 to 200 characters, not {name!r}")
     for_children = children.options()
+    objects.check(session)
     start_logging(settings["log_level"], settings["log_format"])
     session.output.log = log
     if settings["processes"] > 1:
@@ -121,6 +126,7 @@ async def worker(
         grace=settings["grace"],
         unknown_task=settings["unknown_task"],
         version=code_version,
+        monitor=False if settings["no_monitor"] else None,
         **for_children,
     )
     stops: list[asyncio.Future[None]] = []
@@ -214,7 +220,8 @@ async def _several(session: Session, name: str | None, burst: bool, code_version
     settings = session.settings
     if str(settings["url"] or "").startswith("memory:"):
         raise InvalidInput("memory:// is not shared between processes; use sqlite:///… or --processes 1")
-    environ = {**os.environ, **_as_variables(session), SETTINGS["processes"].env: "1"}
+    # Flags become variables for the others: an URL may hold a password, and argv is for all to see.
+    environ = {**os.environ, **settings.as_variables("flag"), SETTINGS["processes"].env: "1"}
     base = name or f"{os.uname().nodename[:64]}-{os.getpid()}"
 
     def command(number: int) -> list[str]:
@@ -228,14 +235,3 @@ async def _several(session: Session, name: str | None, burst: bool, code_version
     if session.output.json:
         session.output.document({"processes": settings["processes"], "restarts": supervisor.restarts, "exit": code})
     return code
-
-
-def _as_variables(session: Session) -> dict[str, str]:
-    """Flags of this process as variables for the others: an URL may hold a password, and argv is for all to see."""
-    variables = {}
-    for setting in SETTINGS.values():
-        value = session.settings.values[setting.name]
-        if value.origin == "flag":
-            text = ",".join(value.value) if isinstance(value.value, tuple) else str(value.value)
-            variables[setting.env] = text
-    return variables

@@ -17,8 +17,10 @@ from millrace.runtime.run import Run
 from millrace.runtime.settler import Settlement, Settler
 from millrace.runtime.slots import Slots
 from millrace.runtime.staff import children_for, gatherers_for, ways_for
+from millrace.runtime.sweeps import Sweeps
 from millrace.runtime.tally import Stats, Tally
-from millrace.store.protocol import Store
+from millrace.store.protocol import Store, Sweeping
+from millrace.store.swept import Monitoring
 
 if TYPE_CHECKING:
     from millrace.runtime.process.children import Children
@@ -62,6 +64,15 @@ class Crew:
             reaped=tally.reaped,
             failed=tally.error,
         )
+        wishes = store.monitoring if isinstance(store, Sweeping) else Monitoring(sweep_interval=0)
+        self._monitors = wishes.by_workers if worker.monitor is None else worker.monitor
+        self.sweeps = Sweeps(
+            store,
+            interval=wishes.sweep_interval if worker.sweep_interval is None else worker.sweep_interval,
+            threshold=wishes.worker_health_threshold,
+            chance=chance,
+            failed=tally.error,
+        )
         self.dispatcher = Dispatcher(
             store,
             worker.id,
@@ -92,7 +103,9 @@ class Crew:
         if self.children is not None:
             await self._warm_up(self.children)
         await self.heartbeat.start()
-        self.reaper.start()
+        if self._monitors:
+            self.reaper.start()
+            self.sweeps.start()
         if self.scheduler is not None:
             self.scheduler.start()
 
@@ -106,6 +119,7 @@ class Crew:
     async def rest_of_claiming(self, timeout: float) -> None:
         """Nothing more is taken, and what was on its way is given back or settled."""
         scheduling = None if self.scheduler is None else asyncio.create_task(self.scheduler.stop(timeout))
+        await self.sweeps.stop()
         await self.dispatcher.last_claim(timeout)
         await self.reaper.stop(timeout)
         if scheduling is not None:

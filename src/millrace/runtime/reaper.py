@@ -13,14 +13,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
-from millrace.domain.decide import decide
 from millrace.domain.job import Job
-from millrace.domain.outcome import Failure, Lost
 from millrace.domain.request import Reclaim
 from millrace.runtime.hold import Hold, Holds
 from millrace.runtime.host import Runnable
+from millrace.runtime.lost import change_after_loss
 from millrace.runtime.polling import Chance, spread
-from millrace.runtime.run import chosen_delay
 from millrace.runtime.settler import BATCH, Settlement, Settler
 from millrace.store.protocol import Store
 
@@ -119,8 +117,7 @@ class Reaper:
         return count
 
     def _settle(self, job: Job, sent: float, now: float) -> None:
-        outcome = Lost(_failure(job), worker_gone=bool(job.lost_worker))
-        change = chosen_delay(self._tasks.get(job.task), job, outcome, decide(job, outcome, self._chance()))
+        change = change_after_loss(job, self._tasks.get(job.task), self._chance())
         hold = Hold(job, LEASE / 1000, sent, math.inf)
         self._holds[hold.lease.id] = hold
         self._settler.submit(Settlement(hold, change, now))
@@ -133,9 +130,3 @@ class Reaper:
         while more and not self._stopping and clock() - begun < ROUND:
             more = (await self._store.maintain()).more
             await asyncio.sleep(0)  # a store in memory never waits; jobs want to run meanwhile
-
-
-def _failure(job: Job) -> Failure:
-    if job.lost_worker:
-        return Failure("WorkerLost", f"attempt {job.attempt} ended with its worker, which no longer beats")
-    return Failure("LeaseLost", f"attempt {job.attempt} lost its lease while its worker was alive")

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from millrace.domain.check import check_name
 from millrace.domain.errors import InvalidInput
 from millrace.runtime.duration import milliseconds
+from millrace.store.variables import OBJECT_SETTINGS
 
 Origin = Literal["flag", "environment", "pyproject.toml", "default"]
 PREFIX = "MILLRACE_"
@@ -34,6 +35,8 @@ class Setting:
     default: Any
     help: str
     read: Callable[[str, object], Any]
+    aliases: tuple[str, ...] = ()  # other variables that mean the same, where ours is not set
+    of_object_stores: bool = False
 
     @property
     def env(self) -> str:
@@ -60,6 +63,14 @@ class Settings:
 
     def origin(self, name: str) -> Origin:
         return self.values[name].origin
+
+    def as_variables(self, *origins: Origin) -> dict[str, str]:
+        """What came from there, written as the environment would say it."""
+        return {
+            SETTINGS[name].env: ",".join(found.value) if isinstance(found.value, tuple) else str(found.value)
+            for name, found in self.values.items()
+            if found.origin in origins
+        }
 
 
 def load_settings(
@@ -95,8 +106,9 @@ def _value(
     flag = "--" + setting.name.replace("_", "-")
     if flags.get(setting.name) is not None:
         return Value(setting.read(flag, flags[setting.name]), "flag", flag)
-    if environ.get(setting.env):  # an empty variable is one that is not set
-        return Value(setting.read(setting.env, environ[setting.env]), "environment", setting.env)
+    for variable in (setting.env, *setting.aliases):
+        if environ.get(variable):  # an empty variable is one that is not set
+            return Value(setting.read(variable, environ[variable]), "environment", variable)
     if file is not None and setting.name in written:
         where = f"{setting.name} in {file.name}"
         value = setting.read(where, written[setting.name])
@@ -215,5 +227,9 @@ _ALL = (
     ),
     Setting("log_level", "info", "debug, info, warning or error", _choice("debug", "info", "warning", "error")),
     Setting("log_format", "text", "of a worker's log on stderr: text or json", _choice("text", "json")),
+    *(
+        Setting(one.name, one.default, one.help, one.read, one.aliases, of_object_stores=True)
+        for one in OBJECT_SETTINGS
+    ),
 )
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}

@@ -43,7 +43,9 @@ class Worker:
     """Runs jobs of an app's tasks, once: from `run` to `stop`. Several may share a process.
 
     `name` identifies it in the store; two live workers must not share one (R-13), so by default one is drawn.
-    Times are in seconds. `lease` overrides that of every job. `tasks` narrows which it takes. Handlers with
+    Times are in seconds. `lease` overrides that of every job. `tasks` narrows which it takes. Beside its jobs it
+    recovers what others lost, and sweeps a store that has no server every `sweep_interval` (None: as the store says;
+    0: never), unless monitor=False, which leaves both to `millrace monitor`. Handlers with
     process=True share `processes` children; one is replaced after `max_jobs_per_child` attempts, or once it has held
     more than `max_memory_per_child` bytes.
     """
@@ -61,6 +63,8 @@ class Worker:
         poll_max: float = 5.0,
         reap_interval: float = 5.0,
         maintain_interval: float = 60.0,
+        sweep_interval: float | None = None,
+        monitor: bool | None = None,
         beat_interval: float | None = None,
         shutdown_deadline: float = 25.0,
         grace: float = 3.0,
@@ -98,6 +102,7 @@ class Worker:
         self.lease = None if lease is None else max(1, milliseconds("lease", lease))
         self.poll_min, self.poll_max = poll_min, poll_max
         self.reap_interval, self.maintain_interval = reap_interval, maintain_interval
+        self.sweep_interval, self.monitor = sweep_interval, monitor
         self.beat_interval = beat_interval
         self.shutdown_deadline = shutdown_deadline
         self.grace = grace

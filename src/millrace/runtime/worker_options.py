@@ -20,6 +20,8 @@ class WorkerKeywords(TypedDict, total=False):
     poll_max: float
     reap_interval: float
     maintain_interval: float
+    sweep_interval: float | None
+    monitor: bool | None
     beat_interval: float | None
     shutdown_deadline: float
     grace: float

@@ -3,11 +3,14 @@
 memory://                   in this process; memory://name is shared by all who use that name
 sqlite:///jobs.db           a file, relative to the working directory
 sqlite:////var/lib/jobs.db  a file, absolute
+file:///var/lib/jobs        a directory of objects
+s3://bucket/prefix          a bucket, with ?endpoint=http://host:port for a server of one's own
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -19,15 +22,13 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
 
-SCHEMES = ("memory", "sqlite")
+SCHEMES = ("memory", "sqlite", "file", "s3")
 _LATER = {
     "postgresql": ("postgres", "psycopg"),
     "postgres": ("postgres", "psycopg"),
     "redis": ("redis", "redis"),
     "rediss": ("redis", "redis"),
     "valkey": ("redis", "redis"),
-    "s3": ("s3", "obstore"),
-    "file": ("s3", None),
 }
 _DURABILITY = ("full", "relaxed")
 
@@ -36,8 +37,11 @@ _named_lock = threading.Lock()
 hold_over_forks(_named_lock)
 
 
-def connect(url: str, *, clock: Clock | None = None) -> Store:
-    """The store behind a URL, not yet opened. Errors name the scheme or the option, never a password."""
+def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | None = None) -> Store:
+    """The store behind a URL, not yet opened. Errors name the scheme or the option, never a password.
+
+    `env` stands for the environment, which says more about some stores than their URLs do.
+    """
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator:
@@ -46,6 +50,10 @@ def connect(url: str, *, clock: Clock | None = None) -> Store:
         return _memory(urlsplit(url), clock)
     if scheme == "sqlite":
         return _sqlite(urlsplit(url), clock)
+    if scheme == "file":
+        return _directory(urlsplit(url), clock, env)
+    if scheme == "s3":
+        return _bucket(url, clock, env)
     if scheme in _LATER:
         _refuse_later(scheme)
     raise InvalidInput(
@@ -99,6 +107,29 @@ def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
     )
 
 
+def _directory(parts: SplitResult, clock: Clock | None, env: Mapping[str, str] | None) -> Store:
+    options = _options(parts, ("durability",))
+    path = unquote(parts.path)
+    if parts.netloc or path in ("", "/"):
+        raise InvalidInput("a directory is named by an absolute path after three slashes: file:///var/lib/jobs")
+    level = options.get("durability", "full")
+    if level not in _DURABILITY:
+        raise InvalidInput(f"durability is {_list(_DURABILITY)}, not {level!r}")
+    from millrace.store.object.opening import open_directory
+
+    return open_directory(path, "relaxed" if level == "relaxed" else "full", clock, env)
+
+
+def _bucket(url: str, clock: Clock | None, env: Mapping[str, str] | None) -> Store:
+    from importlib.util import find_spec
+
+    if find_spec("obstore") is None:
+        raise MissingDriver("s3", "s3")
+    from millrace.store.object.opening import open_bucket
+
+    return open_bucket(url, clock, env)
+
+
 def _options(parts: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(options) - set(known))
@@ -113,7 +144,7 @@ def _refuse_later(scheme: str) -> None:
     from importlib.util import find_spec
 
     extra, driver = _LATER[scheme]
-    if driver is not None and find_spec(driver) is None:
+    if find_spec(driver) is None:
         raise MissingDriver(scheme, extra)
     raise InvalidInput(f"{scheme}:// is not in this version yet; use {_list([f'{known}://' for known in SCHEMES])}")
 

@@ -35,6 +35,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.store.swept import Monitoring, Swept
 
 Target = Literal["queue", "task", "store"]
 
@@ -182,6 +183,18 @@ class Transactional(Protocol):
 
     def within(self, connection: object) -> Within:
         """InvalidInput, here or at the first step, when it is not a connection to this store's data."""
+        ...
+
+
+@runtime_checkable
+class Sweeping(Protocol):
+    """A store without a server, where somebody has to put right what a crash left half done."""
+
+    @property
+    def monitoring(self) -> Monitoring: ...
+
+    async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
+        """A bounded piece of a round; ask again while there is `more`. With `full`, a whole round at once."""
         ...
 
 

@@ -29,6 +29,7 @@ from millrace.store.object.driver import (
     Listing,
     NoAnswer,
     Refused,
+    Removing,
     Trouble,
     Unchanged,
     VersionPage,
@@ -185,6 +186,14 @@ class Blobs:
         for start in range(0, len(unique), MAX_PAGE):
             batch = unique[start : start + MAX_PAGE]
             await self._asked("deleting", lambda batch=batch: self.driver.delete(batch))  # type: ignore[misc]
+
+    async def remove(self, key: str, tag: str) -> bool:
+        """Remove what has this tag and nothing else; False where it has changed, or where nothing can do that."""
+        driver = self.driver
+        if not isinstance(driver, Removing):
+            return False
+        check_key(key)
+        return await self._asked(f"removing {key!r}", lambda: driver.remove(key, tag))
 
     async def write_many(self, writes: Sequence[Write]) -> Sequence[Written]:
         """Each write for itself, all on the way at once; outcomes in their order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -138,3 +138,12 @@ class Driver(Protocol):
     async def now(self) -> int: ...
     def mark(self, prefix: str) -> int: ...
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool: ...
+
+
+@runtime_checkable
+class Removing(Protocol):
+    """A driver that can remove an object exactly: only if what is there still has this tag."""
+
+    async def remove(self, key: str, tag: str) -> bool:
+        """False: it is not as named any more, or this place offers no way to be exact."""
+        ...

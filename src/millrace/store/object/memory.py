@@ -90,6 +90,15 @@ class MemoryBlobs:
                 self._note(key, None)
                 self._keys.remove(key)
 
+    async def remove(self, key: str, tag: str) -> bool:
+        self.requests["delete"] += 1
+        there = self._current(key)
+        if there is None or there.tag != tag:
+            return False
+        self._note(key, None)
+        self._keys.remove(key)
+        return True
+
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
         place = bisect_right(self._keys, max(prefix, after or ""))

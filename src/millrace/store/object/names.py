@@ -19,8 +19,9 @@ from millrace.domain.errors import InvalidInput
 MAX_KEY = 800  # bytes; S3 takes 1,024, of which the store's own prefix needs some
 MAX_NAME = 240  # bytes of a part as a file name; most file systems take 255
 
-_PLAIN_PART = r"[a-z0-9_=+,@-][a-z0-9._=+,@-]{0,79}"  # short enough even with every dot written as %2e
-_PLAIN = re.compile(rf"{_PLAIN_PART}(?:/{_PLAIN_PART})*")
+_START, _REST = "[a-z0-9_=+,@-]", "[a-z0-9._=+,@-]"
+# Folders short enough even with every dot written as %2e; a dot in the last part is written as it is.
+_PLAIN = re.compile(rf"(?:{_START}{_REST}{{0,79}}/)*{_START}{_REST}{{0,230}}")
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # what a listing in XML cannot carry
 _PLAIN_FOLDER = re.compile(r"[a-z0-9_=+,@-]+")
 _PLAIN_LEAF = re.compile(r"[a-z0-9_=+,@-][a-z0-9._=+,@-]*")

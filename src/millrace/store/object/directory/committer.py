@@ -20,7 +20,7 @@ import msgspec
 from millrace.domain.errors import StoreError
 from millrace.store.object.directory.locks import Locks, shard_of
 from millrace.store.object.directory.shelf import Drop, Inspect, Prepared, Shelf
-from millrace.store.object.driver import Answer, Write
+from millrace.store.object.driver import Answer, Done, Write
 
 Change: TypeAlias = Write | Drop | Inspect
 Outcome: TypeAlias = Answer | BaseException | None  # None where there is nothing to answer
@@ -101,7 +101,11 @@ class Committer:
             except RuntimeError:
                 continue  # that loop was closed; its callers are gone with it
 
-    def _carry_out(self, steps: list[_Step]) -> None:
+    def _carry_out(self, every: list[_Step]) -> None:
+        steps = [step for step in every if not self._shelf.is_marker(step.change)]
+        marks = [step for step in every if self._shelf.is_marker(step.change)] if len(steps) < len(every) else []
+        for step in marks:
+            step.outcome = _tried(self._apply_marker, step)
         self._prepare(steps)
         shards: dict[int, list[_Step]] = {}
         for step in steps:
@@ -118,6 +122,7 @@ class Committer:
         self._discard(steps)
         changed = [step for step in steps if step.prepared is not None and step.prepared.landed]
         self._flush_folders([step for step in changed if step.prepared is not None and step.prepared.durable])
+        changed += [step for step in marks if isinstance(step.outcome, Done)]
         if changed:
             self._ring(step.change.key for step in changed)
 
@@ -144,10 +149,16 @@ class Committer:
         else:
             step.outcome = made
 
+    def _apply_marker(self, step: _Step) -> Answer | None:
+        if isinstance(step.change, Write):
+            return self._shelf.mark(step.change.key)
+        self._shelf.unmark(step.change.key)
+        return None
+
     def _apply(self, step: _Step) -> Answer | None:
         match step.change:
-            case Drop(key):
-                self._shelf.drop(key)
+            case Drop(key, tag):
+                return self._shelf.drop(key, tag)
             case Inspect(key):
                 self._shelf.inspect(key)
             case Write():

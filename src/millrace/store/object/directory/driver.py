@@ -19,7 +19,7 @@ from millrace.store.object.directory.files import Torn
 from millrace.store.object.directory.home import Home
 from millrace.store.object.directory.shelf import Drop, Inspect, Shelf
 from millrace.store.object.directory.walk import page
-from millrace.store.object.driver import Answer, Blob, Listing, Read, VersionPage, Want, Write
+from millrace.store.object.driver import Answer, Blob, Done, Listing, Read, VersionPage, Want, Write
 
 T = TypeVar("T")
 READERS = 2
@@ -31,7 +31,8 @@ class DirectoryBlobs:
 
     With `durability="full"` a write is on the disk when it is answered, unless the write itself says that it need not
     be (`durable=False`); with "relaxed" none waits for the disk. `keep_versions` names prefixes whose objects keep
-    what they were before. `reports` says what was found in the directory and put aside.
+    what they were before, `markers` those where empty objects are many and are kept as empty files. `reports` says what
+    was found in the directory and put aside.
     """
 
     refusal_is_final = True
@@ -42,6 +43,7 @@ class DirectoryBlobs:
         *,
         durability: Literal["full", "relaxed"] = "full",
         keep_versions: Sequence[str] = (),
+        markers: Sequence[str] = (),
         allow_network: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -51,12 +53,14 @@ class DirectoryBlobs:
         self._level = durability
         self._allow_network = allow_network
         self._clock = clock
-        self._shelf = Shelf(self.home, flushes=durability == "full", kept=tuple(keep_versions), clock=clock)
+        self._shelf = Shelf(
+            self.home, flushes=durability == "full", kept=tuple(keep_versions), markers=tuple(markers), clock=clock
+        )
         self._crew: _Crew | None = None
 
     @property
     def url(self) -> str:
-        return f"file://{quote(self.home.root)}"
+        return f"file://{quote(self.home.root)}" + ("?durability=relaxed" if self._level == "relaxed" else "")
 
     @property
     def durability(self) -> str:
@@ -107,9 +111,14 @@ class DirectoryBlobs:
         self.requests["delete"] += len(keys)
         await self._commit([Drop(key) for key in keys], durable=False)
 
+    async def remove(self, key: str, tag: str) -> bool:
+        self.requests["delete"] += 1
+        [outcome] = await self._commit([Drop(key, tag)], durable=False)
+        return isinstance(outcome, Done)
+
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
-        listing, short = await self._in_reader(lambda: page(self.home, prefix, after, limit))
+        listing, short = await self._in_reader(lambda: page(self.home, prefix, after, limit, self._shelf.markers))
         if short:
             await self._commit([Inspect(key) for key in short], durable=False)
         return listing

@@ -10,6 +10,7 @@ import errno
 import itertools
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -32,13 +33,16 @@ from millrace.store.object.names import path_of
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MARK = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+MARKER = "1-marker"  # the tag of every empty file: nobody swaps one
 _TRIES = 50  # of a folder that others remove because it is empty, while we fill it
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Remove an object, if it is there."""
+    """Remove an object, if it is there; with a tag, only that very one, and for good: its versions go with it."""
 
     key: str
+    tag: str | None = None
 
 
 class Inspect(msgspec.Struct, frozen=True):
@@ -59,9 +63,18 @@ class Prepared(msgspec.Struct):
 
 
 class Shelf:
-    def __init__(self, home: Home, *, flushes: bool, kept: tuple[str, ...] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        *,
+        flushes: bool,
+        kept: tuple[str, ...] = (),
+        markers: tuple[str, ...] = (),
+        clock: Clock | None = None,
+    ) -> None:
         self.home = home
         self.flushes = flushes  # False: no write waits for the disk
+        self.markers = markers  # prefixes where an empty object is an empty file
         self._kept = kept  # prefixes whose versions are kept
         self._clock = clock  # None: what the file system says
         self._serial = itertools.count()
@@ -91,7 +104,10 @@ class Shelf:
         try:
             if unless is not None and tag_of(file) == unless:
                 return UNCHANGED
-            modified = os.fstat(file).st_mtime_ns // 1_000_000
+            status = os.fstat(file)
+            modified = status.st_mtime_ns // 1_000_000
+            if not status.st_size and key.startswith(self.markers):
+                return Blob(key, b"", MARKER, modified)
             body, tag = unseal(key, read_all(file))
         finally:
             os.close(file)
@@ -109,6 +125,35 @@ class Shelf:
             paths[revision_of(tag)] = self._path(key)
         found = [self._version(number, paths[number]) for number in sorted(paths, reverse=True)]
         return [version for version in found if version is not None]
+
+    # markers: empty objects under names that are used once. They are made and removed without a lock.
+
+    def is_marker(self, change: Write | Drop | Inspect) -> bool:
+        """Those that need not be durable: what is lost of them with the power is put back from what they tell of."""
+        if not change.key.startswith(self.markers):
+            return False
+        if isinstance(change, Write):
+            return change.expect is Expect.ANYTHING and not change.body and not change.durable
+        return isinstance(change, Drop)
+
+    def mark(self, key: str) -> Done:
+        path = self._path(key)
+
+        def make() -> None:
+            file = os.open(path, _MARK, 0o600)
+            if self._clock is not None:
+                now = self._clock() * 1_000_000
+                os.utime(file, ns=(now, now))
+            os.close(file)
+
+        self._in_folder(path, make)
+        return Done(MARKER)
+
+    def unmark(self, key: str) -> None:
+        path = self._path(key)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
+            self._prune(os.path.dirname(path))
 
     # writing
 
@@ -187,14 +232,18 @@ class Shelf:
         with suppress(FileNotFoundError):
             os.unlink(prepared.temporary)
 
-    def drop(self, key: str) -> None:
+    def drop(self, key: str, only: str | None = None) -> Done | Refused:
         path = self._path(key)
         tag = self._settled_tag(path)
-        if tag is None:
-            return
-        self._keep(key, path, tag)
+        if tag is None or only not in (None, tag):
+            return Refused()
+        if only is None:
+            self._keep(key, path, tag)
         os.unlink(path)
         self._prune(os.path.dirname(path))
+        if only is not None:
+            shutil.rmtree(self._attic(key), ignore_errors=True)
+        return Done(None)
 
     def inspect(self, key: str) -> None:
         path = self._path(key)

@@ -13,13 +13,19 @@ from millrace.store.object.directory.home import OWN, Home
 from millrace.store.object.driver import Entry, Listing
 from millrace.store.object.names import folder_name, part_of_file, part_of_folder
 
+EMPTY = -TRAILER_SIZE
 
-def page(home: Home, prefix: str, after: str | None, limit: int) -> tuple[Listing, list[str]]:
+
+def page(
+    home: Home, prefix: str, after: str | None, limit: int, markers: tuple[str, ...] = ()
+) -> tuple[Listing, list[str]]:
     """The page, and keys whose files are too short to be whole: those need a second look, under their lock."""
     start = "/".join([home.root, *map(folder_name, prefix.split("/")[:-1])])
     found: list[Entry] = []
     short: list[str] = []
     for entry in _entries(home, start, prefix, after or ""):
+        if entry.size == EMPTY and entry.key.startswith(markers):
+            entry = Entry(entry.key, 0, entry.modified)
         if entry.size < 0:
             short.append(entry.key)
         elif len(found) == limit:

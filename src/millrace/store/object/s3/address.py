@@ -69,6 +69,8 @@ class Address:
     def url(self) -> str:
         """The URL that leads here again, without credentials."""
         options = {"endpoint": self.endpoint or "", "region": self.region if self.region != "us-east-1" else ""}
+        usual = "path" if self.endpoint else "virtual"
+        options["addressing"] = self.addressing if self.addressing != usual else ""
         options["versioning"] = self.versioning if self.versioning != "required" else ""
         query = urlencode({name: value for name, value in options.items() if value}, safe=":/")
         return f"s3://{self.bucket}/{quote(self.prefix.rstrip('/'))}".rstrip("/") + (f"?{query}" if query else "")

@@ -14,7 +14,12 @@ from millrace.domain.errors import InvalidInput, MissingDriver, StoreError
 from millrace.store.object.driver import NoAnswer, Version, VersionPage
 from millrace.store.object.s3.address import Address
 
-INDEXES = ("ready/", "leases/", "workers/", "probe/")
+# Everything but the jobs themselves (tasks/) and their large data: nobody asks what those were before.
+INDEXES = (
+    *("ready/", "held/", "leases/", "done/", "gone/", "deps/", "due/", "upkeep/"),
+    *("lines/", "keys/", "control/", "schedules/", "workers/", "feed/", "batches/", "probe/"),
+)
+MAX_DELETE = 1_000
 _OURS = "millrace-"
 _ABSENT = ("NoSuchLifecycleConfiguration", "NoSuchCORSConfiguration", "404")
 
@@ -55,20 +60,20 @@ class BucketAdmin:
         versions under `index_prefixes` are thrown away after `keep_days`: nobody reads them, and they would pile up
         for ever (BO-09).
         """
-        if any(origin == "*" or "://" not in origin for origin in origins):
-            raise InvalidInput("origins are whole ones such as https://jobs.example.com; '*' would let any page write")
-        done = [self._create()]
+        check_origins(origins)
+        done = [self.create()]
         if versioning:
-            self._call("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
-            done.append("versioning is on")
+            done.append(self.keep_versions())
         if origins:
-            self._allow(origins)
-            done.append(f"pages of {', '.join(origins)} may use it, and see ETags")
-        self._expire(index_prefixes, keep_days)
-        done.append(f"old versions of {', '.join(index_prefixes)} are removed after {keep_days} d")
+            done.append(self.allow(origins))
+        done.append(self.expire(index_prefixes, keep_days))
         return done
 
-    def _create(self) -> str:
+    def keep_versions(self) -> str:
+        self._call("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
+        return "versioning is on"
+
+    def create(self) -> str:
         region = self.address.region
         where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != "us-east-1" else {}
         try:
@@ -79,10 +84,11 @@ class BucketAdmin:
             return f"bucket {self.address.bucket} was there"
         return f"bucket {self.address.bucket} is there"
 
-    def _allow(self, origins: Sequence[str]) -> None:
+    def allow(self, origins: Sequence[str]) -> str:
         """A page needs the ETag to swap safely; without it, it could only overwrite (BO-10)."""
+        check_origins(origins)
         rule: dict[str, Any] = {
-            "ID": _OURS + (self.address.prefix or "all"),
+            "ID": self.cors_rule,
             "AllowedOrigins": list(origins),
             "AllowedMethods": ["GET", "PUT", "HEAD"],
             "AllowedHeaders": ["*"],
@@ -91,8 +97,14 @@ class BucketAdmin:
         }
         others = self._others("get_bucket_cors", "CORSRules", {rule["ID"]})
         self._call("put_bucket_cors", CORSConfiguration={"CORSRules": [*others, rule]})
+        return f"pages of {', '.join(origins)} may use it, and see ETags"
 
-    def _expire(self, prefixes: Sequence[str], days: int) -> None:
+    @property
+    def cors_rule(self) -> str:
+        return _OURS + (self.address.prefix or "all")
+
+    def expire(self, prefixes: Sequence[str], days: int) -> str:
+        """Their old versions go after so many days, and the marks of deletion that are left of them."""
         rules: list[dict[str, Any]] = [
             {
                 "ID": f"{_OURS}{self.address.prefix}{prefix}",
@@ -106,15 +118,23 @@ class BucketAdmin:
         ]
         others = self._others("get_bucket_lifecycle_configuration", "Rules", {rule["ID"] for rule in rules})
         self._call("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": [*others, *rules]})
+        return f"old versions of {', '.join(prefixes)} are removed after {days} d"
 
     def _others(self, ask: str, name: str, ours: set[Any]) -> list[Any]:
+        return [rule for rule in self.rules(ask, name) if rule.get("ID") not in ours]
+
+    def rules(self, ask: str, name: str) -> list[Any]:
+        """What is set on the bucket, by us or by others; nothing where nothing is."""
         try:
-            found = self._call(ask)
+            return list(self._call(ask).get(name, []))
         except StoreError as error:
             if any(code in str(error) for code in _ABSENT):
                 return []
             raise
-        return [rule for rule in found.get(name, []) if rule.get("ID") not in ours]
+
+    def ask(self, operation: str) -> Any:
+        """What the bucket says of itself."""
+        return self._call(operation)
 
     def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
         """Newest first. `after` is the version to go on behind."""
@@ -139,6 +159,30 @@ class BucketAdmin:
         where = {"Bucket": self.address.bucket, "Key": self.address.prefix + key}
         return str(self._client.generate_presigned_url(operation, Params=where, ExpiresIn=seconds))
 
+    def remove(self, key: str, tag: str) -> bool:
+        """Remove an object with all its versions, if the newest has this tag: each by its id, the newest last, so that
+        no older one is ever seen again. What somebody writes meanwhile has another id, and stays."""
+        name = self.address.prefix + key
+        items: list[Any] = []
+        place: dict[str, str] = {}
+        while True:
+            reply = self._call("list_object_versions", Prefix=name, **place)
+            found = [*reply.get("Versions", ()), *reply.get("DeleteMarkers", ())]
+            items += [item for item in found if item["Key"] == name]
+            if not reply.get("IsTruncated") or reply.get("NextKeyMarker") != name:
+                break
+            place = {"KeyMarker": name, "VersionIdMarker": reply["NextVersionIdMarker"]}
+        newest = next((item for item in items if item["IsLatest"]), None)
+        if newest is None or newest.get("ETag", "").strip('"') != tag or any(_is_null(item) for item in items):
+            return False
+        older = [{"Key": name, "VersionId": item["VersionId"]} for item in items if item is not newest]
+        for start in range(0, len(older), MAX_DELETE):
+            some = {"Objects": older[start : start + MAX_DELETE], "Quiet": True}
+            if self._call("delete_objects", Delete=some).get("Errors"):
+                return False
+        self._call("delete_object", Key=name, VersionId=newest["VersionId"])
+        return True
+
     def _call(self, operation: str, **arguments: Any) -> Any:
         errors = import_module("botocore.exceptions")
         try:
@@ -150,6 +194,16 @@ class BucketAdmin:
             raise kind(f"{self.address.url}: {operation} was refused ({code or status}): {text}") from None
         except errors.BotoCoreError as error:
             raise NoAnswer(f"{self.address.url}: {operation} failed: {type(error).__name__}") from None
+
+
+def check_origins(origins: Sequence[str]) -> None:
+    if any(origin == "*" or "://" not in origin for origin in origins):
+        raise InvalidInput("origins are whole ones such as https://jobs.example.com; '*' would let any page write")
+
+
+def _is_null(item: Any) -> bool:
+    """Written while the bucket kept no versions: this id names whatever is there."""
+    return item["VersionId"] in (None, "", "null")
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -3,6 +3,9 @@
 A Date has whole seconds only, but each one bounds the difference to our own clock from both sides, and the bounds of
 several answers narrow each other down: after a few the difference is known to some hundredths of a second, whatever
 this machine's clock says (BO-16). Our own clock here is the monotonic one, which nobody sets.
+
+Within the bounds, this machine's time of day is the best guess: most are set right, and then two processes that have
+asked but once agree, and what one has put in is not in the future of the other.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ def monotonic() -> int:
 
 
 class ServerClock:
-    def __init__(self, local: Callable[[], int] = monotonic) -> None:
+    def __init__(self, local: Callable[[], int] = monotonic, wall: Callable[[], int] | None = None) -> None:
         self._local = local
+        self._wall = wall
         self._low = self._high = 0.0  # bounds of (server's time − ours)
         self._seen: int | None = None
 
@@ -42,7 +46,7 @@ class ServerClock:
 
     @property
     def doubt(self) -> float:
-        """How far off `now` may be, in milliseconds either way."""
+        """How far off the middle of what is known may be, in milliseconds either way."""
         return (self._high - self._low) / 2 if self._seen is not None else float("inf")
 
     @property
@@ -55,7 +59,9 @@ class ServerClock:
     def now(self) -> int:
         if self._seen is None:
             raise StoreError("the server's time is not known yet")
-        return int(self._local() + (self._low + self._high) / 2)
+        local = self._local()
+        guess = (self._low + self._high) / 2 if self._wall is None else float(self._wall() - local)
+        return int(local + min(max(guess, self._low), self._high))
 
     def put_off(self) -> None:
         """It could not be asked; go on with what is known for as long as usual."""

@@ -1,0 +1,97 @@
+"""A driver that only looks: what would be written is answered as if it had been, and forgotten.
+
+So the sweep itself can say what it would repair, with no second copy of its rules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from millrace.store.object.driver import Answer, Blob, Done, Driver, Listing, Read, VersionPage, Want, Write
+from millrace.store.object.store import ObjectStore
+
+PENDING = b'"pending":{'
+
+
+class DryDriver:
+    """Over a driver that is connected, and stays so. `pending` are objects met in the middle of a transaction."""
+
+    refusal_is_final = True
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.pending: dict[str, int] = {}  # key -> when it was written
+        self.requests: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        return self._driver.url
+
+    @property
+    def durability(self) -> str:
+        return "nothing: it only looks"
+
+    @property
+    def keeps_versions(self) -> bool:
+        return self._driver.keeps_versions
+
+    async def connect(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
+        found = await self._driver.read(wants)
+        for blob in found:
+            if isinstance(blob, Blob) and PENDING in blob.body:
+                self.pending[blob.key] = blob.modified
+        return found
+
+    async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
+        return [Done(f"dry-{os.urandom(8).hex()}") for _ in writes]
+
+    async def delete(self, keys: Sequence[str]) -> None: ...
+
+    async def remove(self, key: str, tag: str) -> bool:
+        return True
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
+        return await self._driver.list(prefix, after, limit)
+
+    async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
+        return await self._driver.versions(key, after, limit)
+
+    async def read_version(self, key: str, version: str) -> Blob | None:
+        return await self._driver.read_version(key, version)
+
+    async def now(self) -> int:
+        return await self._driver.now()
+
+    def mark(self, prefix: str) -> int:
+        return 0
+
+    async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
+        return False
+
+
+class DryLook:
+    """A sweep of `store` that changes nothing."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._driver = DryDriver(store.blobs.driver)
+        place = f"dry {os.urandom(8).hex()}"  # its numbers are nobody's
+        self._looking = ObjectStore(lambda: self._driver, options=store.options, place=place)
+
+    async def repairs(self, limit: int, *, full: bool) -> tuple[dict[str, int], bool]:
+        """What the sweep would put right, by kind, and whether it would have gone on."""
+        await self._looking.connect()
+        swept = await self._looking.sweep(limit, full=full)
+        return swept.repairs, swept.more
+
+    async def oldest_undecided(self) -> tuple[str, int] | None:
+        """(object, when it was written): the longest open of the transactions that were met."""
+        seen = await self._store.engine.objects.read([*self._driver.pending])
+        open_ = [(self._driver.pending[one.key], one.key) for one in seen if one.lock is not None]
+        return None if not open_ else (min(open_)[1], min(open_)[0])

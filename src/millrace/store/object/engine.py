@@ -1,0 +1,460 @@
+"""The engine: run the ledger's rules over what was read, swap in what they say, and run again what lost a race.
+
+    read → decide (pure) → keys that help to find → swap → feed and index → delete what is no longer so
+
+An operation over many items is carried out in groups that have nothing to do with each other, side by side; an item
+whose group lost is decided anew from what is there now, the others are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from millrace.domain.errors import QueueError, StoreError
+from millrace.domain.job import FINISHED, Job, State
+from millrace.domain.ledger import Ledger
+from millrace.store.object.blobs import Blobs
+from millrace.store.object.driver import Expect, Write
+from millrace.store.object.job_table import Facts, Record
+from millrace.store.object.keys import TASKS, Layout, is_data, name_in, name_of
+from millrace.store.object.numbers import COUNT, Numbers
+from millrace.store.object.objects import Change as Swap
+from millrace.store.object.objects import Committed, Objects, Seen
+from millrace.store.object.plan import Group, Planner, feed_part
+from millrace.store.object.ready import ReadyIndex, ReadyOptions
+from millrace.store.object.tables import ObjectTables
+from millrace.store.object.values import QueueValue, TasksValue, decode, encode, job_value
+from millrace.store.object.view import Need, View, all_keys
+
+T = TypeVar("T")
+MOST_ATTEMPTS = 60
+MOST_RUNS = 10_000
+CHILDREN_AT_ONCE = 100
+HELD_AT_MOST = 10_000
+YOUNG = 10_000  # milliseconds; no write takes that long
+
+
+class Item(Generic[T]):
+    """One thing to decide. `key` is the object that says whether it was done; None for what may be done in part."""
+
+    def __init__(self, key: str | None, decide: Callable[[Ledger, int], T]) -> None:
+        self.key = key
+        self.decide = decide
+
+
+class Run(Generic[T]):
+    """What came of an operation, after its last attempt."""
+
+    def __init__(self, answers: list[T]) -> None:
+        self.answers = answers
+        self.written: set[str] = set()
+        self.records: dict[str, Record] = {}
+        self.settings: dict[str, Seen] = {}  # of the queues it wrote to, as they were after that
+        self.ended: dict[str, tuple[State, int]] = {}  # parents: how, and their seq
+        self.wasted = 0  # groups that lost a race
+        self.stale = 0  # index keys that said what was no longer so
+
+
+class Engine:
+    def __init__(
+        self,
+        blobs: Blobs,
+        layout: Layout,
+        clock: Callable[[], Awaitable[int]],
+        *,
+        inline: int = 64 << 10,
+        patience: float = 2.0,
+        ready: ReadyOptions | None = None,
+    ) -> None:
+        self.objects = Objects(blobs, patience, self._manifest_key)
+        self.blobs = blobs
+        self.layout = layout
+        self.ready = ReadyIndex(blobs, layout, ready or ReadyOptions())
+        self.clock = clock
+        self.numbers = Numbers()
+        self.on_news: Callable[[Counter[str], list[str]], None] = lambda opened, ended: None
+        self.recount: Callable[[Sequence[str]], Awaitable[None]] = _nothing
+        self.tally: Counter[str] = Counter()  # swaps that lost a race, and what was repaired on the way
+        self._inline = inline
+        self._held: dict[str, Seen] = {}
+        self._known_queues: set[str] = set()
+        self._claiming: set[str] = set()  # names of jobs that are being written right now
+
+    def _manifest_key(self, tx: str) -> str:
+        return self.layout.batch(self.numbers.stamps.last, tx)
+
+    # deciding
+
+    def guesses(self, keys: Iterable[str]) -> list[Seen]:
+        """Of records whose payload lies in an object of its own there is none: that object is not kept here."""
+        held = [seen for key in keys if (seen := self._held.get(key)) is not None]
+        return [seen for seen in held if b'"data":{' not in (seen.value or b"")]
+
+    async def decide(
+        self,
+        view: View,
+        question: Callable[[Ledger, int], T],
+        *,
+        counting: bool = False,
+        looks_at_time: bool = False,
+        places: Mapping[int, str] | None = None,
+        queues: frozenset[str] = frozenset(),
+        pins_lines: bool = False,
+    ) -> tuple[T, ObjectTables]:
+        """Run a question over the view until nothing is missing. Writes nothing."""
+        now = await self.clock()
+        for _ in range(MOST_RUNS):
+            tables = ObjectTables(view, now, self.numbers, looks_at_time, counting)
+            tables.pins_lines = pins_lines
+            tables.places.update(places or {})
+            tables.wanted_queues = queues
+            try:
+                return question(Ledger(tables), now), tables
+            except Need as need:
+                await need.fetch()
+        raise StoreError(f"{self.blobs.url}: an operation could not be decided after {MOST_RUNS} reads; report this")
+
+    def view(self) -> View:
+        return View(self.objects, self.layout, self.ready, self._claiming)
+
+    async def carry_out(
+        self,
+        items: Sequence[Item[T]],
+        *,
+        together: bool = False,
+        counting: bool = False,
+        looks_at_time: bool = False,
+        durable: bool = True,
+        places: Mapping[int, str] | None = None,
+        queues: frozenset[str] = frozenset(),
+        pins_lines: bool = False,
+        expected: Iterable[str] = (),
+        guessed: Iterable[Seen] = (),
+        view: View | None = None,
+    ) -> Run[T]:
+        """Decide and write. `expected` are objects that will be needed, read at once; `guessed` ones not at all."""
+        view = self.view() if view is None else view
+        for seen in guessed:
+            view.guess(seen)
+        ahead = [key for key in dict.fromkeys(expected) if key not in view.seen]
+        if ahead:
+            await view.load(ahead)
+        answers: dict[int, T] = {}
+        todo = list(range(len(items)))
+        run: Run[T] = Run([])
+        first_seen: dict[str, frozenset[str]] = {}
+        for attempt in range(MOST_ATTEMPTS):
+            await _breathe(attempt)
+
+            def question(ledger: Ledger, now: int, todo: list[int] = todo) -> dict[int, T]:
+                decided = {}
+                for number in todo:
+                    if isinstance(ledger.tables, ObjectTables) and not together:
+                        ledger.tables.carriers.clear()
+                        ledger.tables.item = items[number].key
+                    decided[number] = items[number].decide(ledger, now)
+                return decided
+
+            try:
+                decided, tables = await self.decide(
+                    view,
+                    question,
+                    counting=counting,
+                    looks_at_time=looks_at_time,
+                    places=places,
+                    queues=queues,
+                    pins_lines=pins_lines,
+                )
+            except QueueError:
+                if not view.guessed:
+                    raise
+                view.forget()
+                continue
+            planner = Planner(tables, self._inline)
+            groups = planner.groups(together)
+            if await self._not_yet(view, groups):
+                continue
+            for seen in [one for one in view.seen.values() if one.key.startswith("control/")]:
+                first_seen.setdefault(seen.key, counted_in(seen))
+            lost = await self._write(planner, groups, tables, durable, run)
+            answers.update({number: decided[number] for number in todo if items[number].key not in lost})
+            todo = [number for number in todo if items[number].key in lost]
+            if not todo and not (together and lost):
+                break
+            if together:
+                todo = list(range(len(items)))
+            view.forget()
+        else:
+            raise self._crowded()
+        run.answers = [answers[number] for number in sorted(answers)]
+        await self._recount_if_asked(first_seen, {**view.seen, **run.settings})
+        return run
+
+    def _crowded(self) -> StoreError:
+        return StoreError(
+            f"{self.blobs.url}: too many others change the same jobs or the same line at once: "
+            f"given up after {MOST_ATTEMPTS} attempts. Nothing is lost; ask again."
+        )
+
+    async def _not_yet(self, view: View, groups: Sequence[Group]) -> bool:
+        """Is there a guess to prove by reading, or somebody else's lock to wait for? Then the run is repeated."""
+        written = {key for group in groups for key in group.keys}
+        unproved = [key for key in view.guessed if key not in written]
+        if unproved:
+            await view.load(unproved)
+            return True
+        locked = [change.seen for group in groups for change in group.changes if change.seen.lock is not None]
+        for seen in locked:
+            await self.objects.unlock(seen)
+        if locked:
+            view.forget()
+        return bool(locked)
+
+    # writing
+
+    async def _write(
+        self, planner: Planner, groups: Sequence[Group], tables: ObjectTables, durable: bool, run: Run[T]
+    ) -> set[str]:
+        """Swap the groups in, side by side; the keys of those that lost. Claims pass over these jobs meanwhile, from
+        this very moment on: nobody else has had a turn since they were decided."""
+        names = [name_in(key) for group in groups for key in group.keys if key.startswith("tasks/")]
+        self._claiming.update(names)
+        try:
+            return await unbroken(self._swap(planner, groups, tables, durable, run))
+        finally:
+            self._claiming.difference_update(names)
+
+    async def _swap(
+        self, planner: Planner, groups: Sequence[Group], tables: ObjectTables, durable: bool, run: Run[T]
+    ) -> set[str]:
+        before = {key: body for group in groups for key, body in group.before.items()} | planner.triggers("due")
+        await self._put(before, durable=durable)
+        commits = await self.objects.commit_all([(group.changes, group.primary) for group in groups], durable=durable)
+        lost: set[str] = set()
+        done: list[Group] = []
+        run.stale += len(tables.stale)
+        trouble: BaseException | None = None
+        for group, committed in zip(groups, commits, strict=True):
+            if isinstance(committed, BaseException):
+                trouble = trouble or committed
+            elif committed.lost:
+                lost.update(group.keys)
+                self.ready.removed([record.was.filed for record in group.records])
+                self.tally["lost"] += 1
+                run.wasted += 1
+                if not committed.unsure:
+                    await self.blobs.delete(group.mine)
+            else:
+                done.append(group)
+                self._remember(group, committed)
+                run.written.update(group.keys)
+                run.records.update({record.seen.key: record for record in group.records})
+        run.ended.update(
+            {parent: how for parent, how in tables.awaited.items() if self.layout.job(parent) in run.written}
+        )
+        await self._finish(planner, done, tables, run)
+        if trouble is not None:
+            raise trouble
+        return lost
+
+    async def _put(self, bodies: Mapping[str, bytes], *, durable: bool = False) -> None:
+        """Index keys can be made again from the jobs; data cannot."""
+        await self.blobs.write_many(
+            [Write(key, body, Expect.ANYTHING, durable and is_data(key)) for key, body in bodies.items()]
+        )
+
+    async def _finish(self, planner: Planner, done: Sequence[Group], tables: ObjectTables, run: Run[T]) -> None:
+        after = {key: body for group in done for key, body in group.after.items()}
+        filed = sorted((one for group in done for one in group.filed), key=lambda one: one.place)
+        if filed:
+            after[self.layout.feed(filed[0].stamp)] = feed_part(filed)
+        if done:
+            after |= planner.triggers("upkeep")
+            if (
+                await self.clock() - tables.now > YOUNG // 2
+            ):  # it stood still: others may have taken these for leftovers
+                after |= planner.triggers("due") | {
+                    key: b"" for group in done for key in group.mine if not is_data(key)
+                }
+        _, run.settings = await asyncio.gather(self._put(after), self._settings_after(done, tables))
+        deleted = [key for group in done for key in group.deleted]
+        deleted += [key for key in tables.stale if key not in after]
+        self.ready.removed(deleted)
+        self.ready.added(key for group in done for key in group.mine if key.startswith("ready/"))
+        deleted += self._spent(tables, {key for group in done for key in group.keys})
+        deleted += [] if tables.is_cut_pending(run.written) else tables.feed_parts
+        deleted += [self.layout.worker(worker_id) for worker_id in tables.gone_workers]
+        if deleted:
+            await self.blobs.delete(deleted)
+        self._announce(done, tables)
+        await self._know_queues(done)
+
+    async def _settings_after(self, done: Sequence[Group], tables: ObjectTables) -> dict[str, Seen]:
+        """The settings that were only read, as they are after the swap: it may have come under others than it saw."""
+        written = {key for group in done for key in group.keys}
+        names = {queue for group in done for record in group.records for queue in (record.was.queue, _queue(record))}
+        keys = {self.layout.queue(name) for name in names if name} | {TASKS}
+        wanted = [key for key in keys if key in tables.view.seen and key not in written] if done else []
+        return {seen.key: seen for seen in await self.objects.read(wanted)}
+
+    async def _recount_if_asked(self, first: Mapping[str, frozenset[str]], last: Mapping[str, Seen]) -> None:
+        """Exact counting was switched on while this operation, which did not count at first, was under way: its keys
+        may have been counted, or not. So count again."""
+        changed = [key for key, counted in first.items() if key in last and counted_in(last[key]) - counted]
+        if changed:
+            await self.recount(changed)
+
+    def _spent(self, tables: ObjectTables, written: Container[str]) -> list[str]:
+        """Triggers that were looked at and have nothing left to say. A young one may be ahead of what it speaks of."""
+        spent = []
+        for family, triggers in tables.view.looked_at.items():
+            for key, trigger in triggers:
+                age = tables.now - (int(key.rsplit(".", 2)[1]) >> COUNT)
+                if age > YOUNG and not any(_still_wanted(tables, family, at, job, written) for at, job in trigger.jobs):
+                    spent.append(key)
+        return spent
+
+    def _remember(self, group: Group, committed: Committed) -> None:
+        """Keep what this process holds, so that its next step needs no read."""
+        for change in group.changes:
+            tag = committed.tags.get(change.key)
+            if change.key.startswith("tasks/"):
+                self._held.pop(change.key, None)
+                if tag is not None and change.value is not None and b'"state":"running"' in change.value[:4096]:
+                    self._held[change.key] = Seen(change.key, tag, change.value)
+        while len(self._held) > HELD_AT_MOST:
+            del self._held[next(iter(self._held))]
+
+    def _announce(self, done: Sequence[Group], tables: ObjectTables) -> None:
+        opened = tables.opened
+        ended: list[str] = []
+        for group in done:
+            for record in group.records:
+                job = record.job
+                if job is None:
+                    continue
+                if job.state is State.WAITING and record.value.filed != record.was.filed:
+                    opened[job.queue] += 1
+                if job.state in FINISHED:
+                    ended.append(job.id)
+        self.on_news(opened, ended)
+
+    async def _know_queues(self, done: Sequence[Group]) -> None:
+        jobs = [record.job for group in done for record in group.records]
+        await self.know_queues({job.queue for job in jobs if job is not None})
+
+    async def know_queues(self, names: Iterable[str]) -> int:
+        """A queue exists once something was put into it: its settings object says so. How many did not say it yet."""
+        new = [name for name in names if name not in self._known_queues]
+        if not new:
+            return 0
+        keys = [self.layout.queue(name) for name in new]
+        seen = await self.objects.read(keys)
+        missing = [(name, one) for name, one in zip(new, seen, strict=True) if one.value is None and one.lock is None]
+        for name, one in missing:
+            await self.objects.commit([Swap(one, encode(QueueValue(name)))], durable=False)
+        self._known_queues.update(name for name, one in zip(new, seen, strict=True) if one.lock is None)
+        return len(missing)
+
+    # dependents
+
+    async def tell_dependents(self, run: Run[Any]) -> None:
+        """Whoever waited for what has ended, and whoever began to wait for what had just ended, is told; and so on."""
+        front: list[Run[Any]] = [run]
+        while front:
+            told: list[Run[Any]] = []
+            for done in front:
+                for parent, (state, seq) in done.ended.items():
+                    told += await self._tell(parent, state, seq)
+                late = [
+                    record for record in done.records.values() if set(record.value.parents) - set(record.was.parents)
+                ]
+                for parent in dict.fromkeys(parent for record in late for parent in record.value.parents):
+                    told += await self.settle_parent(parent)
+            front = told
+
+    async def settle_parent(self, parent: str) -> list[Run[Any]]:
+        """Tell those who wait for an id, if it has ended."""
+        key = self.layout.job(parent)
+        view = self.view()
+        await view.load([key])
+        value = job_value(view.seen[key].value, view.large)
+        if value.job is not None:
+            return await self._tell(parent, value.job.state, value.job.seq) if value.job.state in FINISHED else []
+        if value.past:
+            last = max(value.past, key=lambda past: past.generation)
+            return await self._tell(parent, last.state, last.seq)
+        return []
+
+    async def _tell(self, parent: str, state: State, seq: int) -> list[Run[Any]]:
+        """Each dependent for itself: an end with ten thousand of them is not one write of ten thousand objects."""
+        children = []
+        for key in await all_keys(self.objects, f"deps/{name_of(parent)}/"):
+            number, _, name = key.split("/")[2].partition(".")
+            children.append((int(number), self.layout.job_by_name(name)))
+        runs: list[Run[Any]] = []
+        for start in range(0, len(children), CHILDREN_AT_ONCE):
+            some = children[start : start + CHILDREN_AT_ONCE]
+            run = await self.carry_out(
+                [Item(key, _told(parent, seq, state, number)) for number, key in some],
+                places=dict(some),
+                expected=[self.layout.job(parent), *(key for _, key in some)],
+            )
+            runs.append(run)
+        return runs
+
+    # reading
+
+    async def jobs(self, keys: Sequence[str]) -> list[Job | None]:
+        view = self.view()
+        await view.load(keys)
+        return [job_value(view.seen[key].value, view.large).job for key in keys]
+
+
+def _still_wanted(tables: ObjectTables, family: str, at: int, key: str, written: Container[str]) -> bool:
+    record = tables.records.get(key)
+    if record is None or record.seen.lock is not None or (record.dirty and key not in written):
+        return True
+    facts = Facts.of(record.value)
+    return at in ((facts.outside, facts.expires) if family == "due" else (facts.retry, facts.result))
+
+
+def counted_in(settings: Seen) -> frozenset[str]:
+    """What is counted exactly in an object of settings."""
+    if settings.value is None:
+        return frozenset()
+    if settings.key == TASKS:
+        return frozenset(decode(settings.value, TasksValue).rows)
+    return frozenset({"row"} if b'"row":{' in settings.value else ())
+
+
+def _queue(record: Record) -> str:
+    return "" if record.job is None else record.job.queue
+
+
+async def _nothing(keys: Sequence[str]) -> None: ...
+
+
+async def unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Carry work through also when whoever asked is cancelled meanwhile: half of it would be left for the sweep."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        raise
+
+
+async def _breathe(attempt: int) -> None:
+    """Between attempts, ever longer and never in step with others."""
+    if attempt:
+        await asyncio.sleep(min(0.2, 0.002 * 2 ** min(attempt, 7)) * random.random())
+
+
+def _told(parent: str, seq: int, state: State, child: int) -> Callable[[Ledger, int], None]:
+    return lambda ledger, now: ledger.parent_ended(parent, seq, state, child, now)

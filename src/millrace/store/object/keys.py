@@ -1,0 +1,262 @@
+"""The layout: where each thing lies, and what a key alone tells.
+
+tasks/{shard}/{name}.json                                     a job for its whole life: the truth
+ready/{shard}/{queue}/{rank}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}   waiting and open: claimable when due
+held/{queue}/{line}/{rank}/{minute}/{seq}.{at}.{rev}.{flags}.{task}.{name}     waiting, but not open
+leases/{shard}/{minute}/{until}.{seq}.{rev}.{flags}.{queue}.{task}.{name}      running
+done/{queue}/{state}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}           finished
+gone/{minute}/{at}.{seq}.{name}                                                what is remembered of a pruned job
+deps/{parent}/{seq}.{child}                                   who waits for whom
+due/…, upkeep/…                                               look at these jobs at that time
+lines/ keys/ control/ schedules/ workers/ feed/ batches/ data/
+
+All but the objects of the first and the last two lines are projections: immutable, empty, uniquely named, so that
+deleting one is always exact (BO-03): `rev` grows with every write of the job and ends in a nonce. `rank` is 15 −
+priority, `minute` the epoch minute of the instant beside it, so keys sort in the order in which they are wanted (O-06,
+BO-13).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+
+import msgspec
+
+from millrace.domain.job import MINUTE, Job, State
+
+_PLAIN_ID = re.compile(r"[a-z0-9-]{1,64}")
+_UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
+_PLAIN_WORD = re.compile(r"[a-z0-9_-]+")
+_LITERAL = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+_ESCAPE = re.compile(r"=([0-9a-f]{2})")
+LONGEST_WORD = 48
+STATE_LETTERS = {State.COMPLETED: "c", State.DEAD: "d", State.CANCELLED: "x"}
+STATES_OF_LETTERS = {letter: state for state, letter in STATE_LETTERS.items()}
+NO_LINE = "-"
+
+
+def _utf8(text: str) -> bytes:
+    """Of any text that somebody may ask for, also of one that cannot be enqueued: half a surrogate pair."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _hash(text: str) -> str:
+    return sha256(_utf8(text)).hexdigest()
+
+
+@lru_cache(maxsize=1 << 14)
+def name_of(job_id: str) -> str:
+    """An id as a part of a key: itself where it can be one on every store, else a hash (BR-18)."""
+    return job_id if _PLAIN_ID.fullmatch(job_id) else "x" + _hash(job_id)
+
+
+def name_in(job_key: str) -> str:
+    return job_key.rsplit("/", 1)[1].removesuffix(".json")
+
+
+def is_data(key: str) -> bool:
+    return key.startswith("data/")
+
+
+@lru_cache(maxsize=1 << 12)
+def word(name: str) -> str:
+    """A queue's or a task's name as a part of a key: readable, or a hash where it would be too long."""
+    if _PLAIN_WORD.fullmatch(name) and len(name) <= LONGEST_WORD:
+        return name
+    spelled = "".join(chr(byte) if byte in _LITERAL else f"={byte:02x}" for byte in _utf8(name))
+    return spelled if len(spelled) <= LONGEST_WORD else "+" + _hash(name)[:40]
+
+
+@lru_cache(maxsize=1 << 12)
+def unspelled(spelled: str) -> str | None:
+    """The name behind a word; None when only the hash is there."""
+    if spelled.startswith("+"):
+        return None
+    return _ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), spelled).encode("latin-1").decode()
+
+
+@lru_cache(maxsize=1 << 12)
+def line_word(line: str) -> str:
+    """A line's name (`l:3`, `g:customer 7`) as a part of a key."""
+    kind, _, name = line.partition(":")
+    if _PLAIN_ID.fullmatch(name) and len(name) <= LONGEST_WORD:
+        return f"{kind}-{name}"
+    return f"{kind}+{_hash(name)[:40]}"
+
+
+def minute_of(at: int) -> str:
+    return f"{max(0, at) // MINUTE:08d}"
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A job as one of its index keys tells of it."""
+
+    key: str
+    state: State
+    queue: str  # as it is spelled in keys
+    task: str  # likewise
+    name: str
+    seq: int
+    rev: int
+    at: int  # available_at, lease_until or finished_at
+    flags: str = ""
+    priority: int = 0
+    line: str = NO_LINE
+
+
+class Layout:
+    """Keys for one number of shards: `width` hex digits, so 16 shards by default (O-05)."""
+
+    def __init__(self, width: int = 1) -> None:
+        self.width = width
+        self.shards = tuple(f"{n:0{width}x}" for n in range(16**width)) if width else ("0",)
+
+    def shard_of(self, name: str) -> str:
+        if not self.width:
+            return "0"
+        return _shard(name, self.width)
+
+    def job(self, job_id: str) -> str:
+        return self.job_by_name(name_of(job_id))
+
+    def job_by_name(self, name: str) -> str:
+        return f"tasks/{self.shard_of(name)}/{name}.json"
+
+    def state_key(self, job: Job, number: int, nonce: str) -> str:
+        """Where a job stands in the index of its state: every job stands in exactly one.
+
+        The nonce tells two writers apart who wanted to file the same job at once: one lost, and takes its key back.
+        """
+        spec = job.spec
+        rev = f"{number}-{nonce}"
+        name = name_of(spec.id)
+        queue, task = word(spec.queue), word(spec.task)
+        rank = f"{15 - spec.priority:x}"
+        if job.state is State.RUNNING:
+            until = job.lease_until or 0
+            shard = self.shard_of(name)
+            flags = "k" if spec.hook else "-"
+            return f"leases/{shard}/{minute_of(until)}/{until:013d}.{job.seq:019d}.{rev}.{flags}.{queue}.{task}.{name}"
+        if job.state is not State.WAITING:
+            letter, at = STATE_LETTERS[job.state], job.finished_at or 0
+            flags = "a" if job.archived else "-"
+            return f"done/{queue}/{letter}/{minute_of(at)}/{at:013d}.{job.seq:019d}.{rev}.{flags}.{task}.{name}"
+        at = job.available_at
+        flags = _flags(job)
+        if job.open:
+            shard = self.shard_of(name)
+            rest = f"{minute_of(at)}/{at:013d}.{job.seq:019d}.{rev}.{flags}.{task}.{name}"
+            return f"ready/{shard}/{queue}/{rank}/{rest}"
+        line = line_word(job.line) if job.in_line and job.line else NO_LINE
+        rest = f"{minute_of(job.seq >> 20)}/{job.seq:019d}.{at:013d}.{rev}.{flags}.{task}.{name}"
+        return f"held/{queue}/{line}/{rank}/{rest}"
+
+    @staticmethod
+    def parse(key: str) -> Entry | None:
+        """What a state key tells; None for one that is not ours."""
+        try:
+            family, rest = key.split("/", 1)
+            return _PARSERS[family](key, rest)
+        except (KeyError, ValueError):
+            return None
+
+    @staticmethod
+    def gone(at: int, seq: int, job_id: str) -> str:
+        return f"gone/{minute_of(at)}/{at:013d}.{seq:019d}.{name_of(job_id)}"
+
+    @staticmethod
+    def dependency(parent: str, seq: int, child: str) -> str:
+        return f"deps/{name_of(parent)}/{seq:019d}.{name_of(child)}"
+
+    @staticmethod
+    def trigger(family: str, at: int, stamp: int) -> str:
+        return f"{family}/{minute_of(at)}/{at:013d}.{stamp:019d}.json"
+
+    @staticmethod
+    def feed(stamp: int) -> str:
+        return f"feed/{minute_of(stamp >> 20)}/{stamp:019d}.json"
+
+    @staticmethod
+    def batch(stamp: int, nonce: str) -> str:
+        return f"batches/{minute_of(stamp >> 20)}/{stamp:019d}.{nonce}.json"
+
+    @staticmethod
+    def line(queue: str, line: str) -> str:
+        return f"lines/{word(queue)}/{line_word(line)}.json"
+
+    @staticmethod
+    def unique_key(queue: str, key: str) -> str:
+        return f"keys/{word(queue)}/{_hash(key)[:40]}.json"
+
+    @staticmethod
+    def queue(queue: str) -> str:
+        return f"control/queues/{word(queue)}.json"
+
+    @staticmethod
+    def schedule(name: str) -> str:
+        return f"schedules/{word(name)}.json"
+
+    @staticmethod
+    def worker(worker_id: str) -> str:
+        return f"workers/{name_of(worker_id)}.json"
+
+    def data(self, job_id: str, what: str, nonce: str) -> str:
+        name = name_of(job_id)
+        return f"data/{self.shard_of(name)}/{name}/{what}-{nonce}.json"
+
+
+MARKERS = ("ready/", "held/", "leases/", "done/", "gone/", "deps/")  # where keys tell all and objects are empty
+TASKS = "control/tasks.json"
+STORE = "control/store.json"
+NUMBERS = "control/numbers.json"
+
+
+@lru_cache(maxsize=1 << 14)
+def _shard(name: str, width: int) -> str:
+    if _UUID.fullmatch(name):
+        return name[:width]
+    if len(name) > 64:  # already a hash
+        return name[1 : 1 + width]
+    return _hash(name)[:width]
+
+
+def _flags(job: Job) -> str:
+    """b blocked, o outside its line until due, h holds its line, f has failed before, k a hook."""
+    outside = job.line is not None and not (job.in_line or job.holds or job.blocked or job.open)
+    said = "b" * bool(job.blocked) + "o" * outside + "h" * job.holds + "f" * (job.failures > 0)
+    said += "k" * job.spec.hook
+    return said or "-"
+
+
+def _rev(text: str) -> int:
+    return int(text.partition("-")[0])
+
+
+def _ready(key: str, rest: str) -> Entry:
+    _, queue, rank, _, leaf = rest.split("/")
+    at, seq, rev, flags, task, name = leaf.split(".")
+    return Entry(key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), "r" + flags, 15 - int(rank, 16))
+
+
+def _held(key: str, rest: str) -> Entry:
+    queue, line, rank, _, leaf = rest.split("/")
+    seq, at, rev, flags, task, name = leaf.split(".")
+    rank_of = 15 - int(rank, 16)
+    return Entry(key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), flags, rank_of, line)
+
+
+def _lease(key: str, rest: str) -> Entry:
+    _, _, leaf = rest.split("/")
+    until, seq, rev, flags, queue, task, name = leaf.split(".")
+    return Entry(key, State.RUNNING, queue, task, name, int(seq), _rev(rev), int(until), flags)
+
+
+def _done(key: str, rest: str) -> Entry:
+    queue, letter, _, leaf = rest.split("/")
+    at, seq, rev, flags, task, name = leaf.split(".")
+    return Entry(key, STATES_OF_LETTERS[letter], queue, task, name, int(seq), _rev(rev), int(at), flags)
+
+
+_PARSERS = {"ready": _ready, "held": _held, "leases": _lease, "done": _done}

@@ -1,0 +1,182 @@
+"""Finding and counting: the index keys tell queue, task, state, time and number of every job; records are read only
+for what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+
+from millrace.domain.errors import InvalidInput
+from millrace.domain.job import ALIASES, FINISHED, Job, State
+from millrace.domain.ledger import without_expired_result
+from millrace.domain.operate import SEARCH_BUDGET, STATE_WORDS
+from millrace.domain.request import Page, Partition, Query, QueueCounts, matches
+from millrace.domain.tables import QueueRow
+from millrace.store.object.blobs import MAX_PAGE
+from millrace.store.object.engine import Engine
+from millrace.store.object.keys import Entry, Layout, word
+from millrace.store.object.tables import count_jobs, newest
+from millrace.store.object.values import JobValue, QueueValue, decode
+from millrace.store.object.view import all_keys
+
+MOST_DIGITS = 19
+_SHARDS = "shards:"
+WAITING_WORDS = frozenset({"waiting", "ready", "scheduled", "retrying", "blocked"})
+
+
+class Reader:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._layout = engine.layout
+
+    # counting
+
+    async def count(self, now: int) -> list[QueueCounts]:
+        control, entries = await asyncio.gather(
+            all_keys(self._engine.objects, "control/queues/"), self._listed(("ready/", "held/", "leases/", "done/"))
+        )
+        entries = await self._without_contradictions(entries)
+        seen = await self._engine.objects.read(control)
+        values = [decode(one.value, QueueValue) for one in seen if one.value is not None]
+        of_queue: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            of_queue[entry.queue].append(entry)
+        return [_counts(value, of_queue[word(value.name)], now) for value in sorted(values, key=lambda v: v.name)]
+
+    # finding
+
+    async def find(self, query: Query, now: int, shard: str | None = None) -> Page:
+        if shard is not None and shard not in self._layout.shards:
+            known = self._layout.shards
+            raise InvalidInput(f"there is no shard {shard!r}; this store has {known[0]} to {known[-1]}")
+        if query.state is not None and query.state not in STATE_WORDS:
+            raise InvalidInput(f"{query.state!r} is no state; known are: {', '.join(sorted(STATE_WORDS))}")
+        start = None if query.cursor is None else _seq(query.cursor)
+        entries = [entry for entry in await self._entries(self._prefixes(query, shard)) if _may_match(entry, query)]
+        if shard is not None:
+            entries = [entry for entry in entries if self._layout.shard_of(entry.name) == shard]
+        entries.sort(key=lambda entry: entry.seq, reverse=query.newest_first)
+        if start is not None:
+            entries = [entry for entry in entries if (entry.seq < start if query.newest_first else entry.seq > start)]
+        found: list[Job] = []
+        scanned = last = 0
+        size = max(16, min(query.limit, 200))
+        for first in range(0, len(entries), size):
+            if len(found) >= query.limit or scanned >= SEARCH_BUDGET:
+                return Page(tuple(found), str(last), scanned)
+            some = entries[first : first + size]
+            jobs = await self._engine.jobs([self._layout.job_by_name(entry.name) for entry in some])
+            for entry, job in zip(some, jobs, strict=True):
+                if len(found) >= query.limit or scanned >= SEARCH_BUDGET:
+                    return Page(tuple(found), str(last), scanned)
+                scanned += 1
+                last = entry.seq
+                if job is not None and job.seq == entry.seq and matches(job, query, now):
+                    found.append(without_expired_result(job, now))
+        return Page(tuple(found), None, scanned)
+
+    def _prefixes(self, query: Query, shard: str | None = None) -> list[str]:
+        """Which listings can hold an answer."""
+        state = None if query.state is None else ALIASES.get(query.state, query.state)
+        queue = None if query.queue is None else word(query.queue)
+        shards = self._layout.shards if shard is None else (shard,)
+        ready = ["ready/"] if queue is None else [f"ready/{one}/{queue}/" for one in shards]
+        held = ["held/"] if queue is None else [f"held/{queue}/"]
+        done = ["done/"] if queue is None else [f"done/{queue}/"]
+        if state in WAITING_WORDS:
+            return ready + held
+        if state == State.RUNNING:
+            return ["leases/"]
+        if state in FINISHED:
+            return done
+        return [*ready, *held, "leases/", *done]
+
+    async def _entries(self, prefixes: Sequence[str]) -> list[Entry]:
+        return newest(await self._listed(prefixes))
+
+    async def _listed(self, prefixes: Sequence[str]) -> list[Entry]:
+        listed = await asyncio.gather(*(all_keys(self._engine.objects, prefix) for prefix in prefixes))
+        parsed = (Layout.parse(key) for keys in listed for key in keys)
+        return [entry for entry in parsed if entry is not None]
+
+    async def _without_contradictions(self, entries: list[Entry]) -> list[Entry]:
+        """Where several keys tell of one job, its record says which is so: one may be of a claim that crashed."""
+        times = Counter(entry.seq for entry in entries)
+        doubtful = [entry for entry in entries if times[entry.seq] > 1]
+        keys = [*dict.fromkeys(self._layout.job_by_name(entry.name) for entry in doubtful)]
+        seen = await self._engine.objects.read(keys)
+        filed = {decode(one.value, JobValue).filed for one in seen if one.value is not None}
+        return [entry for entry in entries if times[entry.seq] == 1 or entry.key in filed]
+
+    # everything, in shares
+
+    def partitions(self, n: int) -> list[Partition]:
+        shards = self._layout.shards
+        size = -(-len(shards) // max(1, n))
+        return [Partition(_SHARDS + ",".join(shards[start : start + size])) for start in range(0, len(shards), size)]
+
+    async def scan(self, partition: Partition, batch: int, clock: int) -> AsyncIterator[list[Job]]:
+        shards = partition.token.removeprefix(_SHARDS).split(",")
+        if not partition.token.startswith(_SHARDS) or not set(shards) <= set(self._layout.shards):
+            raise InvalidInput(f"{partition.token!r} is not a partition of this store; use one that it gave out")
+        ready: list[Job] = []
+        async for keys in self._keys(shards, batch):
+            while keys:
+                some, keys = keys[: batch - len(ready)], keys[batch - len(ready) :]
+                jobs = await self._engine.jobs(some)
+                ready += [without_expired_result(job, clock) for job in jobs if job is not None]
+                if len(ready) >= batch:
+                    yield ready
+                    ready = []
+        if ready:
+            yield ready
+
+    async def _keys(self, shards: Sequence[str], size: int) -> AsyncIterator[list[str]]:
+        for shard in shards:
+            after: str | None = None
+            while True:
+                page = await self._engine.blobs.list(f"tasks/{shard}/", after, min(MAX_PAGE, size))
+                keys = [entry.key for entry in page.entries]
+                yield keys
+                if not page.truncated or not keys:
+                    break
+                after = keys[-1]
+
+
+def _may_match(entry: Entry, query: Query) -> bool:
+    if query.queue is not None and entry.queue != word(query.queue):
+        return False
+    return query.task is None or entry.task == word(query.task)
+
+
+def _seq(cursor: str) -> int:
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > MOST_DIGITS:
+        raise InvalidInput(f"{cursor[:40]!r} is not a cursor of this store; use one that it gave out, or None")
+    return int(cursor)
+
+
+def _counts(value: QueueValue, entries: Sequence[Entry], now: int) -> QueueCounts:
+    row = QueueRow(value.name, value.settings, processed=value.completed_before, died=value.died_before)
+    count_jobs(row, entries)
+    waiting = [entry for entry in entries if entry.state is State.WAITING and "b" not in entry.flags]
+    later = [entry for entry in waiting if entry.at > now]
+    retrying = sum("f" in entry.flags for entry in later)
+    oldest = min((entry.at for entry in waiting if entry.at <= now and "r" in entry.flags), default=None)
+    return QueueCounts(
+        value.name,
+        row.waiting,
+        row.running,
+        row.completed,
+        row.dead,
+        row.cancelled,
+        row.blocked,
+        len(later) - retrying,
+        retrying,
+        row.waiting - row.blocked - len(later),
+        row.archived,
+        None if oldest is None else max(0, now - oldest),
+        value.settings.paused,
+        row.processed,
+        row.died,
+    )

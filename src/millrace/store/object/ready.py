@@ -1,0 +1,185 @@
+"""What is claimable, as it was last listed: one listing serves many claims (BO-15).
+
+A listing may be used again for a moment, as long as it has enough to give; what this process itself puts in or takes
+out is kept up with meanwhile. Where others claim from the same head, claims step back from it at random, further each
+time somebody else was faster, and return to strict order when nobody is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
+
+import msgspec
+
+from millrace.store.object.blobs import MAX_PAGE, Blobs
+from millrace.store.object.keys import Entry, Layout
+from millrace.store.object.log_scan import LogScan
+
+FEW = 800  # below it, one listing of everything is tried again
+MOST_PAGES = 1_000
+WIDEST = 1_024
+
+
+class _Shelf:
+    """The entries of one queue in the order of claims; what was taken out is skipped until the next listing."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.order = sorted(entries, key=_order)
+        self.gone: set[str] = set()
+        self.ranges = len({(entry.task, entry.priority) for entry in self.order})
+
+    def add(self, entry: Entry) -> None:
+        insort(self.order, entry, key=_order)
+        self.gone.discard(entry.key)
+        self.ranges += 1  # at most
+
+
+class ReadyOptions(msgspec.Struct, frozen=True):
+    reuse: float = 0.0  # seconds for which a listing may serve
+    page_size: int = 100
+    shards: tuple[str, ...] | None = None  # whose jobs are claimed; None: of all
+
+
+class ReadyIndex:
+    def __init__(self, blobs: Blobs, layout: Layout, options: ReadyOptions) -> None:
+        self._blobs = blobs
+        self._layout = layout
+        self._reuse = options.reuse
+        self._page_size = options.page_size
+        self._shards = options.shards or layout.shards
+        self._only = None if options.shards is None else frozenset(options.shards)
+        self._shelves: dict[str, _Shelf] = {}
+        self._asked: tuple[frozenset[str], frozenset[str] | None] | None = None
+        self._listed = -1e9
+        self._many = False  # more than one listing can hold
+        self.instead: LogScan | None = None  # finds entries without the index
+        self.spread = 0
+
+    async def look(
+        self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int, busy: Container[str]
+    ) -> list[Entry]:
+        """Entries of claimable jobs, enough for a claim: the first in order, the oldest, and the next that come due."""
+        if self._asked == (queues, tasks) and time.monotonic() - self._listed < self._reuse:
+            found, enough = self._candidates(queues, tasks, now, limit, busy)
+            if enough:
+                return found
+        started = time.monotonic()
+        listed: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in await self._list(queues, tasks, now, limit):
+            listed[entry.queue].append(entry)
+        self._shelves = {queue: _Shelf(listed[queue]) for queue in queues}
+        self._asked, self._listed = (queues, tasks), started
+        return self._candidates(queues, tasks, now, limit, busy)[0]
+
+    def _candidates(
+        self, queues: Iterable[str], tasks: frozenset[str] | None, now: int, limit: int, busy: Container[str]
+    ) -> tuple[list[Entry], bool]:
+        """(entries, whether they are as many as were asked for)"""
+        found: list[Entry] = []
+        due = 0
+        for queue in queues:
+            first, later = self._first(self._shelves[queue], tasks, now, limit, busy)
+            due += len(first)
+            found += first + later
+        return found, due >= limit + self.spread
+
+    def _first(
+        self, shelf: _Shelf, tasks: frozenset[str] | None, now: int, limit: int, busy: Container[str]
+    ) -> tuple[list[Entry], list[Entry]]:
+        """Of each (task, priority), as many as a claim could take: a limit may stop any of them."""
+        due: list[Entry] = []
+        taken: Counter[tuple[str, int]] = Counter()
+        full = 0
+        soonest: Entry | None = None
+        for entry in shelf.order:
+            if entry.key in shelf.gone or entry.name in busy or (tasks is not None and entry.task not in tasks):
+                continue
+            if entry.at <= now:
+                of_range = (entry.task, entry.priority)
+                taken[of_range] += 1
+                if taken[of_range] <= limit + self.spread:
+                    due.append(entry)
+                    full += taken[of_range] == limit + self.spread
+                if full >= shelf.ranges:
+                    break
+            elif soonest is None or entry.at < soonest.at:
+                soonest = entry
+        return due, [] if soonest is None else [soonest]
+
+    def is_empty(self, queues: frozenset[str], tasks: frozenset[str] | None) -> bool:
+        """Whether the listing that is still fresh has nothing at all for these, now or later."""
+        fresh = self._asked == (queues, tasks) and time.monotonic() - self._listed < self._reuse
+        return fresh and not self._many and not any(shelf.order for shelf in self._shelves.values())
+
+    def added(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            entry = Layout.parse(key)
+            shelf = None if entry is None else self._shelves.get(entry.queue)
+            if entry is not None and shelf is not None and self._is_ours(entry):
+                shelf.add(entry)
+
+    def removed(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key.startswith("ready/"):
+                shelf = self._shelves.get(key.split("/", 3)[2])
+                if shelf is not None:
+                    shelf.gone.add(key)
+
+    def forget(self) -> None:
+        self._listed = -1e9
+
+    def others_were_faster(self, limit: int) -> None:
+        self.spread = min(WIDEST, max(2 * self.spread, 16 * limit))
+
+    def nobody_was_faster(self) -> None:
+        self.spread = self.spread * 7 // 8
+
+    def _is_ours(self, entry: Entry) -> bool:
+        return self._only is None or self._layout.shard_of(entry.name) in self._only
+
+    async def _list(self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int) -> list[Entry]:
+        if self.instead is not None:
+            return await self.instead.entries(queues, tasks, now, limit + self.spread)
+        if not self._many:
+            page = await self._blobs.list("ready/")
+            self._many = page.truncated
+            if not page.truncated:
+                parsed = (Layout.parse(item.key) for item in page.entries)
+                found = [entry for entry in parsed if entry is not None and entry.queue in queues]
+                return [entry for entry in found if self._is_ours(entry)]
+        enough = limit + self.spread
+        parts = [self._best_of(shard, queue, tasks, now, enough) for shard in self._shards for queue in queues]
+        found = [entry for part in await asyncio.gather(*parts) for entry in part]
+        self._many = len(found) >= FEW
+        return found
+
+    async def _best_of(self, shard: str, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Entry]:
+        """The first due entries of each priority; what is due later is jumped over, but for the first of it."""
+        prefix = f"ready/{shard}/{queue}/"
+        found: list[Entry] = []
+        due = 0
+        after: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await self._blobs.list(prefix, after, min(MAX_PAGE, max(self._page_size, 2 * limit)))
+            jump: str | None = None
+            for item in page.entries:
+                entry = Layout.parse(item.key)
+                if entry is None or (tasks is not None and entry.task not in tasks):
+                    continue
+                found.append(entry)
+                if entry.at > now:
+                    jump = f"{prefix}{15 - entry.priority:x}/~"
+                    break
+                due += 1
+            if due >= limit or (jump is None and not page.truncated):
+                break
+            after = jump or page.entries[-1].key
+        return found
+
+
+def _order(entry: Entry) -> tuple[int, int, int]:
+    return (-entry.priority, entry.at, entry.seq)

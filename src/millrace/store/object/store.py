@@ -1,0 +1,519 @@
+"""The object store: a queue with no server but a bucket, or a directory.
+
+Every method reads what it needs, lets the ledger decide, and swaps the result in (`engine.py`). The job objects are
+the truth; everything else is found from them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from millrace.domain import operate, scheduling, upkeep
+from millrace.domain.change import Change
+from millrace.domain.check import check_specs
+from millrace.domain.errors import StoreError
+from millrace.domain.event import Event
+from millrace.domain.job import Job, Lease, Spec, State
+from millrace.domain.ledger import Ledger, without_expired_result
+from millrace.domain.request import (
+    Archived,
+    Cancelled,
+    Claim,
+    Enqueued,
+    EventPage,
+    Extension,
+    LaneStatus,
+    Maintained,
+    Page,
+    Partition,
+    Query,
+    QueueCounts,
+    Receipt,
+    Reclaim,
+    Replayed,
+    WorkerInfo,
+    WorkerRecord,
+)
+from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.store.clock import Clock
+from millrace.store.object.blobs import Blobs
+from millrace.store.object.claiming import Claimer
+from millrace.store.object.driver import Driver
+from millrace.store.object.engine import Engine, Item, Run
+from millrace.store.object.envelope import sealed
+from millrace.store.object.feed import Feed
+from millrace.store.object.keys import NUMBERS, TASKS, Layout
+from millrace.store.object.log_scan import LogScan, MissingKeys, Pages
+from millrace.store.object.numbers import Numbers, given_back, taken
+from millrace.store.object.objects import Change as Swap
+from millrace.store.object.objects import Seen
+from millrace.store.object.options import ObjectOptions
+from millrace.store.object.reading import Reader
+from millrace.store.object.ready import ReadyOptions
+from millrace.store.object.skew import SkewGuard
+from millrace.store.object.sweep import Sweeper
+from millrace.store.object.sweep.counters import CounterSweep
+from millrace.store.object.sweep.round import Round
+from millrace.store.object.values import NumbersValue, QueueValue, decode, encode, job_value
+from millrace.store.protocol import Target, Watch
+from millrace.store.swept import Monitoring, Swept
+from millrace.store.waiters import Waiter, Waiters
+
+T = TypeVar("T")
+EVERYBODY = 1 << 30
+FIRST_LOOK = 0.05  # seconds until a watched job is looked at, doubling up to the next
+LAST_LOOK = 1.0
+
+
+class ObjectStore:
+    """At home in one event loop; `beside` gives another."""
+
+    ids: Literal["sorted", "random"] = "random"  # the first characters choose the shard
+
+    def __init__(
+        self,
+        make_driver: Callable[[], Driver],
+        *,
+        clock: Clock | None = None,
+        options: ObjectOptions | None = None,
+        place: str | None = None,
+    ) -> None:
+        self._make_driver = make_driver
+        self._given_clock = clock
+        self.options = options = options or ObjectOptions()
+        driver = make_driver()
+        self.blobs = Blobs(driver)
+        self.url = driver.url
+        self._place = place or driver.url
+        self._engine = Engine(
+            self.blobs,
+            Layout(options.shard_digits),
+            self.now,
+            inline=options.inline_limit,
+            patience=options.lock_patience / 1000,
+            ready=ReadyOptions(options.listing_reuse / 1000, options.ready_page_size, options.shards),
+        )
+        self._engine.on_news = self._announce
+        self._engine.recount = self._recount
+        self._claimer = Claimer(self._engine, options.look_every / 1000)
+        self._choose_index(options)
+        self._skew = SkewGuard(self.blobs, options.max_clock_skew)
+        self._reader = Reader(self._engine)
+        self._feed = Feed(self._engine.objects, options.feed_delay)
+        self._sweeper = Sweeper(self._engine, young=options.sweep_patience, feed_delay=options.feed_delay)
+        self._connected = False
+        self._waiters = Waiters()
+        self._watchers = Waiters()
+
+    def _choose_index(self, options: ObjectOptions) -> None:
+        pages = Pages(self.blobs, options.shards, options.log_scan_page_size)
+        if options.index_mode == "log-scan":
+            self._engine.ready.instead = LogScan(self._engine.objects, pages)
+        elif options.index_mode == "hybrid":
+            self._claimer.missing_keys = MissingKeys(self._engine.objects, pages, options.log_scan_pace / 1000)
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    async def connect(self) -> None:
+        await self.blobs.connect()
+        self._engine.numbers = numbers = Numbers.of(self._place)
+        now = await self.now()
+        if numbers.writer is None:
+            writer = 0
+
+            def take(kept: NumbersValue) -> NumbersValue:
+                nonlocal writer
+                new, writer = taken(self._same_shards(kept), now)
+                return new
+
+            try:
+                kept = await self._change_numbers(take)
+            except BaseException:
+                await self.blobs.close()
+                raise
+            numbers.begin(writer, kept.high)
+        numbers.users += 1
+        self._connected = True
+
+    async def close(self) -> None:
+        numbers, connected = self._engine.numbers, self._connected
+        self._connected = False
+        if connected:
+            numbers.users -= 1
+            if numbers.users <= 0 and (writer := numbers.writer) is not None:
+                numbers.writer = None
+                high = numbers.high
+                await self._change_numbers(lambda kept: given_back(kept, writer, high))
+        await self.blobs.close()
+
+    def _same_shards(self, kept: NumbersValue) -> NumbersValue:
+        digits = self.options.shard_digits
+        if kept.shard_digits not in (None, digits):
+            raise StoreError(
+                f"{self.url} was made with {kept.shard_digits} shard digits, and here are {digits}: its jobs would not "
+                f"be found. Set MILLRACE_SHARD_DIGITS={kept.shard_digits}."
+            )
+        return msgspec.structs.replace(kept, shard_digits=digits)
+
+    async def _change_numbers(self, change: Callable[[NumbersValue], NumbersValue]) -> NumbersValue:
+        while True:
+            [seen] = await self._engine.objects.read([NUMBERS])
+            kept = change(NumbersValue() if seen.value is None else decode(seen.value, NumbersValue))
+            if not (await self._engine.objects.commit([Swap(seen, encode(kept))])).lost:
+                return kept
+
+    def beside(self) -> ObjectStore:
+        return ObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
+
+    async def now(self) -> int:
+        return self._given_clock() if self._given_clock is not None else await self.blobs.now()
+
+    # ── producer ──────────────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
+        check_specs(specs)
+        run = await self._together(
+            lambda ledger, now: ledger.enqueue(specs, now),
+            expected=[
+                *(self._layout.queue(name) for name in dict.fromkeys(spec.queue for spec in specs)),
+                *(self._layout.job(parent) for spec in specs for parent in spec.after),
+            ],
+            guessed=[Seen(self._layout.job(spec.id), None, None) for spec in specs],
+        )
+        await self._move_to_lanes(run)
+        return run.answers[0]
+
+    async def _move_to_lanes(self, run: Run[list[Enqueued]]) -> None:
+        """A queue that became a pool while jobs were put into it: those go back and in again, into their lanes."""
+        pools = {
+            value.name
+            for seen in run.settings.values()
+            if seen.key != TASKS and seen.value is not None and (value := decode(seen.value, QueueValue)).settings.lanes
+        }
+        new = [record.job for record in run.records.values() if record.job is not None and not record.job.spec.hook]
+        laneless = [job.id for job in new if job.lane is None and job.queue in pools]
+        if laneless:
+            answers = await self.cancel(laneless)
+            await self.replay([job for job, answer in zip(laneless, answers, strict=True) if answer == "cancelled"])
+
+    # ── consumer ──────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, request: Claim) -> list[Job]:
+        if self._given_clock is None:
+            await self._skew.check()
+        return await self._claimer.claim(request)
+
+    async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
+        for _, change in items:
+            check_specs(change.jobs)
+        keys = [self._layout.job(lease.job) for lease, _ in items]
+        run = await self._engine.carry_out(
+            [Item(key, _settling(lease, change)) for key, (lease, change) in zip(keys, items, strict=True)],
+            places={lease.seq: key for key, (lease, _) in zip(keys, items, strict=True)},
+            guessed=self._engine.guesses(keys),
+            expected=[TASKS, *keys, *self._queues_of(keys)],
+        )
+        await self._engine.tell_dependents(run)
+        return run.answers
+
+    def _queues_of(self, keys: Iterable[str]) -> list[str]:
+        held = [
+            job_value(seen.value, {}) for seen in self._engine.guesses(keys) if b'"data":{' not in (seen.value or b"")
+        ]
+        return [self._layout.queue(value.job.queue) for value in held if value.job is not None]
+
+    async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
+        keys = [self._layout.job(extension.lease.job) for extension in extensions]
+        run = await self._engine.carry_out(
+            [Item(key, _extending(extension)) for key, extension in zip(keys, extensions, strict=True)],
+            places={extension.lease.seq: key for key, extension in zip(keys, extensions, strict=True)},
+            guessed=self._engine.guesses(keys),
+            expected=keys,
+            durable=False,
+        )
+        return run.answers
+
+    async def reclaim(self, request: Reclaim) -> list[Job]:
+        claim_id = self._claimer.claim_id()
+        run = await self._engine.carry_out(
+            [Item(None, lambda ledger, now: ledger.reclaim(request, claim_id, now))],
+            looks_at_time=True,
+            durable=False,
+        )
+        return [job for job in run.answers[0] if self._layout.job(job.id) in run.written]
+
+    async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
+        waiter = self._waiters.register(queues)
+        mark = self.blobs.mark("ready/")
+        try:
+            due = await self._claimer.next_due(queues, tasks)
+            timeout = timeout if due is None else min(timeout, due)
+            if timeout > 0:
+                await self._sleep(waiter, "ready/", timeout, mark)
+        finally:
+            self._waiters.forget(waiter)
+
+    async def _sleep(self, waiter: Waiter, prefix: str, timeout: float, mark: int) -> None:
+        """Until this process puts something in, or the driver hears that another one did."""
+        hint = asyncio.ensure_future(self.blobs.wait_for_change(prefix, timeout, mark))
+        mine = asyncio.ensure_future(waiter.sleep(timeout))
+        try:
+            await asyncio.wait([hint, mine], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (hint, mine):
+                task.cancel()
+            await asyncio.gather(hint, mine, return_exceptions=True)
+
+    @asynccontextmanager
+    async def watch(self, job_id: str) -> AsyncIterator[Watch]:
+        watch = _Watch(self._watchers, job_id)
+        try:
+            yield watch
+        finally:
+            watch.close()
+
+    # ── reader ────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        unique = [*dict.fromkeys(self._layout.job(job_id) for job_id in ids)]
+        jobs = dict(zip(unique, await self._engine.jobs(unique), strict=True))
+        now = await self.now()
+        found = [jobs[self._layout.job(job_id)] for job_id in ids]
+        return [None if job is None else without_expired_result(msgspec.structs.replace(job), now) for job in found]
+
+    async def find(self, query: Query) -> Page:
+        return await self._reader.find(query, await self.now())
+
+    async def find_in_shard(self, query: Query, shard: str) -> Page:
+        return await self._reader.find(query, await self.now(), shard)
+
+    async def count(self) -> list[QueueCounts]:
+        return await self._reader.count(await self.now())
+
+    async def position(self, job_id: str) -> int | None:
+        return await self._asked(lambda ledger, now: operate.position(ledger, job_id, now))
+
+    async def lanes(self, queue: str) -> list[LaneStatus]:
+        return await self._asked(lambda ledger, now: operate.lanes(ledger, queue))
+
+    async def history(self, job_id: str) -> list[Event]:
+        return await self._asked(lambda ledger, now: ledger.history(job_id))
+
+    async def events(self, cursor: str | None, limit: int) -> EventPage:
+        return await self._feed.events(cursor, limit, await self.now())
+
+    def cursor_at(self, at: int) -> str:
+        return self._feed.cursor_at(at)
+
+    async def partitions(self, n: int) -> list[Partition]:
+        return self._reader.partitions(n)
+
+    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+        async for jobs in self._reader.scan(partition, batch, await self.now()):
+            yield jobs
+
+    # ── operator ──────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
+        return await self._each(
+            ids, lambda job_id: lambda ledger, now: operate.cancel(ledger, [job_id], running, now)[0]
+        )
+
+    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
+        return await self._each(ids, lambda job_id: lambda ledger, now: operate.replay(ledger, [job_id], now)[0])
+
+    async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
+        return await self._each(
+            ids, lambda job_id: lambda ledger, now: operate.archive(ledger, [job_id], archived, now)[0]
+        )
+
+    async def control(
+        self, target: Target, name: str, changes: Mapping[str, Any]
+    ) -> QueueSettings | Limits | StoreSettings:
+        changes_queue = target == "queue" and bool(changes)
+        run = await self._engine.carry_out(
+            [Item(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
+            together=True,
+            counting=changes_queue,
+            pins_lines=changes_queue,  # whoever changes a lane at this moment sees the pause, or is seen
+        )
+        if changes:
+            self._waiters.wake(dict.fromkeys(self._waiters.asleep()[1], EVERYBODY))
+        return run.answers[0]
+
+    async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
+        def drained(job: Job | None) -> bool:
+            return job is not None and job.state is State.CANCELLED
+
+        return await self._count_up(lambda rest: _draining(queue, rest, lane), limit, drained)
+
+    async def obliterate(self, queue: str, limit: int = 1_000) -> int:
+        return await self._count_up(lambda rest: _obliterating(queue, rest), limit, lambda job: job is None)
+
+    async def _count_up(
+        self,
+        decide: Callable[[int], Callable[[Ledger, int], int]],
+        limit: int,
+        is_done: Callable[[Job | None], bool],
+    ) -> int:
+        """In parts, again and again while others are faster: the count says whether there is more."""
+        count = 0
+        while True:
+            run = await self._parts(decide(limit - count))
+            if not run.wasted:
+                return count + run.answers[0]
+            count += sum(is_done(record.job) for record in run.records.values() if record.was.seq)
+            if count >= limit:
+                return count
+
+    async def maintain(self, limit: int = 1_000) -> Maintained:
+        promoted, expired = await self._claimer.let_time_pass(limit)
+        passed = Maintained(expired=expired, more=max(promoted, expired) >= limit)
+        jobs = await self._parts(lambda ledger, now: upkeep.look_after_jobs(ledger, now, limit), counting=True)
+        past = await self._parts(lambda ledger, now: upkeep.forget_the_past(ledger, now, limit))
+        return upkeep.add_up(passed, jobs.answers[0], past.answers[0])
+
+    @property
+    def monitoring(self) -> Monitoring:
+        options = self.options
+        return Monitoring(
+            options.monitor,
+            options.monitor_check_interval / 1000,
+            options.monitor_worker_health_threshold / 1000,
+            options.monitor_sweep_interval / 1000,
+        )
+
+    async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
+        """Put right what crashes have left: a bounded piece of a round, or with `full` a whole one, whatever has been
+        looked at before."""
+        return await self._sweeper.sweep(self.options.monitor_sweep_page_size if limit is None else limit, full=full)
+
+    async def beat(self, info: WorkerInfo, ttl: int) -> None:
+        key = self._layout.worker(info.id)
+        now = await self.now()
+        [seen] = await self._engine.objects.read([key])
+        started = now if seen.value is None else decode(seen.value, WorkerRecord).started_at
+        record = WorkerRecord(info, started, now, ttl, True)
+        await self.blobs.put(key, sealed(encode(record)), durable=False)
+
+    async def leave(self, worker_id: str) -> None:
+        await self.blobs.delete([self._layout.worker(worker_id)])
+
+    async def workers(self) -> list[WorkerRecord]:
+        return await self._asked(operate.workers)
+
+    # ── schedules ─────────────────────────────────────────────────────────────────────────────
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._asked(lambda ledger, now: ledger.tables.schedules())
+
+    async def advance(self, moves: Sequence[Move]) -> list[Moved]:
+        check_moves(moves)
+        answers = []
+        for move in moves:
+            run = await self._together(_moving(move))
+            answers.append(run.answers[0])
+        return answers
+
+    # ── ways of asking ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _layout(self) -> Layout:
+        return self._engine.layout
+
+    async def _asked(self, question: Callable[[Ledger, int], T]) -> T:
+        answer, _ = await self._engine.decide(self._engine.view(), question)
+        return answer
+
+    async def _together(
+        self,
+        decide: Callable[[Ledger, int], T],
+        *,
+        counting: bool = False,
+        expected: Iterable[str] = (),
+        guessed: Iterable[Seen] = (),
+    ) -> Run[T]:
+        """All of it, or nothing."""
+        run = await self._engine.carry_out(
+            [Item(None, decide)], together=True, counting=counting, expected=expected, guessed=guessed
+        )
+        await self._engine.tell_dependents(run)
+        return run
+
+    async def _parts(self, decide: Callable[[Ledger, int], T], *, counting: bool = False) -> Run[T]:
+        """What can be done in parts; what somebody else has just changed is left for the next time."""
+        run = await self._engine.carry_out([Item(None, decide)], counting=counting)
+        await self._engine.tell_dependents(run)
+        return run
+
+    async def _each(self, ids: Sequence[str], decide: Callable[[str], Callable[[Ledger, int], T]]) -> list[T]:
+        """Each id for itself; an id that stands there twice is asked twice, one after the other."""
+        answers: list[T] = []
+        run = await self._engine.carry_out(
+            [Item(self._layout.job(job_id), decide(job_id)) for job_id in ids],
+            expected=[self._layout.job(job_id) for job_id in ids],
+        )
+        answers += run.answers
+        await self._engine.tell_dependents(run)
+        return answers
+
+    async def _recount(self, keys: Sequence[str]) -> None:
+        """Counters that limits go by, from the records, at once."""
+        counters = CounterSweep(self._engine, Round(self._engine.objects, await self.now(), None, 0))
+        await counters.look_at_queues([key for key in keys if key != TASKS])
+        if TASKS in keys:
+            await counters.look_at_tasks()
+
+    def _announce(self, opened: Counter[str], ended: list[str]) -> None:
+        if opened:
+            self._waiters.wake(opened)
+        if ended:
+            self._watchers.wake(dict.fromkeys(ended, EVERYBODY))
+
+
+def _draining(queue: str, limit: int, lane: int | None) -> Callable[[Ledger, int], int]:
+    return lambda ledger, now: operate.drain(ledger, queue, limit, now, lane)
+
+
+def _obliterating(queue: str, limit: int) -> Callable[[Ledger, int], int]:
+    return lambda ledger, now: operate.obliterate(ledger, queue, limit, now)
+
+
+def _moving(move: Move) -> Callable[[Ledger, int], Moved]:
+    return lambda ledger, now: scheduling.advance(ledger, [move], now)[0]
+
+
+def _settling(lease: Lease, change: Change) -> Callable[[Ledger, int], Receipt]:
+    return lambda ledger, now: ledger.settle([(lease, change)], now)[0]
+
+
+def _extending(extension: Extension) -> Callable[[Ledger, int], Receipt]:
+    return lambda ledger, now: ledger.extend([extension], now)[0]
+
+
+class _Watch:
+    """Woken by an end in this process; for ends elsewhere it is time to look, ever more seldom."""
+
+    def __init__(self, watchers: Waiters, job_id: str) -> None:
+        self._watchers = watchers
+        self._job_id = job_id
+        self._waiter: Waiter = watchers.register([job_id])
+        self._next = FIRST_LOOK
+
+    async def wait(self, timeout: float) -> None:
+        await self._waiter.sleep(min(timeout, self._next))
+        self._next = min(LAST_LOOK, self._next * 1.5)
+        if self._waiter.woken:
+            self._waiter = self._watchers.register([self._job_id])
+
+    def close(self) -> None:
+        self._watchers.forget(self._waiter)

@@ -1,0 +1,102 @@
+"""Counters that a limit goes by, compared with a recount of the records.
+
+Every step of such a queue writes its settings object, so as long as that has the same tag, nothing has happened: what
+was counted meanwhile is exact, and the correction is a swap from that very tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millrace.domain.job import LIVE, Job, State
+from millrace.domain.tables import QueueRow
+from millrace.store.object.engine import Engine
+from millrace.store.object.keys import TASKS, Entry, Layout, word
+from millrace.store.object.objects import Change, Seen
+from millrace.store.object.sweep.round import Round
+from millrace.store.object.tables import count_jobs, newest
+from millrace.store.object.values import JobValue, QueueValue, TasksValue, decode, encode
+from millrace.store.object.view import all_keys
+
+COUNTED = ("waiting", "running", "completed", "dead", "cancelled", "blocked", "archived", "archived_dead", "live")
+
+
+class CounterSweep:
+    def __init__(self, engine: Engine, round_: Round) -> None:
+        self._engine = engine
+        self._layout: Layout = engine.layout
+        self._round = round_
+
+    async def look_at_queues(self, keys: Sequence[str]) -> None:
+        for seen in await self._round.read(keys):
+            if seen.value is None:
+                continue
+            value = decode(seen.value, QueueValue)
+            if value.row is not None:
+                await self._look_at(seen, value, value.row)
+
+    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow) -> None:
+        spelled = word(value.name)
+        prefixes = [f"ready/{shard}/{spelled}/" for shard in self._layout.shards]
+        entries = await self._entries([*prefixes, f"held/{spelled}/", "leases/", f"done/{spelled}/"])
+        entries = [entry for entry in entries if entry.queue == spelled]
+        told = QueueRow(value.name)
+        count_jobs(told, newest(entries))
+        if _numbers(told) == _numbers(row):
+            return
+        recount = _recount(value.name, [job for job in await self._standing(entries) if job.queue == value.name])
+        if _numbers(recount) == _numbers(row):
+            return
+        new = msgspec.structs.replace(
+            row,
+            **dict(zip(COUNTED, _numbers(recount), strict=True)),
+            processed=row.processed + recount.completed - row.completed,
+            died=row.died + recount.dead - row.dead,
+        )
+        committed = await self._round.objects.commit([Change(seen, encode(msgspec.structs.replace(value, row=new)))])
+        self._round.done["counters_corrected"] += not committed.lost
+
+    async def look_at_tasks(self) -> None:
+        for seen in await self._round.read([TASKS]):
+            if seen.value is None:
+                continue
+            value = decode(seen.value, TasksValue)
+            wanted = {word(name) for name in value.rows}
+            entries = [entry for entry in await self._entries(["leases/"]) if entry.task in wanted]
+            jobs = await self._standing(entries)
+            wrong = False
+            for name, row in value.rows.items():
+                running = sum(job.task == name and job.state is State.RUNNING for job in jobs)
+                wrong = wrong or running != row.running
+                row.running = running
+            if wrong:
+                committed = await self._round.objects.commit([Change(seen, encode(value))])
+                self._round.done["counters_corrected"] += not committed.lost
+
+    async def _entries(self, prefixes: Sequence[str]) -> list[Entry]:
+        keys = [key for prefix in prefixes for key in await all_keys(self._round.objects, prefix)]
+        return [entry for key in keys if (entry := Layout.parse(key)) is not None]
+
+    async def _standing(self, entries: Sequence[Entry]) -> list[Job]:
+        """The jobs themselves, as their records say, whatever the keys say of them."""
+        keys = [*dict.fromkeys(self._layout.job_by_name(entry.name) for entry in entries)]
+        found = await self._round.objects.read(keys)
+        values = [decode(seen.value, JobValue) for seen in found if seen.value is not None]
+        return [value.job for value in values if value.job is not None]
+
+
+def _numbers(row: QueueRow) -> tuple[int, ...]:
+    return tuple(getattr(row, name) for name in COUNTED)
+
+
+def _recount(queue: str, jobs: Sequence[Job]) -> QueueRow:
+    row = QueueRow(queue)
+    for job in jobs:
+        setattr(row, job.state.value, getattr(row, job.state.value) + 1)
+        row.blocked += job.state is State.WAITING and job.blocked > 0
+        row.archived += job.archived
+        row.archived_dead += job.archived and job.state is State.DEAD
+        row.live += job.state in LIVE and not job.spec.hook
+    return row
