@@ -21,7 +21,7 @@ from millrace.store.object.directory import DirectoryBlobs, home
 from millrace.store.object.directory.bell import Bell
 from millrace.store.object.directory.files import TRAILER_SIZE, Torn, revision_of, seal, unseal
 from millrace.store.object.directory.locks import Locks, shard_of
-from millrace.store.object.driver import Expect
+from millrace.store.object.driver import Done, Expect, Refused, Want
 from millrace.testing.clock import VirtualClock
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -620,3 +620,26 @@ async def test_a_page_costs_nothing_for_what_lies_elsewhere(blobs, monkeypatch):
 
     assert page.entries[0].key == "ready/0/q/7/075.x" and page.truncated
     assert [path.rpartition("ready/0/q")[2] for path in visited] == ["", "/7", "/8"]
+
+
+async def test_an_object_that_a_power_loss_cut_short_is_what_it_was_before(tmp_path):
+    """A swap that did not wait for the disk replaced one that did: the earlier version was kept, and counts again."""
+    root = tmp_path / "store"
+    driver = DirectoryBlobs(root, keep_versions=["tasks/"])
+    await driver.connect()
+    try:
+        [first] = await driver.write([Write("tasks/0/job.json", b"durable")])
+        [second] = await driver.write([Write("tasks/0/job.json", b"relaxed", first.tag, durable=False)])
+        (root / "tasks" / "0" / "job.json").write_bytes(b"")
+
+        await driver.read([Want("tasks/0/job.json")])
+        [blob] = await driver.read([Want("tasks/0/job.json")])
+
+        assert (blob.body, blob.tag) == (b"durable", first.tag)
+        [late] = await driver.write([Write("tasks/0/job.json", b"late", second.tag)])
+        assert isinstance(late, Refused)
+        [again] = await driver.write([Write("tasks/0/job.json", b"again", first.tag)])
+        assert isinstance(again, Done)
+        assert any("put back" in report for report in driver.reports)
+    finally:
+        await driver.close()

@@ -72,7 +72,7 @@ class Crowd:
         driver = FaultyBlobs(steady, plan)
         options = ObjectOptions(look_every=0, feed_delay=0, lock_patience=5)
         apart = 0 if sure else self.chance.randrange(-self.apart, self.apart + 1)
-        place = f"crowd {id(self)} {number}"  # a process of its own, with numbers of its own
+        place = f"crowd {id(self)}" + (f" {number}" if self.apart else "")  # a process of its own has its own numbers
         store = ObjectStore(lambda: driver, clock=lambda: self.clock() + apart, options=options, place=place)
         store.blobs.patience = Patience(14, 0.0001, 0.0005)
         await store.connect()
@@ -245,9 +245,9 @@ class Crowd:
 async def everything_holds(store: ObjectStore, *, in_order: bool) -> list[Event]:
     """The shared invariants, but for one: of two enqueues at once, the feed may tell of the later number first.
 
-    What a dead client did not tell, the sweep tells later, and where clocks differ, the feed has the events of different
-    jobs in the order of those clocks. Then each job's events are put in their order, and what is judged by the order of
-    different jobs' events is left out.
+    What a dead client did not tell, the sweep tells later, and where clocks differ, the feed has the events of
+    different jobs in the order of those clocks. Then each job's events are put in their order, and what is judged by
+    the order of different jobs' events is left out.
     """
     evidence = await gather(store, since=START)
     forgiven = {"seq"}

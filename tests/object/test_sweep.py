@@ -9,6 +9,7 @@ import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.request import Query
+from millrace.store.object import objects
 from millrace.store.object.envelope import Pending, opened, plain, raw, sealed
 from millrace.store.object.keys import TASKS, Layout
 from millrace.store.object.memory import MemoryBlobs
@@ -474,3 +475,19 @@ async def test_what_got_lost_without_a_change_is_found_within_a_day(yard):
         restored += (await yard.store.sweep()).index_restored
     assert restored == 20
     assert len((await yard.store.find(Query(limit=100))).jobs) == 20
+
+
+async def test_who_slept_for_hours_amid_a_transaction_does_not_commit_it(yard, monkeypatch):
+    """The stub that would have made it fail may be gone by then."""
+    times = iter([0.0, 4_000.0])
+
+    class Hours:
+        monotonic = staticmethod(objects.time.monotonic)
+        time = staticmethod(lambda: next(times, 4_000.0))
+
+    monkeypatch.setattr(objects, "time", Hours)
+    [answer] = await yard.store.enqueue([a_spec(id="a", group="g")])
+
+    assert answer.status == "queued"  # by the second attempt
+    assert yard.store.engine.tally["lost"] == 1
+    assert len(await yard.store.claim(a_claim(9))) == 1

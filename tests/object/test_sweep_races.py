@@ -82,6 +82,9 @@ class Traffic:
             await self.asked(store, lambda specs=specs: store.enqueue(specs))
             self.accepted.update(spec.id for spec in specs)
             self.clock.advance(0.5)
+            if batch in (3, 6, 9):  # exact counting is switched on, off and on amid the traffic
+                limit = None if batch == 6 else 50
+                await self.asked(store, lambda limit=limit: store.control("queue", "default", {"max_running": limit}))
         self.producing = False
 
     async def asked(self, store: ObjectStore, ask):

@@ -36,6 +36,7 @@ MOST_RUNS = 10_000
 CHILDREN_AT_ONCE = 100
 HELD_AT_MOST = 10_000
 YOUNG = 10_000  # milliseconds; no write takes that long
+LATE = 1_000  # milliseconds between deciding and writing
 
 
 class Item(Generic[T]):
@@ -176,8 +177,8 @@ class Engine:
                 continue
             planner = Planner(tables, self._inline)
             groups = planner.groups(together)
-            if await self._not_yet(view, groups):
-                continue
+            if await self._not_yet(view, groups) or await self.clock() - tables.now > LATE:
+                continue  # in the latter case with nothing to read: what is written is dated by when it was decided
             for seen in [one for one in view.seen.values() if one.key.startswith("control/")]:
                 first_seen.setdefault(seen.key, counted_in(seen))
             lost = await self._write(planner, groups, tables, durable, run)

@@ -120,12 +120,12 @@ class JobTable:
                 self.places[record.job.seq] = key
                 self.numbers.seqs.seen(record.job.seq)
             if record.value.events:
-                self._follow(record.value.events[-1].stamp)
+                self.follow(record.value.events[-1].stamp)
         elif record.dirty and self.item is not None and record.item != self.item:
             self.links.append((key, self.item))  # decided by what another item is about to do: together or not at all
         return record
 
-    def _follow(self, stamp: int) -> None:
+    def follow(self, stamp: int) -> None:
         """What happens to a job comes after what has happened to it, also in the feed, whoever's clock is ahead."""
         self.numbers.stamps.seen(stamp)
         if self._stamp is not None and self._stamp <= stamp:

@@ -210,6 +210,7 @@ class PlaceTable(JobTable):
                 self.touched.add(key)
             if value is not None:
                 self.places.update(value.places)
+                self.follow(value.stamp)
         return known
 
     def line(self, queue: str, name: str) -> Line | None:
@@ -217,9 +218,9 @@ class PlaceTable(JobTable):
         return None if value is None else value.line
 
     def put_line(self, line: Line) -> None:
-        seen, _ = self._line(line.queue, line.name)
+        seen, old = self._line(line.queue, line.name)
         places = {seq: self.places[seq] for seq in (line.holder, line.open) if seq is not None}
-        self.lines[seen.key] = (seen, LineValue(line, places))
+        self.lines[seen.key] = (seen, LineValue(line, places, 0 if old is None else old.stamp))
 
     def drop_line(self, line: Line) -> None:
         seen, _ = self._line(line.queue, line.name)

@@ -126,23 +126,26 @@ class ObjectStore:
     async def connect(self) -> None:
         await self.blobs.connect()
         self._engine.numbers = numbers = Numbers.of(self._place)
-        now = await self.now()
-        if numbers.writer is None:
-            writer = 0
-
-            def take(kept: NumbersValue) -> NumbersValue:
-                nonlocal writer
-                new, writer = taken(self._same_shards(kept), now)
-                return new
-
-            try:
-                kept = await self._change_numbers(take)
-            except BaseException:
-                await self.blobs.close()
-                raise
-            numbers.begin(writer, kept.high)
+        try:
+            if numbers.writer is None:
+                await self._take_a_writer(numbers)
+        except BaseException:
+            await self.blobs.close()
+            raise
         numbers.users += 1
         self._connected = True
+
+    async def _take_a_writer(self, numbers: Numbers) -> None:
+        now = await self.now()
+        writer = 0
+
+        def take(kept: NumbersValue) -> NumbersValue:
+            nonlocal writer
+            new, writer = taken(self._same_shards(kept), now)
+            return new
+
+        kept = await self._change_numbers(take)
+        numbers.begin(writer, kept.high)
 
     async def close(self) -> None:
         numbers, connected = self._engine.numbers, self._connected

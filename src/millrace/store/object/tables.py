@@ -21,6 +21,7 @@ from millrace.store.object.numbers import Numbers
 from millrace.store.object.objects import Seen
 from millrace.store.object.place_table import PlaceTable
 from millrace.store.object.values import (
+    LineValue,
     QueueValue,
     StoreValue,
     TasksValue,
@@ -61,6 +62,7 @@ class ObjectTables(PlaceTable):
         if known is None:
             seen = self.view.object(self.layout.queue(name))
             value = QueueValue(name) if seen.value is None else decode(seen.value, QueueValue)
+            self.follow(value.stamp)
             known = self.rows[name] = (seen, value, self._row(value))
         return known[2]
 
@@ -307,16 +309,23 @@ class ObjectTables(PlaceTable):
     def changed_values(self) -> dict[str, tuple[Seen, bytes | None]]:
         """Objects other than jobs whose value is another one now."""
         values: dict[str, tuple[Seen, msgspec.Struct | None]] = {**self.lines, **self.holds, **self.plans}
-        for seen, value, row in self.rows.values():
-            kept = kept_of(value, row)
-            if seen.value is not None or kept != QueueValue(value.name):
+        for seen, stored, row in self.rows.values():
+            kept = kept_of(stored, row)
+            if seen.value is not None or kept != QueueValue(stored.name):
                 values[seen.key] = (seen, kept)
         if self._tasks is not None:
             values[TASKS] = (self._tasks[0], self._tasks[1] if self._tasks[1].rows else None)
         if self._store is not None and (self._store[0].value is not None or self._store[1] != _FRESH):
             values[STORE] = self._store
-        encoded = {key: (seen, _encode(value)) for key, (seen, value) in values.items()}
-        return {key: (seen, body) for key, (seen, body) in encoded.items() if body != seen.value or key in self.touched}
+        changed: dict[str, tuple[Seen, bytes | None]] = {}
+        for key, (seen, value) in values.items():
+            body = _encode(value)
+            if body != seen.value or key in self.touched:
+                if isinstance(value, LineValue) or (isinstance(value, QueueValue) and value.row is not None):
+                    value.stamp = self.stamp
+                    body = _encode(value)
+                changed[key] = (seen, body)
+        return changed
 
 
 _FRESH = StoreValue(StoreSettings())
@@ -337,6 +346,7 @@ def kept_of(value: QueueValue, row: QueueRow) -> QueueValue:
         row.taken if row.settings.fair_share > 0 else 0,
         row.bucket,
         row if needs_exact_counts(row.settings) else None,
+        value.stamp,
     )
 
 

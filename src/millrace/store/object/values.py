@@ -48,6 +48,7 @@ class LineValue(msgspec.Struct):
 
     line: Line
     places: dict[int, str]
+    stamp: int = 0  # of its last change: what happens in a line is told in that order
 
 
 class KeyValue(msgspec.Struct):
@@ -70,6 +71,7 @@ class QueueValue(msgspec.Struct, omit_defaults=True):
     taken: int = 0
     bucket: Bucket | None = None
     row: QueueRow | None = None
+    stamp: int = 0  # of its last change, where steps are ordered by it
 
 
 class TasksValue(msgspec.Struct):

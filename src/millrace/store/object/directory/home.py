@@ -99,6 +99,12 @@ class Home:
             return  # another process was faster
         self._report(f"{os.path.relpath(path, self.root)} {why}; moved to {OWN}/quarantine/{name}")
 
+    def put_back(self, kept: str, path: str) -> None:
+        """Give an object that was put aside the body of an earlier version."""
+        make_folders(os.path.dirname(path))
+        os.link(kept, path)
+        self._report(f"{os.path.relpath(path, self.root)} was put back as it had been before")
+
     def pass_over(self, path: str, why: str) -> None:
         """Report once what is not served and stays where it is."""
         text = f"{os.path.relpath(path, self.root)} {why}; it is ignored"

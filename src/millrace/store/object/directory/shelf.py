@@ -195,7 +195,7 @@ class Shelf:
         """The moment a write happens."""
         write, path = prepared.write, self._path(prepared.write.key)
         if write.expect is Expect.ABSENT:
-            if self._settled_tag(path) is not None:
+            if self._settled_tag(write.key, path) is not None:
                 return Refused()
             try:
                 self._in_folder(path, lambda: os.link(prepared.temporary, path))
@@ -204,7 +204,7 @@ class Shelf:
             os.unlink(prepared.temporary)
             self._landed(prepared, path)
             return Done(prepared.tag)
-        there = self._settled_tag(path)
+        there = self._settled_tag(write.key, path)
         if isinstance(write.expect, str) and there != write.expect:
             return Refused()
         kept = self._keep(write.key, path, there)
@@ -234,7 +234,7 @@ class Shelf:
 
     def drop(self, key: str, only: str | None = None) -> Done | Refused:
         path = self._path(key)
-        tag = self._settled_tag(path)
+        tag = self._settled_tag(key, path)
         if tag is None or only not in (None, tag):
             return Refused()
         if only is None:
@@ -250,7 +250,7 @@ class Shelf:
         try:
             self._read_file(path, key, None)
         except Torn:
-            self.home.put_aside(path, "is torn or was not written by this store")
+            self._put_aside(key, path)
         except OSError:
             self.home.put_aside(path, "cannot be read as a file")
 
@@ -288,6 +288,24 @@ class Shelf:
         except FileNotFoundError:
             return 0
 
+    def _put_aside(self, key: str, path: str) -> str | None:
+        """Move a file that is not whole out of the way, and put the newest sound version of it back, if one was kept:
+        a write that did not wait for the disk may be cut short by a power loss, what it replaced was durable."""
+        self.home.put_aside(path, "is torn or was not written by this store")
+        if not key.startswith(self._kept):
+            return None
+        with suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self._attic(key)), reverse=True):
+                kept = f"{self._attic(key)}/{name}"
+                try:
+                    blob = self._read_file(kept, key, None)
+                except Torn:
+                    continue
+                if isinstance(blob, Blob):
+                    self.home.put_back(kept, path)
+                    return blob.tag
+        return None
+
     def _version(self, number: int, path: str) -> Version | None:
         try:
             status = os.stat(path, follow_symlinks=False)
@@ -313,13 +331,12 @@ class Shelf:
         except Torn:
             return None
 
-    def _settled_tag(self, path: str) -> str | None:
+    def _settled_tag(self, key: str, path: str) -> str | None:
         """As `_tag`, and what is no object of ours is moved out of the way of the write that comes. Under the lock."""
         try:
             return self._tag_of_whole(path)
         except Torn:
-            self.home.put_aside(path, "is torn or was not written by this store")
-            return None
+            return self._put_aside(key, path)
 
     def _tag_of_whole(self, path: str) -> str | None:
         try:
