@@ -472,9 +472,9 @@ class ObjectStore:
     async def _recount(self, keys: Sequence[str]) -> None:
         """Counters that limits go by, from the records, at once."""
         counters = CounterSweep(self._engine, Round(self._engine.objects, await self.now(), None, 0))
-        await counters.look_at_queues([key for key in keys if key != TASKS])
+        await counters.look_at_queues([key for key in keys if key != TASKS], surely=True)
         if TASKS in keys:
-            await counters.look_at_tasks()
+            await counters.look_at_tasks(surely=True)
 
     def _announce(self, opened: Counter[str], ended: list[str]) -> None:
         if opened:

@@ -20,6 +20,7 @@ from millrace.store.object.tables import count_jobs, newest
 from millrace.store.object.values import JobValue, QueueValue, TasksValue, decode, encode
 from millrace.store.object.view import all_keys
 
+TRIES = 20  # of a count that is asked for, while others change what is counted
 COUNTED = ("waiting", "running", "completed", "dead", "cancelled", "blocked", "archived", "archived_dead", "live")
 
 
@@ -29,26 +30,31 @@ class CounterSweep:
         self._layout: Layout = engine.layout
         self._round = round_
 
-    async def look_at_queues(self, keys: Sequence[str]) -> None:
-        for seen in await self._round.read(keys):
-            if seen.value is None:
-                continue
-            value = decode(seen.value, QueueValue)
-            if value.row is not None:
-                await self._look_at(seen, value, value.row)
+    async def look_at_queues(self, keys: Sequence[str], *, surely: bool = False) -> None:
+        """`surely`: look at the records also where the keys agree with the counters, and do not give way to others."""
+        for _ in range(TRIES if surely else 1):
+            lost: list[str] = []
+            for seen in await self._round.read(keys):
+                value = None if seen.value is None else decode(seen.value, QueueValue)
+                if value is not None and value.row is not None:
+                    lost += [] if await self._look_at(seen, value, value.row, surely) else [seen.key]
+            if not lost:
+                return
+            keys = lost
 
-    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow) -> None:
+    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow, surely: bool) -> bool:
+        """False when somebody else was faster."""
         spelled = word(value.name)
         prefixes = [f"ready/{shard}/{spelled}/" for shard in self._layout.shards]
         entries = await self._entries([*prefixes, f"held/{spelled}/", "leases/", f"done/{spelled}/"])
         entries = [entry for entry in entries if entry.queue == spelled]
         told = QueueRow(value.name)
         count_jobs(told, newest(entries))
-        if _numbers(told) == _numbers(row):
-            return
+        if _numbers(told) == _numbers(row) and not surely:
+            return True
         recount = _recount(value.name, [job for job in await self._standing(entries) if job.queue == value.name])
         if _numbers(recount) == _numbers(row):
-            return
+            return True
         new = msgspec.structs.replace(
             row,
             **dict(zip(COUNTED, _numbers(recount), strict=True)),
@@ -57,8 +63,14 @@ class CounterSweep:
         )
         committed = await self._round.objects.commit([Change(seen, encode(msgspec.structs.replace(value, row=new)))])
         self._round.done["counters_corrected"] += not committed.lost
+        return not committed.lost
 
-    async def look_at_tasks(self) -> None:
+    async def look_at_tasks(self, *, surely: bool = False) -> None:
+        for _ in range(TRIES if surely else 1):
+            if await self._look_at_tasks():
+                return
+
+    async def _look_at_tasks(self) -> bool:
         for seen in await self._round.read([TASKS]):
             if seen.value is None:
                 continue
@@ -74,6 +86,8 @@ class CounterSweep:
             if wrong:
                 committed = await self._round.objects.commit([Change(seen, encode(value))])
                 self._round.done["counters_corrected"] += not committed.lost
+                return not committed.lost
+        return True
 
     async def _entries(self, prefixes: Sequence[str]) -> list[Entry]:
         keys = [key for prefix in prefixes for key in await all_keys(self._round.objects, prefix)]
