@@ -19,6 +19,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -87,6 +88,8 @@ class NoCeph(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # not without stopping the daemons
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with running_ceph() as environment:
             print_findings(environment)

@@ -55,7 +55,7 @@ AREAS = (
         at_once=2,
     ),
     Area("servers", 7, ("tests/servers",)),
-    Area("object store", 6, ("tests/object",)),
+    Area("object store", 6, ("tests/object",), at_once=2),
     Area("Spark", 8, ("tests/spark",)),
     Area("web", 5, ("tests/web",)),
     Area("proof", 3, ("tests/proof",)),

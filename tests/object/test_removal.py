@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millrace.store.object.blobs import Blobs, Won
 from millrace.store.object.driver import Removing
 from millrace.store.object.memory import MemoryBlobs
@@ -17,6 +19,8 @@ async def written(blobs: Blobs, body: bytes, tag: str | None = None) -> str:
 
 async def test_what_is_as_it_was_seen_goes_for_good(place):
     blobs = await place.client()
+    if not blobs.keeps_versions:  # only in a bucket that the environment names
+        pytest.skip("this bucket keeps no versions, and without them no removal is exact")
     tag = await written(blobs, b"second", await written(blobs, b"first"))
 
     removed = await blobs.remove(KEY, tag)

@@ -383,6 +383,8 @@ def test_answers_mean_what_they_say():
     assert answer_of(said(412, "PreconditionFailed"), "u") == Refused()
     assert answer_of(said(404, "NoSuchKey"), "u") == Refused()
     assert answer_of(said(409, "ConditionalRequestConflict"), "u") == Conflict()
+    assert answer_of(said(500, "UnknownError"), "u") == Conflict()  # Ceph 16, of a write that another one overtook
+    assert answer_of(said(500, "InternalError"), "u") == Trouble("HTTP 500")
     assert answer_of(said(503, "SlowDown"), "u") == Trouble("HTTP 503")
     assert answer_of(said(429), "u") == Trouble("HTTP 429")
     assert isinstance(answer_of(Said("error sending request"), "u"), Trouble)

@@ -373,6 +373,26 @@ async def test_counters_that_are_off_are_counted_anew(yard):
     assert len(await yard.store.claim(a_claim(9))) == 1
 
 
+async def test_amid_the_traffic_only_those_who_run_are_counted_anew(yard):
+    """The ready key of a step may be yet to come; its lease key comes before it."""
+    await yard.store.control("queue", "default", {"max_running": 2})
+    await yard.store.enqueue([a_spec() for _ in range(3)])
+    await yard.store.claim(a_claim(1, lease=1_000))
+    key = yard.store.engine.layout.queue("default")
+    blob = await yard.store.blobs.get(key)
+    value = decode(plain(opened(blob.body).value), QueueValue)
+    value.row.running, value.row.waiting = 2, 7
+    await yard.store.blobs.swap(key, sealed(encode(value)), blob.tag)
+
+    assert (await yard.store.sweep(full=True)).repairs == {"counters_corrected": 1}
+    [seen] = await yard.store.engine.objects.read([key])
+    row = decode(seen.value, QueueValue).row
+    assert (row.running, row.waiting) == (1, 7)
+    assert (await yard.swept())["counters_corrected"] == 1  # a while later, the rest
+    [seen] = await yard.store.engine.objects.read([key])
+    assert decode(seen.value, QueueValue).row.waiting == 2
+
+
 async def test_keys_without_an_owner_and_windows_that_are_over_are_freed(yard):
     await yard.store.enqueue([a_spec(key="w", scope="window", window=5), a_spec(id="o", key="live")])
     await yard.store.control("queue", "default", {"keep_completed": 0})

@@ -58,6 +58,8 @@ async def test_a_batch_is_carried_through_in_both(site: Site):
 
 async def test_stubs_are_removed_exactly(site: Site, monkeypatch):
     store = await site.client()
+    if not store.blobs.keeps_versions:  # only in a bucket that the environment names
+        pytest.skip("this bucket keeps no versions, and without them no removal is exact")
     key = store.engine.layout.job("forgotten")
     await store.blobs.create(key, sealed(b'{"rev":1}'))
     blob = await store.blobs.get(key)

@@ -10,6 +10,7 @@ from millrace.store.object.driver import Answer, Conflict, NoAnswer, Refused, Tr
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+_OVERTAKEN = "<Code>UnknownError</Code>"  # so Ceph tells who lost a race that nothing was written (its ECANCELED)
 _PASSING = frozenset({408, 425, 429})  # of the 4xx: busy, not wrong
 _CAUSES = {
     "NoSuchBucket": "the bucket does not exist. Create it with `millrace init`, or correct its name.",
@@ -30,7 +31,7 @@ def status_of(error: Exception) -> int | None:
 def answer_of(error: Exception, address: str) -> Answer:
     """The meaning of an error in reply to a write; raises what asking again cannot mend."""
     status = status_of(error)
-    if status == 409:
+    if status == 409 or (status == 500 and _OVERTAKEN in str(error)):
         return Conflict()
     if status == 412 or (status == 404 and not _is_final(error)):
         return Refused()

@@ -6,7 +6,7 @@ was counted meanwhile is exact, and the correction is a swap from that very tag.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 
@@ -30,19 +30,24 @@ class CounterSweep:
         self._layout: Layout = engine.layout
         self._round = round_
 
-    async def look_at_queues(self, keys: Sequence[str], *, surely: bool = False) -> None:
-        """`surely`: look at the records also where the keys agree with the counters, and do not give way to others."""
+    async def look_at_queues(self, keys: Sequence[str], *, surely: bool = False, busy: Container[str] = ()) -> None:
+        """`surely`: look at the records also where the keys agree with the counters, and do not give way to others.
+
+        `busy` are those where a step has just been taken. The ready key of a new job may be yet to come, while a lease
+        key is always there before: so of these, only the number of those that run is corrected.
+        """
         for _ in range(TRIES if surely else 1):
             lost: list[str] = []
             for seen in await self._round.read(keys):
                 value = None if seen.value is None else decode(seen.value, QueueValue)
                 if value is not None and value.row is not None:
-                    lost += [] if await self._look_at(seen, value, value.row, surely) else [seen.key]
+                    done = await self._look_at(seen, value, value.row, surely, seen.key in busy)
+                    lost += [] if done else [seen.key]
             if not lost:
                 return
             keys = lost
 
-    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow, surely: bool) -> bool:
+    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow, surely: bool, is_busy: bool) -> bool:
         """False when somebody else was faster."""
         spelled = word(value.name)
         prefixes = [f"ready/{shard}/{spelled}/" for shard in self._layout.shards]
@@ -53,6 +58,8 @@ class CounterSweep:
         if _numbers(told) == _numbers(row) and not surely:
             return True
         recount = _recount(value.name, [job for job in await self._standing(entries) if job.queue == value.name])
+        if is_busy:
+            recount = msgspec.structs.replace(row, running=recount.running)
         if _numbers(recount) == _numbers(row):
             return True
         new = msgspec.structs.replace(

@@ -121,7 +121,8 @@ class Sweeper:
         async for page in round_.pages("data/"):
             yield LISTING + await keys.look_at_data(page)
         async for page in round_.pages("control/queues/"):
-            await counters.look_at_queues([entry.key for entry in page])
+            busy = [entry.key for entry in page if not round_.is_old(entry)]
+            await counters.look_at_queues([entry.key for entry in page], busy=busy)
             yield LISTING + len(page)
         await counters.look_at_tasks()
         await self._note(round_.now - round_.young - SLACK)
