@@ -13,7 +13,7 @@ from millrace.store.object.keys import Entry, Layout, line_word, name_in, unspel
 from millrace.store.object.numbers import Numbers
 from millrace.store.object.objects import Seen
 from millrace.store.object.values import KeyValue, LineValue, Trigger, decode
-from millrace.store.object.view import Need, View
+from millrace.store.object.view import Need, View, nothing_more
 
 IN_LINE = 16  # members of a line read at once to find the next
 
@@ -211,6 +211,7 @@ class PlaceTable(JobTable):
             if value is not None:
                 self.places.update(value.places)
                 self.follow(value.stamp)
+                self._draw_after(value.last)
         return known
 
     def line(self, queue: str, name: str) -> Line | None:
@@ -220,7 +221,20 @@ class PlaceTable(JobTable):
     def put_line(self, line: Line) -> None:
         seen, old = self._line(line.queue, line.name)
         places = {seq: self.places[seq] for seq in (line.holder, line.open) if seq is not None}
-        self.lines[seen.key] = (seen, LineValue(line, places, 0 if old is None else old.stamp))
+        stamp, last = (0, 0) if old is None else (old.stamp, old.last)
+        self.lines[seen.key] = (seen, LineValue(line, places, stamp, max(last, self._highest_in(line))))
+
+    def _highest_in(self, line: Line) -> int:
+        """Of those whom this run has put into the line."""
+        jobs = (record.job for record in self.records.values() if record.dirty)
+        return max((job.seq for job in jobs if job and job.queue == line.queue and job.line == line.name), default=0)
+
+    def _draw_after(self, last: int) -> None:
+        """A number that was drawn before the line was looked at may be lower than one that came in meanwhile."""
+        self.numbers.seqs.seen(last)
+        if self.view.drawn and self.view.drawn[0] <= last:
+            self.view.drawn = []
+            raise Need(nothing_more)
 
     def drop_line(self, line: Line) -> None:
         seen, _ = self._line(line.queue, line.name)

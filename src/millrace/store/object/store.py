@@ -349,6 +349,8 @@ class ObjectStore:
             counting=changes_queue,
             pins_lines=changes_queue,  # whoever changes a lane at this moment sees the pause, or is seen
         )
+        if changes and target != "store":  # what was counted for it may have moved before it was written
+            await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
         if changes:
             self._waiters.wake(dict.fromkeys(self._waiters.asleep()[1], EVERYBODY))
         return run.answers[0]

@@ -49,6 +49,7 @@ class LineValue(msgspec.Struct):
     line: Line
     places: dict[int, str]
     stamp: int = 0  # of its last change: what happens in a line is told in that order
+    last: int = 0  # the highest seq that has stood in it: whoever comes later has a higher one
 
 
 class KeyValue(msgspec.Struct):
