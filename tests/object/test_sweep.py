@@ -221,9 +221,9 @@ async def test_who_waits_for_what_has_ended_is_told(yard):
     async def nobody(run):
         return None
 
-    told, yard.store.engine.tell_dependents = yard.store.engine.tell_dependents, nobody
+    told, yard.store.engine.dependents.tell = yard.store.engine.dependents.tell, nobody
     await yard.store.settle([(job.lease, Change.completed(b"1"))])
-    yard.store.engine.tell_dependents = told
+    yard.store.engine.dependents.tell = told
     assert await yard.store.claim(a_claim()) == []
 
     assert await yard.swept() == {"dependents_told": 1}

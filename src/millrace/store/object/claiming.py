@@ -16,10 +16,11 @@ from millrace.domain.job import Job
 from millrace.domain.ledger import PROMOTIONS, Ledger
 from millrace.domain.request import Claim, Receipt
 from millrace.domain.settings import QueueSettings
-from millrace.store.object.engine import Engine, Item
+from millrace.store.object.engine import Engine
 from millrace.store.object.keys import TASKS, word
 from millrace.store.object.log_scan import MissingKeys
 from millrace.store.object.objects import Seen
+from millrace.store.object.run import Item
 from millrace.store.object.values import QueueValue, decode
 from millrace.store.object.view import View
 
@@ -115,7 +116,7 @@ class Claimer:
         run = await self._engine.carry_out(
             [Item(None, lambda ledger, now: _pass_time(ledger, now, limit))], looks_at_time=True, view=view
         )
-        await self._engine.tell_dependents(run)
+        await self._engine.dependents.tell(run)
         return run.answers[0]
 
     async def next_due(self, queues: Sequence[str], tasks: frozenset[str] | None) -> float | None:

@@ -12,52 +12,32 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from millrace.domain.errors import QueueError, StoreError
 from millrace.domain.job import FINISHED, Job, State
 from millrace.domain.ledger import Ledger
 from millrace.store.object.blobs import Blobs
+from millrace.store.object.dependents import Dependents
 from millrace.store.object.driver import Expect, Write
 from millrace.store.object.job_table import Facts, Record
-from millrace.store.object.keys import TASKS, Layout, is_data, name_in, name_of
+from millrace.store.object.keys import TASKS, Layout, is_data, name_in
 from millrace.store.object.numbers import COUNT, Numbers
 from millrace.store.object.objects import Change as Swap
 from millrace.store.object.objects import Committed, Objects, Seen
 from millrace.store.object.plan import Group, Planner, feed_part
 from millrace.store.object.ready import ReadyIndex, ReadyOptions
+from millrace.store.object.run import Item, Run
 from millrace.store.object.tables import ObjectTables
 from millrace.store.object.values import QueueValue, TasksValue, decode, encode, job_value
-from millrace.store.object.view import Need, View, all_keys
+from millrace.store.object.view import Need, View
 
 T = TypeVar("T")
 MOST_ATTEMPTS = 60
 MOST_RUNS = 10_000
-CHILDREN_AT_ONCE = 100
 HELD_AT_MOST = 10_000
 YOUNG = 10_000  # milliseconds; no write takes that long
 LATE = 1_000  # milliseconds between deciding and writing
-
-
-class Item(Generic[T]):
-    """One thing to decide. `key` is the object that says whether it was done; None for what may be done in part."""
-
-    def __init__(self, key: str | None, decide: Callable[[Ledger, int], T]) -> None:
-        self.key = key
-        self.decide = decide
-
-
-class Run(Generic[T]):
-    """What came of an operation, after its last attempt."""
-
-    def __init__(self, answers: list[T]) -> None:
-        self.answers = answers
-        self.written: set[str] = set()
-        self.records: dict[str, Record] = {}
-        self.settings: dict[str, Seen] = {}  # of the queues it wrote to, as they were after that
-        self.ended: dict[str, tuple[State, int]] = {}  # parents: how, and their seq
-        self.wasted = 0  # groups that lost a race
-        self.stale = 0  # index keys that said what was no longer so
 
 
 class Engine:
@@ -80,6 +60,7 @@ class Engine:
         self.on_news: Callable[[Counter[str], list[str]], None] = lambda opened, ended: None
         self.recount: Callable[[Sequence[str]], Awaitable[None]] = _nothing
         self.tally: Counter[str] = Counter()  # swaps that lost a race, and what was repaired on the way
+        self.dependents = Dependents(self)
         self._inline = inline
         self._held: dict[str, Seen] = {}
         self._known_queues: set[str] = set()
@@ -361,53 +342,6 @@ class Engine:
         self._known_queues.update(name for name, one in zip(new, seen, strict=True) if one.lock is None)
         return len(missing)
 
-    # dependents
-
-    async def tell_dependents(self, run: Run[Any]) -> None:
-        """Whoever waited for what has ended, and whoever began to wait for what had just ended, is told; and so on."""
-        front: list[Run[Any]] = [run]
-        while front:
-            told: list[Run[Any]] = []
-            for done in front:
-                for parent, (state, seq) in done.ended.items():
-                    told += await self._tell(parent, state, seq)
-                late = [
-                    record for record in done.records.values() if set(record.value.parents) - set(record.was.parents)
-                ]
-                for parent in dict.fromkeys(parent for record in late for parent in record.value.parents):
-                    told += await self.settle_parent(parent)
-            front = told
-
-    async def settle_parent(self, parent: str) -> list[Run[Any]]:
-        """Tell those who wait for an id, if it has ended."""
-        key = self.layout.job(parent)
-        view = self.view()
-        await view.load([key])
-        value = job_value(view.seen[key].value, view.large)
-        if value.job is not None:
-            return await self._tell(parent, value.job.state, value.job.seq) if value.job.state in FINISHED else []
-        if value.past:
-            last = max(value.past, key=lambda past: past.generation)
-            return await self._tell(parent, last.state, last.seq)
-        return []
-
-    async def _tell(self, parent: str, state: State, seq: int) -> list[Run[Any]]:
-        """Each dependent for itself: an end with ten thousand of them is not one write of ten thousand objects."""
-        children = []
-        for key in await all_keys(self.objects, f"deps/{name_of(parent)}/"):
-            number, _, name = key.split("/")[2].partition(".")
-            children.append((int(number), self.layout.job_by_name(name)))
-        runs: list[Run[Any]] = []
-        for start in range(0, len(children), CHILDREN_AT_ONCE):
-            some = children[start : start + CHILDREN_AT_ONCE]
-            run = await self.carry_out(
-                [Item(key, _told(parent, seq, state, number)) for number, key in some],
-                places=dict(some),
-                expected=[self.layout.job(parent), *(key for _, key in some)],
-            )
-            runs.append(run)
-        return runs
-
     # reading
 
     async def jobs(self, keys: Sequence[str]) -> list[Job | None]:
@@ -455,7 +389,3 @@ async def _breathe(attempt: int) -> None:
     """Between attempts, ever longer and never in step with others."""
     if attempt:
         await asyncio.sleep(min(0.2, 0.002 * 2 ** min(attempt, 7)) * random.random())
-
-
-def _told(parent: str, seq: int, state: State, child: int) -> Callable[[Ledger, int], None]:
-    return lambda ledger, now: ledger.parent_ended(parent, seq, state, child, now)

@@ -14,7 +14,6 @@ import threading
 
 from millrace.domain.errors import StoreError
 from millrace.store.forks import hold_over_forks
-from millrace.store.object.values import NumbersValue
 
 COUNT = 20  # bits below the millisecond
 BLOCK = 8  # of them, those that a writer counts with
@@ -81,18 +80,6 @@ class Numbers:
         self.writer = writer
         self.seqs.seen(high)
         self.stamps.seen(high)
-
-
-def taken(kept: NumbersValue, now: int) -> tuple[NumbersValue, int]:
-    """The smallest number that is free; when none is, the one that was taken longest ago: its taker has crashed."""
-    free = next((number for number in range(WRITERS) if number not in kept.taken), None)
-    writer = min(kept.taken, key=lambda number: kept.taken[number]) if free is None else free
-    return NumbersValue({**kept.taken, writer: now}, kept.high, kept.shard_digits), writer
-
-
-def given_back(kept: NumbersValue, writer: int, high: int) -> NumbersValue:
-    rest = {number: at for number, at in kept.taken.items() if number != writer}
-    return NumbersValue(rest, max(kept.high, high), kept.shard_digits)
 
 
 def _forget_writers() -> None:

@@ -17,7 +17,6 @@ import msgspec
 from millrace.domain import operate, scheduling, upkeep
 from millrace.domain.change import Change
 from millrace.domain.check import check_specs
-from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import Ledger, without_expired_result
@@ -46,30 +45,30 @@ from millrace.store.clock import Clock
 from millrace.store.object.blobs import Blobs
 from millrace.store.object.claiming import Claimer
 from millrace.store.object.driver import Driver
-from millrace.store.object.engine import Engine, Item, Run
+from millrace.store.object.engine import Engine
 from millrace.store.object.envelope import sealed
 from millrace.store.object.feed import Feed
-from millrace.store.object.keys import NUMBERS, TASKS, Layout
+from millrace.store.object.keys import TASKS, Layout
 from millrace.store.object.log_scan import LogScan, MissingKeys, Pages
-from millrace.store.object.numbers import Numbers, given_back, taken
-from millrace.store.object.objects import Change as Swap
+from millrace.store.object.numbers import Numbers
 from millrace.store.object.objects import Seen
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.reading import Reader
 from millrace.store.object.ready import ReadyOptions
+from millrace.store.object.run import Item, Run
 from millrace.store.object.skew import SkewGuard
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round
-from millrace.store.object.values import NumbersValue, QueueValue, decode, encode, job_value
+from millrace.store.object.values import QueueValue, decode, encode, job_value
+from millrace.store.object.watching import PollingWatch
+from millrace.store.object.writers import give_back, take
 from millrace.store.protocol import Target, Watch
 from millrace.store.swept import Monitoring, Swept
 from millrace.store.waiters import Waiter, Waiters
 
 T = TypeVar("T")
 EVERYBODY = 1 << 30
-FIRST_LOOK = 0.05  # seconds until a watched job is looked at, doubling up to the next
-LAST_LOOK = 1.0
 
 
 class ObjectStore:
@@ -128,51 +127,21 @@ class ObjectStore:
         self._engine.numbers = numbers = Numbers.of(self._place)
         try:
             if numbers.writer is None:
-                await self._take_a_writer(numbers)
+                await take(self._engine.objects, numbers, self.options.shard_digits, await self.now())
         except BaseException:
             await self.blobs.close()
             raise
         numbers.users += 1
         self._connected = True
 
-    async def _take_a_writer(self, numbers: Numbers) -> None:
-        now = await self.now()
-        writer = 0
-
-        def take(kept: NumbersValue) -> NumbersValue:
-            nonlocal writer
-            new, writer = taken(self._same_shards(kept), now)
-            return new
-
-        kept = await self._change_numbers(take)
-        numbers.begin(writer, kept.high)
-
     async def close(self) -> None:
         numbers, connected = self._engine.numbers, self._connected
         self._connected = False
         if connected:
             numbers.users -= 1
-            if numbers.users <= 0 and (writer := numbers.writer) is not None:
-                numbers.writer = None
-                high = numbers.high
-                await self._change_numbers(lambda kept: given_back(kept, writer, high))
+            if numbers.users <= 0:
+                await give_back(self._engine.objects, numbers)
         await self.blobs.close()
-
-    def _same_shards(self, kept: NumbersValue) -> NumbersValue:
-        digits = self.options.shard_digits
-        if kept.shard_digits not in (None, digits):
-            raise StoreError(
-                f"{self.url} was made with {kept.shard_digits} shard digits, and here are {digits}: its jobs would not "
-                f"be found. Set MILLRACE_SHARD_DIGITS={kept.shard_digits}."
-            )
-        return msgspec.structs.replace(kept, shard_digits=digits)
-
-    async def _change_numbers(self, change: Callable[[NumbersValue], NumbersValue]) -> NumbersValue:
-        while True:
-            [seen] = await self._engine.objects.read([NUMBERS])
-            kept = change(NumbersValue() if seen.value is None else decode(seen.value, NumbersValue))
-            if not (await self._engine.objects.commit([Swap(seen, encode(kept))])).lost:
-                return kept
 
     def beside(self) -> ObjectStore:
         return ObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
@@ -225,7 +194,7 @@ class ObjectStore:
             guessed=self._engine.guesses(keys),
             expected=[TASKS, *keys, *self._queues_of(keys)],
         )
-        await self._engine.tell_dependents(run)
+        await self._engine.dependents.tell(run)
         return run.answers
 
     def _queues_of(self, keys: Iterable[str]) -> list[str]:
@@ -278,7 +247,7 @@ class ObjectStore:
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
-        watch = _Watch(self._watchers, job_id)
+        watch = PollingWatch(self._watchers, job_id)
         try:
             yield watch
         finally:
@@ -451,13 +420,13 @@ class ObjectStore:
         run = await self._engine.carry_out(
             [Item(None, decide)], together=True, counting=counting, expected=expected, guessed=guessed
         )
-        await self._engine.tell_dependents(run)
+        await self._engine.dependents.tell(run)
         return run
 
     async def _parts(self, decide: Callable[[Ledger, int], T], *, counting: bool = False) -> Run[T]:
         """What can be done in parts; what somebody else has just changed is left for the next time."""
         run = await self._engine.carry_out([Item(None, decide)], counting=counting)
-        await self._engine.tell_dependents(run)
+        await self._engine.dependents.tell(run)
         return run
 
     async def _each(self, ids: Sequence[str], decide: Callable[[str], Callable[[Ledger, int], T]]) -> list[T]:
@@ -468,7 +437,7 @@ class ObjectStore:
             expected=[self._layout.job(job_id) for job_id in ids],
         )
         answers += run.answers
-        await self._engine.tell_dependents(run)
+        await self._engine.dependents.tell(run)
         return answers
 
     async def _recount(self, keys: Sequence[str]) -> None:
@@ -503,22 +472,3 @@ def _settling(lease: Lease, change: Change) -> Callable[[Ledger, int], Receipt]:
 
 def _extending(extension: Extension) -> Callable[[Ledger, int], Receipt]:
     return lambda ledger, now: ledger.extend([extension], now)[0]
-
-
-class _Watch:
-    """Woken by an end in this process; for ends elsewhere it is time to look, ever more seldom."""
-
-    def __init__(self, watchers: Waiters, job_id: str) -> None:
-        self._watchers = watchers
-        self._job_id = job_id
-        self._waiter: Waiter = watchers.register([job_id])
-        self._next = FIRST_LOOK
-
-    async def wait(self, timeout: float) -> None:
-        await self._waiter.sleep(min(timeout, self._next))
-        self._next = min(LAST_LOOK, self._next * 1.5)
-        if self._waiter.woken:
-            self._waiter = self._watchers.register([self._job_id])
-
-    def close(self) -> None:
-        self._watchers.forget(self._waiter)

@@ -82,9 +82,9 @@ class IndexSweep:
         return len(doubtful)
 
     async def _tell(self, parent: str) -> None:
-        for run in await self._engine.settle_parent(parent):
+        for run in await self._engine.dependents.of(parent):
             self._round.done["dependents_told"] += len(run.records)
-            await self._engine.tell_dependents(run)
+            await self._engine.dependents.tell(run)
 
     # large payloads and results
 
