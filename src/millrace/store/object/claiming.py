@@ -21,6 +21,7 @@ from millrace.store.object.keys import TASKS, word
 from millrace.store.object.log_scan import MissingKeys
 from millrace.store.object.objects import Seen
 from millrace.store.object.run import Item
+from millrace.store.object.tables import ObjectTables
 from millrace.store.object.values import QueueValue, decode
 from millrace.store.object.view import View
 
@@ -117,7 +118,14 @@ class Claimer:
             [Item(None, lambda ledger, now: _pass_time(ledger, now, limit))], looks_at_time=True, view=view
         )
         await self._engine.dependents.tell(run)
-        return run.answers[0]
+        promoted, expired, left = run.answers[0]
+        while left:
+            more = await self._engine.carry_out(
+                [Item(None, lambda ledger, now: _expire_more(ledger, now, limit))], looks_at_time=True
+            )
+            await self._engine.dependents.tell(more)
+            left = more.answers[0]
+        return promoted, expired
 
     async def next_due(self, queues: Sequence[str], tasks: frozenset[str] | None) -> float | None:
         """Seconds until a claim may find something, as far as can be known now."""
@@ -140,6 +148,13 @@ def _release(job: Job) -> Callable[[Ledger, int], Receipt]:
     return lambda ledger, now: ledger.settle([(job.lease, Change.release())], now)[0]
 
 
-def _pass_time(ledger: Ledger, now: int, limit: int) -> tuple[int, int]:
+def _pass_time(ledger: Ledger, now: int, limit: int) -> tuple[int, int, int]:
+    """(let in, expired and to expire, of them those that are first to hear of others' end)"""
     step = ledger.step(now)
-    return ledger.promote(step, limit), ledger.expire(step, limit)
+    promoted, expired = ledger.promote(step, limit), ledger.expire(step, limit)
+    left = ledger.tables.postponed if isinstance(ledger.tables, ObjectTables) else 0
+    return promoted, expired + left, left
+
+
+def _expire_more(ledger: Ledger, now: int, limit: int) -> int:
+    return ledger.expire(ledger.step(now), limit)

@@ -47,6 +47,7 @@ class PlaceTable(JobTable):
         self.wanted_queues: frozenset[str] = frozenset()
         self._candidates: dict[int, str] = {}  # seq -> object, in the order of the claim
         self._portion = 1
+        self.postponed = 0  # of what has expired, for the next look
 
     # claims
 
@@ -127,12 +128,22 @@ class PlaceTable(JobTable):
         return [seq for _, seq in sorted(found)[:limit]]
 
     def expiring(self, now: int, limit: int) -> list[int]:
+        """Whoever waits for one that expires before it is told of that first: it comes with the next look."""
         found = [
-            (job.expires_at, job.seq)
+            (job.expires_at, job.seq, job)
             for job in self._due("due")
             if job.state is State.WAITING and job.expires_at is not None and job.expires_at <= now
         ]
-        return [seq for _, seq in sorted(found)[:limit]]
+        earlier: set[str] = set()
+        seqs: list[int] = []
+        self.postponed = 0
+        for _, seq, job in sorted(found, key=lambda one: one[:2])[:limit]:
+            if earlier.isdisjoint(self.record(self.places[seq]).value.parents):
+                seqs.append(seq)
+            else:
+                self.postponed += 1
+            earlier.add(job.id)
+        return seqs
 
     def due_retries(self, now: int, limit: int) -> list[int]:
         found = [

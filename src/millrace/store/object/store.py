@@ -60,7 +60,7 @@ from millrace.store.object.skew import SkewGuard
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round
-from millrace.store.object.values import QueueValue, decode, encode, job_value
+from millrace.store.object.values import JobValue, QueueValue, decode, encode, job_value
 from millrace.store.object.watching import PollingWatch
 from millrace.store.object.writers import give_back, take
 from millrace.store.protocol import Target, Watch
@@ -430,15 +430,33 @@ class ObjectStore:
         return run
 
     async def _each(self, ids: Sequence[str], decide: Callable[[str], Callable[[Ledger, int], T]]) -> list[T]:
-        """Each id for itself; an id that stands there twice is asked twice, one after the other."""
+        """Each id for itself; an id that stands there twice is asked twice, one after the other.
+
+        Who waits for one of them is told before the next one is asked: it may be the next one.
+        """
         answers: list[T] = []
-        run = await self._engine.carry_out(
-            [Item(self._layout.job(job_id), decide(job_id)) for job_id in ids],
-            expected=[self._layout.job(job_id) for job_id in ids],
-        )
-        answers += run.answers
-        await self._engine.dependents.tell(run)
+        for some in await self._waves(ids):
+            run = await self._engine.carry_out(
+                [Item(self._layout.job(job_id), decide(job_id)) for job_id in some],
+                expected=[self._layout.job(job_id) for job_id in some],
+            )
+            answers += run.answers
+            await self._engine.dependents.tell(run)
         return answers
+
+    async def _waves(self, ids: Sequence[str]) -> list[list[str]]:
+        """The ids in their order; each that somebody waits for ends a wave."""
+        if len(ids) < 2:
+            return [list(ids)]
+        unique = [*dict.fromkeys(self._layout.job(job_id) for job_id in ids)]
+        seen = {one.key: one for one in await self._engine.objects.read(unique)}
+        waves: list[list[str]] = [[]]
+        for job_id in ids:
+            value = seen[self._layout.job(job_id)].value
+            waves[-1].append(job_id)
+            if value is not None and decode(value, JobValue).awaited:
+                waves.append([])
+        return [wave for wave in waves if wave]
 
     async def _recount(self, keys: Sequence[str]) -> None:
         """Counters that limits go by, from the records, at once."""

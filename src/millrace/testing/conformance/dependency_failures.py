@@ -7,7 +7,7 @@ import pytest
 from millrace.domain.errors import DependencyCycle, UnknownDependency
 from millrace.domain.job import State
 from millrace.store.protocol import Store
-from millrace.testing.builders import a_spec
+from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import (
     bury,
@@ -158,3 +158,30 @@ async def test_a_replayed_child_runs_without_asking_its_parents_again(store: Sto
     await store.replay([child.id])
 
     assert await take_ids(store) == [child.id]
+
+
+async def test_one_call_that_cancels_a_parent_and_its_child_meets_the_child_dead(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Each id for itself, in order: the end of the first has told its dependents before the second is asked."""
+    await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",)), a_spec(id="other")])
+
+    answers = await store.cancel(["parent", "child", "other"])
+
+    assert [answer.value for answer in answers] == ["cancelled", "dead", "cancelled"]
+    [child] = await store.get(["child"])
+    assert child is not None
+    assert child.reason == "dependency_failed"
+
+
+async def test_a_child_that_expires_with_its_parent_dies_of_the_parent(store: Store, clock: VirtualClock) -> None:
+    """What expires first is buried first, and its dependents are told at once."""
+    await store.enqueue([a_spec(id="parent", expires=5), a_spec(id="child", after=("parent",), expires=10)])
+    clock.advance(11)
+
+    assert await store.claim(a_claim()) == []
+
+    parent, child = await store.get(["parent", "child"])
+    assert parent is not None
+    assert child is not None
+    assert (parent.reason, child.reason) == ("ttl_expired", "dependency_failed")
