@@ -45,8 +45,15 @@ async def in_threads(store: Store, works: Sequence[Work]) -> list[Any]:
 
     def run(number: int, work: Work) -> Any:
         async def main() -> Any:
-            start.wait(PATIENCE)
-            return await work(store.beside(), number)
+            mine = store.beside()
+            if mine is not store:
+                await mine.connect()
+            try:
+                start.wait(PATIENCE)
+                return await work(mine, number)
+            finally:
+                if mine is not store:
+                    await mine.close()
 
         return asyncio.run(main())
 

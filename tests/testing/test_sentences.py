@@ -29,7 +29,9 @@ def test_every_topic_is_listed() -> None:
 
 
 def test_every_topic_is_taken_over_for_all_stores() -> None:
-    text = (ROOT / "tests/store/test_conformance.py").read_text(encoding="utf-8")
+    """Those about callers' transactions for all that take part in such; see there."""
+    files = ("test_conformance.py", "test_caller_transactions.py")
+    text = "".join((ROOT / "tests/store" / name).read_text(encoding="utf-8") for name in files)
 
     assert [topic for topic in conformance.TOPICS if f"conformance.{topic} import *" not in text] == []
 

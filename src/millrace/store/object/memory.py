@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
@@ -23,10 +23,11 @@ from millrace.store.object.driver import (
     Want,
     Write,
 )
+from millrace.store.waiters import Waiters
 
 
 class MemoryBlobs:
-    """One attempt of everything is certain here; lay `FaultyBlobs` over it for the rest."""
+    """At home in all threads and loops. An attempt is always certain here; lay `FaultyBlobs` over it for the rest."""
 
     durability = "nothing beyond this process"
     keeps_versions = True
@@ -39,7 +40,8 @@ class MemoryBlobs:
         self._keys: list[str] = []  # sorted: those that are there
         self._lives: dict[str, list[tuple[Version, Blob | None]]] = {}
         self._changes = 0
-        self._changed = asyncio.Event()
+        self._lock = threading.Lock()
+        self._waiters = Waiters()
 
     async def connect(self) -> None: ...
 
@@ -47,7 +49,8 @@ class MemoryBlobs:
 
     async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
         self.requests["get"] += len(wants)
-        return [self._read(want) for want in wants]
+        with self._lock:
+            return [self._read(want) for want in wants]
 
     def _read(self, want: Want) -> Read:
         blob = self._current(want.key)
@@ -59,7 +62,10 @@ class MemoryBlobs:
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
         self.requests["put"] += len(writes)
-        return [self._write(write) for write in writes]
+        with self._lock:
+            answers = [self._write(write) for write in writes]
+        self._waiters.wake({"": 1 << 30})
+        return answers
 
     def _write(self, write: Write) -> Answer:
         there = self._current(write.key)
@@ -80,34 +86,37 @@ class MemoryBlobs:
         version = Version(number, now, len(body or b""), deleted=body is None)
         life.append((version, None if body is None else Blob(key, body, number, now)))
         self._changes += 1
-        self._changed.set()
         return number
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.requests["delete"] += 1
-        for key in keys:
-            if self._current(key) is not None:
-                self._note(key, None)
-                self._keys.remove(key)
+        with self._lock:
+            for key in keys:
+                if self._current(key) is not None:
+                    self._note(key, None)
+                    self._keys.remove(key)
+        self._waiters.wake({"": 1 << 30})
 
     async def remove(self, key: str, tag: str) -> bool:
         self.requests["delete"] += 1
-        there = self._current(key)
-        if there is None or there.tag != tag:
-            return False
-        self._note(key, None)
-        self._keys.remove(key)
+        with self._lock:
+            there = self._current(key)
+            if there is None or there.tag != tag:
+                return False
+            self._note(key, None)
+            self._keys.remove(key)
         return True
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
-        place = bisect_right(self._keys, max(prefix, after or ""))
         found: list[Entry] = []
-        for key in self._keys[place : place + limit + 1]:
-            blob = self._current(key)
-            if blob is None or not key.startswith(prefix):
-                break
-            found.append(Entry(key, len(blob.body), blob.modified))
+        with self._lock:
+            place = bisect_right(self._keys, max(prefix, after or ""))
+            for key in self._keys[place : place + limit + 1]:
+                blob = self._current(key)
+                if blob is None or not key.startswith(prefix):
+                    break
+                found.append(Entry(key, len(blob.body), blob.modified))
         return Listing(tuple(found[:limit]), truncated=len(found) > limit)
 
     async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
@@ -127,12 +136,11 @@ class MemoryBlobs:
         return self._changes
 
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
-        if since is not None and since != self._changes:
-            return True
-        self._changed.clear()
+        waiter = self._waiters.register([""])
         try:
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+            if since is not None and since != self._changes:
+                return True
+            await waiter.sleep(timeout)
+            return waiter.woken
+        finally:
+            self._waiters.forget(waiter)

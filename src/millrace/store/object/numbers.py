@@ -76,10 +76,28 @@ class Numbers:
     def high(self) -> int:
         return max(self.seqs.last, self.stamps.last)
 
-    def begin(self, writer: int, high: int) -> None:
-        self.writer = writer
+    def join(self) -> None:
+        with _lock:
+            self.users += 1
+
+    def leave(self) -> int | None:
+        """The writer number, if nobody of this process needs it any more."""
+        with _lock:
+            self.users -= 1
+            if self.users > 0:
+                return None
+            writer, self.writer = self.writer, None
+            return writer
+
+    def begin(self, writer: int, high: int) -> bool:
+        """False when another handle of this process has taken a number meanwhile, which then is everybody's."""
         self.seqs.seen(high)
         self.stamps.seen(high)
+        with _lock:
+            if self.writer is not None:
+                return False
+            self.writer = writer
+            return True
 
 
 def _forget_writers() -> None:

@@ -125,22 +125,23 @@ class ObjectStore:
     async def connect(self) -> None:
         await self.blobs.connect()
         self._engine.numbers = numbers = Numbers.of(self._place)
+        numbers.join()  # before it is looked at: others of this process may be leaving
         try:
             if numbers.writer is None:
                 await take(self._engine.objects, numbers, self.options.shard_digits, await self.now())
         except BaseException:
+            numbers.leave()
             await self.blobs.close()
             raise
-        numbers.users += 1
         self._connected = True
 
     async def close(self) -> None:
-        numbers, connected = self._engine.numbers, self._connected
-        self._connected = False
+        connected, self._connected = self._connected, False
         if connected:
-            numbers.users -= 1
-            if numbers.users <= 0:
-                await give_back(self._engine.objects, numbers)
+            numbers = self._engine.numbers
+            writer = numbers.leave()
+            if writer is not None:
+                await give_back(self._engine.objects, writer, numbers.high)
         await self.blobs.close()
 
     def beside(self) -> ObjectStore:

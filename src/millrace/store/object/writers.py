@@ -26,14 +26,12 @@ async def take(objects: Objects, numbers: Numbers, shard_digits: int, now: int) 
         return new
 
     kept = await _change(objects, choose)
-    numbers.begin(writer, kept.high)
+    if not numbers.begin(writer, kept.high):
+        await give_back(objects, writer, kept.high)
 
 
-async def give_back(objects: Objects, numbers: Numbers) -> None:
-    writer, numbers.writer = numbers.writer, None
-    high = numbers.high
-    if writer is not None:
-        await _change(objects, lambda kept: given_back(kept, writer, high))
+async def give_back(objects: Objects, writer: int, high: int) -> None:
+    await _change(objects, lambda kept: given_back(kept, writer, high))
 
 
 async def _change(objects: Objects, change: Callable[[NumbersValue], NumbersValue]) -> NumbersValue:
