@@ -6,6 +6,7 @@ Each test is one interleaving; in the end the shared checker of the invariants j
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from millrace.domain.errors import LanesInUse, StoreError
 from millrace.domain.job import LIVE, State
 from millrace.domain.request import Cancelled, Query, Receipt, Replayed
 from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.store.object.memory import MemoryBlobs
+from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, an_extension, specs
 from millrace.testing.clock import START
 from millrace.testing.invariants import assert_holds, gather
@@ -897,3 +900,18 @@ async def test_a_sweep_leaves_alone_what_has_just_been_begun(world: World) -> No
     assert receipts == [Receipt.OK]
     assert (await b.job("one")).result == b"1"
     assert (await b.store.sweep(100_000, full=True)).abandoned == 0
+
+
+async def test_an_operation_that_takes_long_to_decide_is_dated_anew_once_and_not_for_ever() -> None:
+    """Thousands of jobs in one call take more than a second to decide: that must not look like standing still."""
+    instants = itertools.count(START, 2_000)
+    bucket = MemoryBlobs()
+    store = ObjectStore(lambda: bucket, clock=lambda: next(instants), place="slow to decide")
+    await store.connect()
+    try:
+        answers = await store.enqueue(specs(20))
+
+        assert [answer.status for answer in answers] == ["queued"] * 20
+        assert await store.drain("default") == 20
+    finally:
+        await store.close()

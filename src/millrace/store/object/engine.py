@@ -120,15 +120,12 @@ class Engine:
     ) -> Run[T]:
         """Decide and write. `expected` are objects that will be needed, read at once; `guessed` ones not at all."""
         view = self.view() if view is None else view
-        for seen in guessed:
-            view.guess(seen)
-        ahead = [key for key in dict.fromkeys(expected) if key not in view.seen]
-        if ahead:
-            await view.load(ahead)
+        await view.begin(expected, guessed)
         answers: dict[int, T] = {}
         todo = list(range(len(items)))
         run: Run[T] = Run([])
         first_seen: dict[str, frozenset[str]] = {}
+        dated_anew = False
         for attempt in range(MOST_ATTEMPTS):
             await _breathe(attempt)
 
@@ -158,17 +155,17 @@ class Engine:
                 continue
             planner = Planner(tables, self._inline)
             groups = planner.groups(together)
-            if await self._not_yet(view, groups) or await self.clock() - tables.now > LATE:
-                continue  # in the latter case with nothing to read: what is written is dated by when it was decided
-            for seen in [one for one in view.seen.values() if one.key.startswith("control/")]:
-                first_seen.setdefault(seen.key, counted_in(seen))
+            if await self._not_yet(view, groups):
+                continue
+            if not dated_anew and await self.clock() - tables.now > LATE:
+                dated_anew = True  # what is written has the date of its decision: once more, now with nothing to read
+                continue
+            first_seen = counted(view) | first_seen
             lost = await self._write(planner, groups, tables, durable, run)
             answers.update({number: decided[number] for number in todo if items[number].key not in lost})
-            todo = [number for number in todo if items[number].key in lost]
-            if not todo and not (together and lost):
+            todo = list(range(len(items))) if together and lost else [n for n in todo if items[n].key in lost]
+            if not todo:
                 break
-            if together:
-                todo = list(range(len(items)))
             view.forget()
         else:
             raise self._crowded()
@@ -256,12 +253,8 @@ class Engine:
             after[self.layout.feed(filed[0].stamp)] = feed_part(filed)
         if done:
             after |= planner.triggers("upkeep")
-            if (
-                await self.clock() - tables.now > YOUNG // 2
-            ):  # it stood still: others may have taken these for leftovers
-                after |= planner.triggers("due") | {
-                    key: b"" for group in done for key in group.mine if not is_data(key)
-                }
+            if await self.clock() - tables.now > YOUNG // 2:
+                after |= self._keys_again(planner, done)
         _, run.settings = await asyncio.gather(self._put(after), self._settings_after(done, tables))
         deleted = [key for group in done for key in group.deleted]
         deleted += [key for key in tables.stale if key not in after]
@@ -274,6 +267,11 @@ class Engine:
             await self.blobs.delete(deleted)
         self._announce(done, tables)
         await self._know_queues(done)
+
+    @staticmethod
+    def _keys_again(planner: Planner, done: Sequence[Group]) -> dict[str, bytes]:
+        """What was put before a swap that came late: others may have taken it for a leftover, and deleted it."""
+        return planner.triggers("due") | {key: b"" for group in done for key in group.mine if not is_data(key)}
 
     async def _settings_after(self, done: Sequence[Group], tables: ObjectTables) -> dict[str, Seen]:
         """The settings that were only read, as they are after the swap: it may have come under others than it saw."""
@@ -356,6 +354,10 @@ def _still_wanted(tables: ObjectTables, family: str, at: int, key: str, written:
         return True
     facts = Facts.of(record.value)
     return at in ((facts.outside, facts.expires) if family == "due" else (facts.retry, facts.result))
+
+
+def counted(view: View) -> dict[str, frozenset[str]]:
+    return {key: counted_in(seen) for key, seen in view.seen.items() if key.startswith("control/")}
 
 
 def counted_in(settings: Seen) -> frozenset[str]:

@@ -65,7 +65,7 @@ class PlaceTable(JobTable):
         spread = self.view.index.spread
         if spread:
             due = _some_of(due, limit, spread)
-        self._candidates = {entry.seq: self.layout.job_by_name(entry.name) for entry in due}
+        self._candidates |= {entry.seq: self.layout.job_by_name(entry.name) for entry in due}
         self._portion = limit
         self.view.want(self.layout.job_by_name(entry.name) for entry in due[:limit])
         return self._spans(queue, tasks, due)

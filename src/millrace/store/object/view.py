@@ -54,6 +54,14 @@ class View:
         self.seen[seen.key] = seen
         self.guessed.add(seen.key)
 
+    async def begin(self, expected: Iterable[str], guessed: Iterable[Seen]) -> None:
+        """Read at once what will be needed, but for what is guessed."""
+        for seen in guessed:
+            self.guess(seen)
+        ahead = [key for key in dict.fromkeys(expected) if key not in self.seen]
+        if ahead:
+            await self.load(ahead)
+
     def forget(self) -> None:
         """Something has changed since: decide anew from what is there now, also what was only read."""
         self.seen.clear()
