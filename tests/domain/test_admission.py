@@ -47,7 +47,7 @@ def job(ledger: Ledger, job_id: str) -> Job:
 
 def test_a_refused_batch_writes_nothing_at_all(ledger: Ledger) -> None:
     control(ledger, max_depth=2)
-    before = ledger.tables.feed_bounds(), ledger.tables.next_seq()
+    before = ledger.tables.feed_bounds(), ledger.tables.next_seqs(1)[0]
     for bad in (
         [a_spec(), a_spec(after=("nobody",))],
         [a_spec(id="a", after=("b",)), a_spec(id="b", after=("a",))],
@@ -56,7 +56,7 @@ def test_a_refused_batch_writes_nothing_at_all(ledger: Ledger) -> None:
         with pytest.raises((UnknownDependency, DependencyCycle, QueueFull)):
             ledger.enqueue(bad, NOW)
 
-    assert (ledger.tables.feed_bounds(), ledger.tables.next_seq()) == (before[0], before[1] + 1)
+    assert (ledger.tables.feed_bounds(), ledger.tables.next_seqs(1)[0]) == (before[0], before[1] + 1)
     assert ledger.tables.queue("default").waiting == 0
 
 

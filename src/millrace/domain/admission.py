@@ -236,7 +236,7 @@ def _write(step: Step, spec: Spec, verdict: Verdict, fresh: set[str], carried: b
     if verdict.replaces and spec.key is not None:
         _replace_owner(step, spec.queue, spec.key)
     generation = 1 if verdict.unseen else _make_way(step, spec)
-    seq = tables.next_seq()
+    [seq] = tables.next_seqs(1)
     open_parents, failed = _parents(step, spec, fresh) if spec.after else ([], None)
     row = tables.queue(spec.queue)
     if verdict.lane is not None and spec.group is None:

@@ -137,12 +137,15 @@ class Checked(list[Spec]):
 
 
 def specs_like(template: Spec, ids: Sequence[str], payloads: Sequence[bytes]) -> Checked:
-    """A spec for each id and payload, its id being its token too. The rest is the same in all, and checked once."""
-    made = Checked()
+    """A spec for each generated id and its payload, the id being its token too. The rest is the same in all, and is
+    checked once."""
     replace = msgspec.structs.replace
-    for job_id, payload in zip(ids, payloads, strict=True):
-        check_id("job id", job_id)
-        made.append(replace(template, id=job_id, payload=payload, token=job_id))
+    made = Checked(
+        [
+            replace(template, id=job_id, payload=payload, token=job_id)
+            for job_id, payload in zip(ids, payloads, strict=True)
+        ]
+    )
     if made:
         check_spec(max(made, key=_payload_size))
     return made

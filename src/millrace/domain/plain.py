@@ -24,8 +24,8 @@ def enqueue_plain(step: Step, specs: Sequence[Spec]) -> list[Enqueued] | None:
     tables, now = step.tables, step.now
     jobs: list[Job] = []
     events: list[Event] = []
-    for spec in specs:
-        job, event = transition.enqueue(spec, tables.next_seq(), 1, now)
+    for spec, seq in zip(specs, tables.next_seqs(len(specs)), strict=True):
+        job, event = transition.enqueue(spec, seq, 1, now)
         job.open = True
         jobs.append(job)
         events.append(event)

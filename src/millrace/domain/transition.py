@@ -34,10 +34,15 @@ def enqueue(
         now,
         now + spec.delay,
         None if spec.expires is None else now + spec.expires,
+        events=1,
         blocked=blocked,
         lane=lane,
     )
-    return job, _event(job, Kind.ENQUEUED, now, delay=spec.delay or None)
+    delay = spec.delay or None
+    # Spelled out rather than through `_event`: nothing is done as often as this.
+    return job, Event(
+        spec.id, seq, generation, 1, Kind.ENQUEUED, now, spec.queue, spec.task, State.WAITING, 0, 0, None, None, delay
+    )
 
 
 def claim(job: Job, worker: str, lease_id: str, lease: int, now: int) -> Event:

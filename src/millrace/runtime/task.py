@@ -120,11 +120,17 @@ class Task(Generic[P, R]):
         refused, the chunks before its own are in already, and a note on the error says how many jobs that is.
         """
         answers: list[Enqueued] = []
+        chunks = self.chunks(items, chunk)
         with saying_how_many(answers):
-            for specs in self.chunks(items, chunk):
+            specs = next(chunks, None)
+            while specs is not None:
                 put_in = await self._put_in()
-                answers += await put_in(specs)
-                await asyncio.sleep(0)  # a store in memory never waits; let others on the loop have their turn
+                writing = asyncio.ensure_future(put_in(specs))
+                await asyncio.sleep(0)  # it begins; and others on the loop have their turn
+                try:
+                    specs = next(chunks, None)  # made ready while the store writes those before
+                finally:
+                    answers += await writing
         return answers
 
     def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:

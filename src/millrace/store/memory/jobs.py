@@ -71,9 +71,10 @@ class JobTable(ScheduleTable):
     def by_seq(self, seq: int) -> Job | None:
         return self._seqs.get(seq)
 
-    def next_seq(self) -> int:
-        self._last_seq += 1
-        return self._last_seq
+    def next_seqs(self, count: int) -> range:
+        first = self._last_seq + 1
+        self._last_seq += count
+        return range(first, first + count)
 
     def insert(self, job: Job) -> None:
         self._jobs[job.spec.id] = job

@@ -158,13 +158,13 @@ class JobTable:
         job = None if key is None else self.record(key).job
         return job if job is not None and job.seq == seq else None
 
-    def next_seq(self) -> int:
+    def next_seqs(self, count: int) -> list[int]:
         """The same ones in the same order when the run is repeated: names are made of them."""
-        drawn = self.view.drawn
-        if self._draws == len(drawn):
+        drawn, first = self.view.drawn, self._draws
+        self._draws += count
+        while len(drawn) < self._draws:
             drawn.append(self.numbers.seqs.draw(self.now))
-        self._draws += 1
-        return drawn[self._draws - 1]
+        return drawn[first : self._draws]
 
     def insert(self, job: Job) -> None:
         record = self.record_of(job.spec.id)

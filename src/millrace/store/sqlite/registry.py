@@ -64,11 +64,12 @@ class Registry(Unit):
             self._store_settings = StoreSettings() if settings is None else _settings(settings)
         return self._store
 
-    def next_seq(self) -> int:
+    def next_seqs(self, count: int) -> range:
         counters = self._store or self.counters()
-        counters[0] += 1
+        first = counters[0] + 1
+        counters[0] += count
         self._store_changed = True
-        return counters[0]
+        return range(first, first + count)
 
     def settings(self) -> StoreSettings:
         self.counters()
