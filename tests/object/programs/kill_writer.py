@@ -26,7 +26,9 @@ async def write(blobs: Blobs, me: int) -> None:
 
 
 async def main(root: str, level: str) -> None:
-    blobs = Blobs(DirectoryBlobs(root, durability="relaxed" if level == "relaxed" else "full"))
+    blobs = Blobs(
+        DirectoryBlobs(root, durability="relaxed" if level == "relaxed" else "full", keep_versions=["tasks/"])
+    )
     await blobs.connect()
     await asyncio.gather(*(write(blobs, me) for me in range(WRITERS)))
 

@@ -88,6 +88,8 @@ class Claimer:
         elif run.answers[0]:
             self._engine.ready.nobody_was_faster()
         won = [job for job in run.answers[0] if self._layout.job(job.id) in run.written]
+        if run.wasted and len(won) < request.limit:
+            self._engine.ready.forget()  # what was lost may still be claimable: a swap of our own came in between
         return await self._without_paused(won, view, run.settings), run.wasted + run.stale > 0
 
     async def _without_paused(self, jobs: list[Job], view: View, settings: Mapping[str, Seen]) -> list[Job]:

@@ -222,7 +222,10 @@ class Engine:
                 trouble = trouble or committed
             elif committed.lost:
                 lost.update(group.keys)
-                self.ready.removed([record.was.filed for record in group.records])
+                if tables.wanted_queues:  # a claim: somebody else has taken these
+                    self.ready.removed([record.was.filed for record in group.records])
+                else:
+                    self.ready.forget()
                 self.tally["lost"] += 1
                 run.wasted += 1
                 if not committed.unsure:

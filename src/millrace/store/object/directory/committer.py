@@ -1,15 +1,19 @@
 """Changes to a directory, many at a time.
 
-A durable write must flush its file and then the folder that names it, and a disk does many flushes at once in the time
-of one. So what waits while a batch is under way becomes the next batch: files are written and flushed side by side,
-then each shard's lock is taken once, and each folder is flushed once. The lock is held only to compare and rename:
-a writer that is slow to flush keeps nobody waiting.
+A durable write must be flushed before it is answered, and a disk does many flushes at once in the time of one. So what
+waits while a batch is under way becomes the next batch: files are written and flushed side by side, each shard's lock
+is taken once, and each folder is flushed once. A lock is held to compare and rename; where a swap goes behind what is
+there, also while it is flushed, because its place in the file is taken.
+
+What need not be flushed takes microseconds, less than the way to another thread and back. It is done at once where it
+was asked for, unless it would have to wait for somebody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -19,11 +23,12 @@ import msgspec
 
 from millrace.domain.errors import StoreError
 from millrace.store.object.directory.locks import Locks, shard_of
-from millrace.store.object.directory.shelf import Drop, Inspect, Prepared, Shelf
-from millrace.store.object.driver import Answer, Done, Write
+from millrace.store.object.directory.shelf import Appended, Drop, Inspect, Prepared, Shelf
+from millrace.store.object.driver import Answer, Done, Refused, Write
 
 Change: TypeAlias = Write | Drop | Inspect
 Outcome: TypeAlias = Answer | BaseException | None  # None where there is nothing to answer
+FEW = 64  # changes that are carried out where they were asked for
 
 
 class _Call(msgspec.Struct):
@@ -37,6 +42,7 @@ class _Step(msgspec.Struct):
 
     change: Change
     prepared: Prepared | None = None
+    appended: Appended | None = None
     outcome: Outcome = None
 
 
@@ -50,6 +56,7 @@ class Committer:
         self._locks = Locks(f"{shelf.home.own}/locks")
         self._waiting: list[_Call] = []
         self._signal = threading.Condition()
+        self._turn = threading.Lock()  # one batch at a time: the locks of files are for one thread
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -63,6 +70,21 @@ class Committer:
             self._waiting.append(call)
             self._signal.notify()
         return await call.future
+
+    async def commit_here(self, changes: Sequence[Change]) -> list[Outcome]:
+        """For changes that need not be flushed."""
+        await asyncio.sleep(0)  # whoever asks again and again must not keep the loop to itself
+        if len(changes) > FEW or self._waiting or self._closing or not self._turn.acquire(blocking=False):
+            return await self.commit(changes)
+        try:
+            steps = [_Step(change) for change in changes]
+            later = self._carry_out(steps, waits=False)
+        finally:
+            self._turn.release()
+        if later:
+            for step, outcome in zip(later, await self.commit([step.change for step in later]), strict=True):
+                step.outcome = outcome
+        return [step.outcome for step in steps]
 
     def close(self) -> None:
         """Carry out what waits, then end."""
@@ -85,7 +107,8 @@ class Committer:
                 return
             steps = [[_Step(change) for change in call.changes] for call in calls]
             try:
-                self._carry_out(list(itertools.chain.from_iterable(steps)))
+                with self._turn:
+                    self._carry_out(list(itertools.chain.from_iterable(steps)))
             except BaseException as error:  # whatever it was, nobody may wait for ever
                 for step in itertools.chain.from_iterable(steps):
                     step.outcome = error
@@ -101,7 +124,8 @@ class Committer:
             except RuntimeError:
                 continue  # that loop was closed; its callers are gone with it
 
-    def _carry_out(self, every: list[_Step]) -> None:
+    def _carry_out(self, every: list[_Step], *, waits: bool = True) -> list[_Step]:
+        """Unless it `waits`, those whose lock somebody else has are left; they are the answer."""
         steps = [step for step in every if not self._shelf.is_marker(step.change)]
         marks = [step for step in every if self._shelf.is_marker(step.change)] if len(steps) < len(every) else []
         for step in marks:
@@ -111,36 +135,97 @@ class Committer:
         for step in steps:
             if step.outcome is None:
                 shards.setdefault(shard_of(step.change.key), []).append(step)
-        for shard, members in shards.items():
-            try:
-                with self._locks.held(shard):
-                    for step in members:
-                        step.outcome = _tried(self._apply, step)
-            except (StoreError, OSError) as error:
-                for step in members:
-                    step.outcome = step.outcome or error
+        later: list[_Step] = []
+        if waits:
+            self._flush_while_locked(shards)
+            for shard, members in shards.items():
+                self._apply_locked(shard, members)
+        else:
+            for shard, members in shards.items():
+                with self._locks.held_if_free(shard) as is_held:
+                    if is_held:
+                        self._apply_all(members)
+                    else:
+                        later += members
         self._discard(steps)
         changed = [step for step in steps if step.prepared is not None and step.prepared.landed]
         self._flush_folders([step for step in changed if step.prepared is not None and step.prepared.durable])
+        changed += [step for step in steps if step.prepared is None and isinstance(step.outcome, Done)]
         changed += [step for step in marks if isinstance(step.outcome, Done)]
         if changed:
             self._ring(step.change.key for step in changed)
+        return later
+
+    def _flush_while_locked(self, shards: dict[int, list[_Step]]) -> None:
+        """Durable swaps that go behind what is there, with whatever else is of their shards, which is taken out."""
+        if not self._shelf.flushes:
+            return
+        mine = [shard for shard, members in shards.items() if any(map(self._must_flush, members))]
+        if not mine:
+            return
+        members = list(itertools.chain.from_iterable(shards.pop(shard) for shard in mine))
+        try:
+            with self._locks.all_held(mine):
+                self._apply_all(members)
+                self._land([step for step in members if step.appended is not None])
+        except (StoreError, OSError) as error:
+            for step in members:
+                step.outcome = step.outcome or error
+
+    def _must_flush(self, step: _Step) -> bool:
+        return isinstance(step.change, Write) and step.change.durable and self._shelf.is_appended(step.change)
+
+    def _land(self, steps: list[_Step]) -> None:
+        many = self._flushers.map if len(steps) > 1 else map
+        for _ in many(self._land_one, steps):
+            pass
+
+    def _land_one(self, step: _Step) -> None:
+        appended = step.appended
+        assert appended is not None
+        try:
+            os.fsync(appended.file)
+            step.outcome = self._shelf.land(appended)
+        except OSError as error:
+            self._shelf.take_back(appended)
+            step.outcome = error
+        finally:
+            os.close(appended.file)
+
+    def _apply_locked(self, shard: int, members: list[_Step]) -> None:
+        try:
+            with self._locks.held(shard):
+                self._apply_all(members)
+        except (StoreError, OSError) as error:
+            for step in members:
+                step.outcome = step.outcome or error
+
+    def _apply_all(self, steps: list[_Step]) -> None:
+        """Under their locks. Of swaps of one object within a batch the first wins, though nobody sees it yet."""
+        taken: set[str] = set()
+        for step in steps:
+            if step.change.key in taken and self._shelf.is_appended(step.change):
+                step.outcome = Refused()
+                continue
+            step.outcome = _tried(self._apply, step)
+            if step.appended is not None:
+                taken.add(step.change.key)
 
     def _prepare(self, steps: list[_Step]) -> None:
         """Write the files; those that must be durable side by side."""
-        writes = [step for step in steps if isinstance(step.change, Write)]
-        slow = [step for step in writes if isinstance(step.change, Write) and step.change.durable]
-        if self._shelf.flushes and len(slow) > 1:
+        writes = [step for step in steps if isinstance(step.change, Write) and not self._shelf.is_appended(step.change)]
+        slow = [step for step in writes if isinstance(step.change, Write) and self._shelf.must_flush(step.change)]
+        if len(slow) > 1:
             for _ in self._flushers.map(self._prepare_one, slow):
                 pass
         for step in writes:
             if step.prepared is None and step.outcome is None:
                 self._prepare_one(step)
 
-    def _prepare_one(self, step: _Step) -> None:
+    def _prepare_one(self, step: _Step, *, next_file: bool = False) -> None:
         assert isinstance(step.change, Write)
         try:
-            made = self._shelf.prepare(step.change)
+            made = self._shelf.prepare(step.change, next_file=next_file)
         except OSError as error:
             step.outcome = error
             return
@@ -155,16 +240,28 @@ class Committer:
         self._shelf.unmark(step.change.key)
         return None
 
-    def _apply(self, step: _Step) -> Answer | None:
+    def _apply(self, step: _Step) -> Outcome:
         match step.change:
             case Drop(key, tag):
                 return self._shelf.drop(key, tag)
             case Inspect(key):
                 self._shelf.inspect(key)
+            case Write() if step.prepared is None:
+                return self._append(step)
             case Write():
-                assert step.prepared is not None
                 return self._shelf.place(step.prepared)
         return None
+
+    def _append(self, step: _Step) -> Outcome:
+        assert isinstance(step.change, Write)
+        answer = self._shelf.append(step.change)
+        if isinstance(answer, Appended):
+            step.appended = answer
+            return None
+        if answer is None:  # that file is long enough
+            self._prepare_one(step, next_file=True)
+            return self._shelf.place(step.prepared) if step.prepared is not None else step.outcome
+        return answer
 
     def _discard(self, steps: list[_Step]) -> None:
         for step in steps:
@@ -195,7 +292,7 @@ class Committer:
         return None
 
 
-def _tried(apply: Callable[[_Step], Answer | None], step: _Step) -> Outcome:
+def _tried(apply: Callable[[_Step], Outcome], step: _Step) -> Outcome:
     try:
         return apply(step)
     except OSError as error:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock, system_clock
 from millrace.store.object.directory.bell import Bell
-from millrace.store.object.directory.committer import Change, Committer, Outcome
+from millrace.store.object.directory.committer import FEW, Change, Committer, Outcome
 from millrace.store.object.directory.files import Torn
 from millrace.store.object.directory.home import Home
 from millrace.store.object.directory.shelf import Drop, Inspect, Shelf
@@ -84,11 +84,19 @@ class DirectoryBlobs:
 
     async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
         self.requests["get"] += len(wants)
-        found, torn = await self._in_reader(functools.partial(self._read_each, wants))
+        found, torn = await self._read_some(wants)
         if torn:
             await self._commit([Inspect(key) for key in torn], durable=False)
-            found, _ = await self._in_reader(functools.partial(self._read_each, wants))
+            found, _ = await self._read_some(wants)
         return found
+
+    async def _read_some(self, wants: Sequence[Want]) -> tuple[list[Read], list[str]]:
+        """A few are read where they were asked for: it takes less than the way to another thread and back."""
+        self._working()
+        if len(wants) <= FEW:
+            await asyncio.sleep(0)  # whoever asks again and again must not keep the loop to itself
+            return self._read_each(wants)
+        return await self._in_reader(functools.partial(self._read_each, wants))
 
     def _read_each(self, wants: Sequence[Want]) -> tuple[list[Read], list[str]]:
         found: list[Read] = []
@@ -103,7 +111,7 @@ class DirectoryBlobs:
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
         self.requests["put"] += len(writes)
-        durable = self._shelf.flushes and any(write.durable for write in writes)
+        durable = any(map(self._shelf.must_flush, writes))
         outcomes = await self._commit(writes, durable)
         return [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, BaseException)]
 
@@ -118,7 +126,9 @@ class DirectoryBlobs:
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
-        listing, short = await self._in_reader(lambda: page(self.home, prefix, after, limit, self._shelf.markers))
+        listing, short = await self._in_reader(
+            lambda: page(self.home, prefix, after, limit, self._shelf.markers, self._shelf.kept)
+        )
         if short:
             await self._commit([Inspect(key) for key in short], durable=False)
         return listing
@@ -147,7 +157,7 @@ class DirectoryBlobs:
 
     async def _commit(self, changes: Sequence[Change], durable: bool) -> Sequence[Outcome]:
         crew = self._working()
-        outcomes = await (crew.patient if durable else crew.quick).commit(changes)
+        outcomes = await (crew.patient.commit(changes) if durable else crew.quick.commit_here(changes))
         for outcome in outcomes:
             if isinstance(outcome, OSError):
                 raise StoreError(
@@ -172,6 +182,7 @@ class _Crew:
 
     def __init__(self, shelf: Shelf) -> None:
         self.process = os.getpid()
+        self._shelf = shelf
         self.bell = Bell(f"{shelf.home.own}/bell")
         self.readers = ThreadPoolExecutor(READERS, "millrace-read")
         self._flushers = ThreadPoolExecutor(FLUSHERS, "millrace-flush")
@@ -189,3 +200,4 @@ class _Crew:
         self.bell.close()
         self._flushers.shutdown()
         self.readers.shutdown()
+        self._shelf.let_go()

@@ -6,7 +6,7 @@ Besides the objects it holds one folder of the driver's own, `.millrace`, whose 
     locks/       one file per shard, locked while objects of the shard are compared and replaced
     tmp/         files being written; each becomes an object by one rename or link
     bell/        a file per first part of the keys, touched after every change: a cheap hint for those who wait
-    versions/    what objects were before, where that is kept
+    versions/    what objects were before, where that is kept and does not stand in their own files
     quarantine/  files that were found among the objects and are none
 """
 
@@ -24,8 +24,8 @@ from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mou
 log = logging.getLogger("millrace.store")
 
 OWN = ".millrace"
-FORMAT = "millrace directory 1\n"
-LOCKS = 32
+FORMAT = "millrace directory 2\n"
+LOCKS = 256
 STALE_TMP = 3600  # seconds; a write takes milliseconds
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import ExitStack, contextmanager
 from zlib import crc32
 
 from millrace.domain.errors import StoreError
@@ -16,8 +16,7 @@ PATIENCE = 30.0  # seconds; a turn takes well under a millisecond per object
 
 
 def shard_of(key: str) -> int:
-    """Objects of one folder share a lock, so that they also share the flush of that folder."""
-    return crc32(key.rpartition("/")[0].encode()) % LOCKS
+    return crc32(key.encode()) % LOCKS
 
 
 class Locks:
@@ -30,15 +29,41 @@ class Locks:
 
     @contextmanager
     def held(self, shard: int) -> Generator[None]:
-        file = self._files.get(shard)
-        if file is None:
-            file = os.open(f"{self._folder}/{shard:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._files[shard] = file
+        file = self._file(shard)
         self._take(file, shard)
         try:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+    @contextmanager
+    def all_held(self, shards: Iterable[int]) -> Generator[None]:
+        """Always in the same order, so that nobody waits for each other."""
+        with ExitStack() as stack:
+            for shard in sorted(shards):
+                stack.enter_context(self.held(shard))
+            yield
+
+    @contextmanager
+    def held_if_free(self, shard: int) -> Generator[bool]:
+        """Without waiting; says whether it is held."""
+        file = self._file(shard)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _file(self, shard: int) -> int:
+        file = self._files.get(shard)
+        if file is None:
+            file = os.open(f"{self._folder}/{shard:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._files[shard] = file
+        return file
 
     def _take(self, file: int, shard: int) -> None:
         """Ask again rather than wait: a process that was stopped inside its turn would hold everybody for ever."""
