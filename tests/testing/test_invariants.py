@@ -15,7 +15,7 @@ from millrace.domain.job import Job, State
 from millrace.domain.settings import QueueSettings
 from millrace.store.memory import MemoryStore
 from millrace.testing import Evidence, VirtualClock, assert_holds, check, days, gather, seconds
-from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec, specs
+from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, specs
 from millrace.testing.clock import START
 from millrace.testing.conformance.scenes import bury, complete, control, finish, put, put_completed, retry, take
 from millrace.testing.invariants import Pause
@@ -260,6 +260,29 @@ async def test_a_group_out_of_order_is_found_out_and_delayed_members_are_excused
 
     assert "line_order" not in {violation.name for violation in check(healthy)}
     assert "line_order" in {violation.name for violation in check(doctored)}
+
+
+async def test_a_replayed_member_that_waits_for_its_parent_again_is_no_reason_to_wait_for_it(
+    clock: VirtualClock,
+) -> None:
+    store = MemoryStore(clock=clock)
+    await put(store, id="parent")
+    await put(store, id="child", group="g", after=("parent",))
+    await put(store, id="other", group="g")
+    for job in await store.claim(a_claim(5)):
+        if job.id == "parent":
+            await store.settle([(job.lease, a_burial())])
+        else:
+            await store.settle([(job.lease, Change.release())])
+    await store.replay(["parent"])
+    await store.replay(["child"])
+    [child] = await store.get(["child"])
+    assert child is not None and child.blocked == 1
+
+    claimed = {job.id for job in await store.claim(a_claim(5))}
+
+    assert claimed == {"parent", "other"}
+    assert check(await gather(store, since=START)) == []
 
 
 async def test_ten_thousand_jobs_are_checked_in_two_seconds(clock: VirtualClock) -> None:

@@ -94,7 +94,7 @@ def _walk(line: _Line, job: Job, event: Event, was_blocked: bool, due: dict[int,
         return
     if kind is not Kind.UNBLOCKED:
         due[seq] = event.at + (event.delay or 0)
-    if kind is Kind.ENQUEUED and (was_blocked or job.spec.after):
+    if (kind is Kind.ENQUEUED and was_blocked) or (kind in (Kind.ENQUEUED, Kind.REPLAYED) and job.spec.after):
         return  # it enters when it is unblocked; one that had nothing to wait for is not held against others
     if kind is Kind.RETRIED and job.spec.retry_blocks:
         line.holder = seq
