@@ -6,6 +6,7 @@ opens a file, runs a statement or sends a datagram.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -30,8 +31,24 @@ class Io:
         connection.close()
 
     def create(self, path: str) -> None:
-        """The file, for its owner only, unless it is there already."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        """The file, for its owner only, unless it is there already; then it must not even be opened.
+
+        A process loses every lock on a file when it closes any handle to it: those of its other connections as well.
+        Another process would then take itself for the last one, and remove a log that is still written to.
+        """
+        target = os.path.realpath(path)  # a link may lead to a file that is yet to be made
+        if os.path.exists(target):
+            return
+        draft = f"{target}-{os.urandom(6).hex()}"
+        _make(draft)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, target)  # closed before it has its name, so no other thread can have locks on it
+        except OSError:  # a file system without links
+            with contextlib.suppress(FileExistsError):
+                _make(target)
+        finally:
+            os.unlink(draft)
 
     def execute(self, connection: sqlite3.Connection, sql: str, params: Params = ()) -> Rows:
         return connection.execute(sql, params).fetchall()
@@ -80,6 +97,10 @@ class Io:
 
     def poke(self, sender: socket.socket, address: str, message: bytes) -> None:
         sender.sendto(message, address)
+
+
+def _make(path: str) -> None:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _statements(sql: str) -> list[str]:
