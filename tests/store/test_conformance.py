@@ -30,6 +30,7 @@ from millrace.testing.conformance.replaying import *  # noqa: F403
 from millrace.testing.conformance.retention import *  # noqa: F403
 from millrace.testing.conformance.schedules import *  # noqa: F403
 from millrace.testing.conformance.settling import *  # noqa: F403
+from millrace.testing.conformance.spans import *  # noqa: F403
 from millrace.testing.conformance.waiting import *  # noqa: F403
 from millrace.testing.conformance.workers import *  # noqa: F403
 

@@ -47,6 +47,9 @@ async def test_without_faults_it_passes_everything_on(inner: MemoryStore) -> Non
     assert len(await store.history(spec.id)) == len((await store.events(None, 9)).events) == 3
     async with store.watch(spec.id) as watch:
         await watch.wait(0)
+    [span] = await store.event_spans(None, 1)
+    assert [len(events) async for events in store.scan_events(span)] == [3]
+    assert await store.cursor_before(0) == await inner.cursor_before(0)
     [part] = await store.partitions(1)
     assert [len(batch) async for batch in store.scan(part)] == [1]
     assert [answer.value for answer in await store.cancel([spec.id])] == ["completed"]

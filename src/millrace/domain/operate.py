@@ -6,12 +6,13 @@ Functions over a ledger's tables, each one atomic step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from millrace.domain import transition
 from millrace.domain.check import check_name
 from millrace.domain.errors import CursorExpired, InvalidInput, LanesInUse
-from millrace.domain.event import Kind
+from millrace.domain.event import Event, Kind
 from millrace.domain.job import ALIASES, FINISHED, LIVE, Job, State, Word, lane_line
 from millrace.domain.ledger import Ledger, without_expired_result
 from millrace.domain.line import lane_again
@@ -19,6 +20,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     EventPage,
+    EventSpan,
     LaneStatus,
     Page,
     Partition,
@@ -299,6 +301,54 @@ def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
         raise CursorExpired(str(after), trimmed - after, str(trimmed))
     page = ledger.tables.feed(after, limit)
     return EventPage(tuple(event for _, event in page), str(page[-1][0] if page else max(after, 0)))
+
+
+def event_spans(ledger: Ledger, after: str | None, n: int, limit: int | None, until: str | None) -> list[EventSpan]:
+    """Equal shares of what lies between two cursors, which are the numbers of events here."""
+    trimmed, newest = ledger.tables.feed_bounds()
+    start = trimmed if after is None else _cursor(after)
+    end = newest if until is None else _cursor(until)
+    if start < trimmed:
+        raise CursorExpired(str(start), trimmed - start, str(trimmed))
+    if max(start, end) > newest:
+        raise InvalidInput(
+            f"the feed ends at cursor {newest}, before cursor {max(start, end)}. Is it another store, or an older copy "
+            "of this one? Begin anew from None"
+        )
+    end = max(start, end if limit is None else min(end, start + limit))
+    size = max(1, -(-(end - start) // max(1, n)))
+    cuts = [*range(start, end, size), end] if end > start else [start, start]
+    return [EventSpan(str(first), str(last), last - first) for first, last in pairwise(cuts)]
+
+
+def span_bounds(span: EventSpan) -> tuple[int, int]:
+    return _cursor(span.after), _cursor(span.until)
+
+
+def span_events(ledger: Ledger, after: int, until: int, limit: int) -> list[Event]:
+    """The next events of a span that was read up to `after`; empty at its end."""
+    if after >= until:
+        return []
+    check_not_trimmed(ledger, after)
+    return [event for _, event in ledger.tables.feed(after, min(limit, until - after))]
+
+
+def check_not_trimmed(ledger: Ledger, after: int) -> None:
+    trimmed, _ = ledger.tables.feed_bounds()
+    if after < trimmed:
+        raise CursorExpired(str(after), trimmed - after, str(trimmed))
+
+
+def cursor_before(ledger: Ledger, at: int) -> str:
+    """By halves: events come in the order of the clock."""
+    low, high = ledger.tables.feed_bounds()
+    while low < high:
+        middle = (low + high) // 2
+        if ledger.tables.feed(middle, 1)[0][1].at < at:
+            low = middle + 1
+        else:
+            high = middle
+    return str(low)
 
 
 def _cursor(text: str) -> int:

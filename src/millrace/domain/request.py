@@ -116,6 +116,15 @@ class EventPage(msgspec.Struct, frozen=True):
     cursor: str
 
 
+class EventSpan(msgspec.Struct, frozen=True):
+    """The events after one cursor, up to and with the one that another names: they never change any more, and `until`
+    is where the next span begins. `count` is an estimate on stores where only reading could tell."""
+
+    after: str
+    until: str
+    count: int
+
+
 class QueueCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Jobs of one queue by stored state; the derived words split `waiting`."""
 

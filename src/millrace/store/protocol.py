@@ -20,6 +20,7 @@ from millrace.domain.request import (
     Claim,
     Enqueued,
     EventPage,
+    EventSpan,
     Extension,
     LaneStatus,
     Maintained,
@@ -111,6 +112,25 @@ class Reader(Protocol):
         where to go on). CursorExpired when overtaken."""
         ...
 
+    async def event_spans(
+        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+    ) -> list[EventSpan]:
+        """At most n spans, one after the other, which together hold exactly the events after `after` (None: from the
+        oldest kept) up to what is durable now, or up to `until`; no more than about `limit` of them. At least one,
+        which may be empty: the last one's end is a cursor to go on from, and stays the same while nothing happens.
+        CursorExpired when overtaken."""
+        ...
+
+    def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+        """The events of a span, in order. What lies before it costs nothing. CursorExpired when overtaken, also in the
+        middle; nothing is left out silently."""
+        ...
+
+    async def cursor_before(self, at: int) -> str:
+        """A cursor from which on the events since an instant of the store's clock come. Where clocks have been set
+        back, a few of them may lie before it."""
+        ...
+
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]: ...
 
     async def partitions(self, n: int) -> list[Partition]:
@@ -183,6 +203,15 @@ class Transactional(Protocol):
 
     def within(self, connection: object) -> Within:
         """InvalidInput, here or at the first step, when it is not a connection to this store's data."""
+        ...
+
+
+@runtime_checkable
+class Raw(Protocol):
+    """A store that hands out events in its own form too: cheaper for whoever only takes their fields, in bulk."""
+
+    def scan_raw_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
+        """As `scan_events`, but the events are of a class of the store's own: they do not equal an `Event`."""
         ...
 
 

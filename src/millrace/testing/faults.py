@@ -24,6 +24,7 @@ from millrace.domain.request import (
     Claim,
     Enqueued,
     EventPage,
+    EventSpan,
     Extension,
     LaneStatus,
     Maintained,
@@ -173,6 +174,18 @@ class FaultyStore:
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await self._call("events", lambda: self.store.events(cursor, limit))
 
+    async def event_spans(
+        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+    ) -> list[EventSpan]:
+        return await self._call("event_spans", lambda: self.store.event_spans(after, n, limit, until))
+
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+        async for events in self.store.scan_events(span, batch):
+            yield await self._call("scan_events", lambda events=events: _given(events))  # type: ignore[misc]
+
+    async def cursor_before(self, at: int) -> str:
+        return await self._call("cursor_before", lambda: self.store.cursor_before(at))
+
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
         self.calls["watch"] += 1  # a subscription is a hint; what is lost of it is made up for by the poll
         return self.store.watch(job_id)
@@ -223,5 +236,5 @@ class FaultyStore:
         return await self._call("advance", lambda: self.store.advance(moves))
 
 
-async def _given(jobs: list[Job]) -> list[Job]:
-    return jobs
+async def _given(part: list[T]) -> list[T]:
+    return part

@@ -16,7 +16,7 @@ import msgspec
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec, State
-from millrace.runtime.answers import ITEM, answers
+from millrace.runtime.answers import answers
 from millrace.runtime.batch_task import BatchTask
 from millrace.runtime.context import Context
 from millrace.runtime.run import Run
@@ -102,8 +102,8 @@ class Rehearsal(Generic[P, R]):
         arguments = run.arguments()
         if not isinstance(self._task, BatchTask):
             return partial(self._task.handler, **arguments)
-        contexts = [[run.own_context()]] if self._task.takes_contexts else []
-        return partial(self._task.handler, *contexts, [arguments[ITEM]])
+        contexts = [run.own_context()] if self._task.takes_contexts else None
+        return partial(self._task.invoke, contexts, [self._task.item_of(run.job.id, arguments)])
 
     def _end(self, run: Run, value: Any) -> R:
         if isinstance(self._task, BatchTask):

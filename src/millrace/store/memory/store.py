@@ -24,6 +24,7 @@ from millrace.domain.request import (
     Claim,
     Enqueued,
     EventPage,
+    EventSpan,
     Extension,
     LaneStatus,
     Maintained,
@@ -168,6 +169,26 @@ class MemoryStore:
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         with self._lock:
             return operate.events(self._ledger, cursor, limit)
+
+    async def event_spans(
+        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+    ) -> list[EventSpan]:
+        with self._lock:
+            return operate.event_spans(self._ledger, after, n, limit, until)
+
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+        after, until = operate.span_bounds(span)
+        while True:
+            with self._lock:
+                events = operate.span_events(self._ledger, after, until, batch)
+            if not events:
+                return
+            after += len(events)
+            yield events
+
+    async def cursor_before(self, at: int) -> str:
+        with self._lock:
+            return operate.cursor_before(self._ledger, at)
 
     async def partitions(self, n: int) -> list[Partition]:
         with self._lock:

@@ -17,7 +17,7 @@ from millrace.domain.job import MINUTE
 from millrace.domain.operate import END
 from millrace.domain.request import EventPage
 from millrace.domain.settings import StoreSettings
-from millrace.store.object.blobs import MAX_PAGE
+from millrace.store.object.blobs import MAX_PAGE, Blobs
 from millrace.store.object.keys import STORE, Layout
 from millrace.store.object.numbers import COUNT
 from millrace.store.object.objects import Objects
@@ -54,10 +54,18 @@ class Feed:
         self._objects = objects
         self._delay = delay
 
-    async def events(self, text: str | None, limit: int, now: int) -> EventPage:
+    @property
+    def blobs(self) -> Blobs:
+        return self._objects.blobs
+
+    async def oldest(self) -> Cursor:
+        """Before the oldest event that is kept."""
         [seen] = await self._objects.read([STORE])
         kept = StoreValue(StoreSettings()) if seen.value is None else decode(seen.value, StoreValue)
-        start = Cursor.at(kept.trimmed)
+        return Cursor.at(kept.trimmed)
+
+    async def events(self, text: str | None, limit: int, now: int) -> EventPage:
+        start = await self.oldest()
         if text == END:
             return EventPage((), str(await self._end(start, now)))
         cursor = start if text is None else Cursor.parse(text)
@@ -70,13 +78,18 @@ class Feed:
         """Before whatever happened since this instant. How many events came before it is not known."""
         return str(Cursor(0, max(0, at) << COUNT, 0))
 
+    async def cursor_before(self, at: int) -> str:
+        oldest = await self.oldest()
+        stamp = max(0, at) << COUNT
+        return str(oldest if stamp <= oldest.stamp else Cursor(oldest.count, stamp, 0))
+
     async def _page(self, cursor: Cursor, limit: int, now: int) -> EventPage:
         found: list[Event] = []
         count, stamp, place = cursor.count, cursor.stamp, cursor.after
         after = None if stamp == 0 else Layout.feed(stamp - 1)
         while len(found) < limit:
             page = await self._objects.blobs.list("feed/", after, min(MAX_PAGE, max(1, limit - len(found))))
-            keys = [entry.key for entry in page.entries if self._is_old_enough(entry.key, now)]
+            keys = [entry.key for entry in page.entries if self.is_old_enough(entry.key, now)]
             for start in range(0, len(keys), PARTS_AT_ONCE):
                 for blob in await self._objects.blobs.get_many(keys[start : start + PARTS_AT_ONCE]):
                     for filed in () if blob is None else decode(blob.body, FeedPart).events:
@@ -91,8 +104,8 @@ class Feed:
             after = keys[-1]
         return EventPage(tuple(found), str(Cursor(count, stamp, place)))
 
-    def _is_old_enough(self, key: str, now: int) -> bool:
-        return not self._delay or (_stamp(key) >> COUNT) <= now - self._delay
+    def is_old_enough(self, key: str, now: int) -> bool:
+        return not self._delay or (stamp_of(key) >> COUNT) <= now - self._delay
 
     async def _end(self, start: Cursor, now: int) -> Cursor:
         """The newest event: the last keys are looked for from ever earlier minutes on."""
@@ -128,5 +141,5 @@ class Feed:
         return start.count + sum((filed.stamp, filed.place) >= first for part in parts for filed in part)
 
 
-def _stamp(key: str) -> int:
+def stamp_of(key: str) -> int:
     return int(key.rsplit("/", 1)[1].split(".", maxsplit=1)[0].split("-", maxsplit=1)[0])

@@ -26,6 +26,7 @@ from millrace.domain.request import (
     Claim,
     Enqueued,
     EventPage,
+    EventSpan,
     Extension,
     LaneStatus,
     Maintained,
@@ -57,6 +58,7 @@ from millrace.store.object.reading import Reader
 from millrace.store.object.ready import ReadyOptions
 from millrace.store.object.run import Item, Run
 from millrace.store.object.skew import SkewGuard
+from millrace.store.object.spans import Spans
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round
@@ -106,6 +108,7 @@ class ObjectStore:
         self._skew = SkewGuard(self.blobs, options.max_clock_skew)
         self._reader = Reader(self._engine)
         self._feed = Feed(self._engine.objects, options.feed_delay)
+        self._spans = Spans(self._feed)
         self._sweeper = Sweeper(self._engine, young=options.sweep_patience, feed_delay=options.feed_delay)
         self._connected = False
         self._waiters = Waiters()
@@ -283,6 +286,18 @@ class ObjectStore:
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await self._feed.events(cursor, limit, await self.now())
+
+    async def event_spans(
+        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+    ) -> list[EventSpan]:
+        return await self._spans.spans(after, n, limit, until, await self.now())
+
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+        async for events in self._spans.scan(span, batch):
+            yield events
+
+    async def cursor_before(self, at: int) -> str:
+        return await self._feed.cursor_before(at)
 
     def cursor_at(self, at: int) -> str:
         return self._feed.cursor_at(at)

@@ -25,6 +25,7 @@ from millrace.domain.request import (
     Claim,
     Enqueued,
     EventPage,
+    EventSpan,
     Extension,
     LaneStatus,
     Maintained,
@@ -42,6 +43,7 @@ from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.clock import Clock, system_clock
 from millrace.store.protocol import Target, Watch
+from millrace.store.sqlite.history import History, unpacked
 from millrace.store.sqlite.home import Home
 from millrace.store.sqlite.io import Io
 from millrace.store.sqlite.within import SqliteWithin
@@ -197,6 +199,25 @@ class SqliteStore:
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await self._here().read_durable(lambda ledger, _: operate.events(ledger, cursor, limit))
 
+    async def event_spans(
+        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+    ) -> list[EventSpan]:
+        return await self._here().read_durable(lambda ledger, _: operate.event_spans(ledger, after, n, limit, until))
+
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+        async for packed in self.scan_raw_events(span, batch):
+            yield list(map(unpacked, packed))
+
+    async def scan_raw_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
+        after, until = operate.span_bounds(span)
+        while after < until:
+            packed = await self._here().read(_packed(after, until, batch))
+            after += len(packed)
+            yield packed
+
+    async def cursor_before(self, at: int) -> str:
+        return await self._here().read(lambda ledger, _: operate.cursor_before(ledger, at))
+
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
         await self._here().open()
@@ -261,6 +282,16 @@ class SqliteStore:
 
 def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:
     return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
+
+
+def _packed(after: int, until: int, batch: int) -> Callable[[Ledger, int], Sequence[Event]]:
+    def look(ledger: Ledger, _now: int) -> Sequence[Event]:
+        operate.check_not_trimmed(ledger, after)
+        tables = ledger.tables
+        assert isinstance(tables, History)
+        return tables.packed(after, min(batch, until - after))
+
+    return look
 
 
 class _Watch:

@@ -27,6 +27,7 @@ TOPICS = (
     "replaying",
     "control",
     "events",
+    "spans",
     "retention",
     "reading",
     "workers",
