@@ -14,7 +14,13 @@ from tests.project.page import Block, Session, assert_printed, blocks_of
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks make up a project, which a test of their own puts together and runs.
-ELSEWHERE = {"docs/testing.md": "tests/testing/test_user_docs.py"}
+ELSEWHERE = {
+    "docs/lake.md": "tests/spark/lake/test_docs.py",  # likewise
+    "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session
+    "docs/spark-sink.md": "tests/spark/test_docs.py",  # likewise
+    "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise
+    "docs/testing.md": "tests/testing/test_user_docs.py",
+}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")
 
 

@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("workers", "millrace.cli.workers", "workers"),
         ("monitor", "millrace.cli.monitor", "monitor"),
     ),
+    "Data": (("pipeline", "millrace.cli.pipeline", "GROUP"),),
 }
 
 PLACES = {name: (module, function) for commands in SECTIONS.values() for name, module, function in commands}
@@ -117,6 +118,8 @@ def command(name: str) -> Any:
     """One command as the parser sees it; made once, because a process may run more than one (tests do)."""
     module, function = PLACES[name]
     found = import_module(module)
+    if function == "GROUP":
+        return found.GROUP
     epilog = "\n\n".join("\b\n" + part for part in getattr(found, "EXAMPLES", {}).get(name, ()))
     alone = _typer(add_completion=False)
     alone.command(name, epilog=epilog or None)(as_command(getattr(found, function)))

@@ -1,0 +1,90 @@
+"""The data source `millrace`: what Spark asks it for, and who answers.
+
+It is made anew, from its options, in every process that plans or runs a part of a query; it holds nothing open.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from millrace.domain.errors import InvalidInput
+from millrace.spark import FORMAT
+from millrace.spark.options import READS, Options, read_options
+from millrace.spark.schema import EVENTS, TABLES, table_named
+from millrace.spark.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class MillraceSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return _table(read_options(self.options, *READS)).spark()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from millrace.spark.reader import FilteringReader, TableReader
+
+        options = read_options(self.options, "batch")
+        pushing = options["pushFilters"] and filters_are_pushed()
+        return (FilteringReader if pushing else TableReader)(options, _asked(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from millrace.spark.stream import EventStream
+
+        options = read_options(self.options, "stream")
+        table = _asked(options, schema)
+        if table.name != EVENTS.name:
+            raise InvalidInput(f"only the table events can be followed as a stream, not {table.name}")
+        return EventStream(options, table)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millrace.spark.sink import writer
+
+        return writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from millrace.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+def filters_are_pushed() -> bool:
+    """Spark plans a read by one of two programs of its own; it starts this one only where pushdown is switched on."""
+    return _PUSHDOWN in sys.modules
+
+
+def _table(options: Options) -> Table:
+    name = options["table"]
+    if name is None:
+        raise InvalidInput(f"name the table by option('table', …): {', '.join(TABLES)}")
+    table = table_named(name)
+    return table if options["columns"] is None else table.pruned(options["columns"])
+
+
+def _asked(options: Options, schema: StructType) -> Table:
+    """The table as it was asked for. A schema that a user gave chooses columns, as the option does, and may say that
+    they can be null; it cannot change their types."""
+    chosen = _table(options).pruned([field.name for field in schema.fields])
+    for ours, theirs in zip(chosen.spark().fields, schema.fields, strict=True):
+        if ours.dataType != theirs.dataType or (ours.nullable and not theirs.nullable):
+            said = f"{theirs.dataType.simpleString()}{'' if theirs.nullable else ' not null'}"
+            raise InvalidInput(
+                f"column {ours.name} of {chosen.name} is {ours.dataType.simpleString()}, not {said}. Read it as it is, "
+                "and change it afterwards"
+            )
+    columns = tuple(
+        msgspec.structs.replace(ours, nullable=theirs.nullable)
+        for ours, theirs in zip(chosen.columns, schema.fields, strict=True)
+    )
+    return msgspec.structs.replace(chosen, columns=columns)

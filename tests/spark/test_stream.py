@@ -1,0 +1,208 @@
+"""The feed as a stream: nothing twice, nothing left out, whatever stops it (issue 5, part 3)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.domain.change import Change
+from millrace.domain.job import Spec
+from millrace.domain.request import Claim
+from millrace.spark.options import read_options
+from millrace.spark.schema import EVENTS
+from millrace.spark.stream import EventsLost, EventStream, cursor_in, offset
+from millrace.store.protocol import Store
+from tests.spark.conftest import Place
+from tests.spark.filled import all_events
+
+
+class Lake:
+    """A stream into Parquet, with a checkpoint; each run goes on where the last one stopped."""
+
+    def __init__(self, spark: Any, place: Place, folder: Path, **options: str) -> None:
+        self._spark, self._place, self._folder = spark, place, folder
+        self._options = {"url": place.url, "table": "events", **options}
+
+    def run(self, **options: str) -> list[int]:
+        """Read what there is now; the rows of each micro-batch."""
+        frame = self._spark.readStream.format("millrace").options(**self._options, **options).load()
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .option("path", str(self._folder / "events"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def events(self) -> list[tuple[int, int]]:
+        rows = self._spark.read.schema("seq bigint, n int").parquet(str(self._folder / "events")).collect()
+        return sorted((row.seq, row.n) for row in rows)
+
+
+async def work(store: Store, name: str, jobs: int) -> None:
+    await store.enqueue([Spec(f"{name}-{number}", "t") for number in range(jobs)])
+    claimed = await store.claim(Claim(("default",), "w", limit=jobs))
+    await store.settle([(job.lease, Change.completed()) for job in claimed])
+
+
+def fed(place: Place) -> list[tuple[int, int]]:
+    with place.open() as found:
+        return sorted((event.seq, event.n) for event in found.run(all_events(found.store)))
+
+
+@contextmanager
+def busy(place: Place) -> Iterator[threading.Event]:
+    """Jobs come and go all the while, from another thread; set the event to end it."""
+    enough = threading.Event()
+
+    def run() -> None:
+        with place.open() as found:
+            for number in range(500):
+                found.run(work(found.store, f"busy-{number}", 3))
+                if enough.wait(0.2):
+                    return
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield enough
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_a_stream_that_is_stopped_and_started_again_writes_exactly_the_feed(spark, place: Place, tmp_path: Path):
+    with place.open() as found:
+        found.run(work(found.store, "before", 20))
+    lake = Lake(spark, place, tmp_path, maxEventsPerBatch="100")
+    with busy(place):
+        for _ in range(3):
+            lake.run()
+    with place.open() as found:
+        found.run(work(found.store, "after", 5))
+    lake.run()
+
+    assert lake.events() == fed(place) != []
+
+
+def test_micro_batches_are_no_larger_than_asked(spark, sqlite: Place, tmp_path: Path):
+    with sqlite.open() as found:
+        found.run(work(found.store, "x", 20))
+
+    assert Lake(spark, sqlite, tmp_path, maxEventsPerBatch="25").run() == [25, 25, 10]
+
+
+def test_a_stream_may_begin_at_the_end(spark, sqlite: Place, tmp_path: Path):
+    with sqlite.open() as found:
+        found.run(work(found.store, "old", 5))
+        lake = Lake(spark, sqlite, tmp_path, startingCursor="latest")
+        lake.run()
+        found.run(found.store.enqueue([Spec("new", "t")]))
+        lake.run()
+
+    assert len(lake.events()) == 1
+
+
+def test_a_stream_that_was_overtaken_fails_and_says_by_how_much_or_goes_on(spark, sqlite: Place, tmp_path: Path):
+    with sqlite.open() as found:
+        found.run(work(found.store, "read", 5))
+        lake = Lake(spark, sqlite, tmp_path)
+        lake.run()
+        found.run(work(found.store, "lost", 4))
+        found.run(found.store.control("store", "", {"keep_events": 0}))
+        while found.run(found.store.maintain()).events:
+            pass
+        found.run(found.store.control("store", "", {"keep_events": None}))
+        found.run(work(found.store, "kept", 3))
+
+        with pytest.raises(Exception, match="12 events after cursor 15 were trimmed"):
+            lake.run()
+        lake.run(failOnDataLoss="false")
+
+    assert len(lake.events()) == 15 + 9
+
+
+def stream(place: Place, **options: str) -> EventStream:
+    return EventStream(read_options({"url": place.url, "table": "events", **options}, "stream"), EVENTS)
+
+
+def pairs(reader: EventStream, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    batches = [batch for share in reader.partitions(start, end) for batch in reader.read(share)]
+    return [(row["seq"], row["n"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_batch_that_is_planned_again_is_the_same(place: Place):
+    """Spark has written the offsets down, and asks anew after a crash."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    with place.open() as found:
+        found.run(work(found.store, "x", 10))
+    reader = stream(place, partitions="3")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    first = pairs(reader, start, end)
+    with place.open() as found:
+        found.run(work(found.store, "y", 10))
+
+    assert pairs(stream(place, partitions="2"), start, end) == first
+    assert sorted(first) == fed(place)[:30]
+    assert reader.partitions(end, end) == []
+
+
+def test_what_comes_after_the_trigger_is_left_for_the_next_run(sqlite: Place):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    with sqlite.open() as found:
+        found.run(work(found.store, "x", 4))
+        reader = stream(sqlite)
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        found.run(work(found.store, "y", 4))
+
+    assert reader.latestOffset(end, ReadAllAvailable()) == end == offset("12")
+
+
+def test_nothing_new_is_no_batch(place: Place):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+    with place.open() as found:
+        found.run(work(found.store, "x", 4))
+    reader = stream(place)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1_000))
+
+    assert reader.latestOffset(end, ReadMaxRows(1_000)) == end == reader.latestOffset(end, ReadAllAvailable())
+
+
+def test_a_task_that_is_overtaken_says_so_or_goes_on(sqlite: Place):
+    with sqlite.open() as found:
+        found.run(work(found.store, "x", 4))
+        strict, lenient = stream(sqlite), stream(sqlite, failOnDataLoss="false")
+        [share] = strict.partitions(offset("0"), offset("12"))
+        found.run(found.store.control("store", "", {"keep_events": 0}))
+        found.run(found.store.maintain(limit=5))
+
+    with pytest.raises(EventsLost, match="5 events after cursor 0 were trimmed"):
+        [*strict.read(share)]
+    assert sum(batch.num_rows for batch in lenient.read(share)) == 7
+
+
+def test_a_checkpoint_of_another_kind_is_refused():
+    for wrong in ({"cursor": "1"}, {"version": 2, "cursor": "1"}, {"version": 1}, {"index": 3}):
+        with pytest.raises(ValueError, match="the checkpoint holds an offset that this version cannot read"):
+            cursor_in(wrong)
+
+
+def test_only_events_can_be_followed():
+    from millrace.spark.source import MillraceSource
+
+    source = MillraceSource({"url": "sqlite:////x.db", "table": "jobs"})
+    with pytest.raises(ValueError, match="only the table events can be followed"):
+        source.streamReader(source.schema())
