@@ -42,7 +42,9 @@ from millrace.runtime.task import Task
 if TYPE_CHECKING:
     from millrace.runtime.batch_task import BatchTask
     from millrace.runtime.context import Context
+    from millrace.runtime.frame_task import FrameTask
     from millrace.runtime.host import CallNext, Middleware
+    from millrace.runtime.on_spark import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.runtime.pool import Pool
     from millrace.runtime.pool_hooks import DeadJob, Emptied
     from millrace.runtime.pool_status import LaneState, PoolStatus
@@ -66,10 +68,16 @@ __all__ = [
     "DeadJob",
     "DeadLettersFull",
     "DependencyCycle",
+    "Drain",
+    "DrainFailed",
+    "DrainOutcome",
+    "DrainProgress",
+    "DrainWorker",
     "DuplicateKey",
     "Emptied",
     "Enqueued",
     "Event",
+    "FrameTask",
     "InvalidInput",
     "Job",
     "JobCancelled",
@@ -120,7 +128,13 @@ _LATER = {
     "CallNext": "millrace.runtime.host",
     "Context": "millrace.runtime.context",
     "DeadJob": "millrace.runtime.pool_hooks",
+    "Drain": "millrace.runtime.on_spark",
+    "DrainFailed": "millrace.runtime.on_spark",
+    "DrainOutcome": "millrace.runtime.on_spark",
+    "DrainProgress": "millrace.runtime.on_spark",
+    "DrainWorker": "millrace.runtime.on_spark",
     "Emptied": "millrace.runtime.pool_hooks",
+    "FrameTask": "millrace.runtime.frame_task",
     "LaneState": "millrace.runtime.pool_status",
     "Middleware": "millrace.runtime.host",
     "Placed": "millrace.runtime.pool_task",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -32,7 +32,9 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.runtime.batch_task import BatchDecorator, BatchTask
     from millrace.runtime.context import Context
+    from millrace.runtime.frame_task import FrameDecorator
     from millrace.runtime.host import Middleware
+    from millrace.runtime.on_spark import Drain, DrainKeywords
     from millrace.runtime.pool import PartitionBy, Pool
     from millrace.runtime.sync import Sync
     from millrace.runtime.worker import Worker
@@ -162,18 +164,61 @@ class App(Crontab):
     def batch_task(
         self, *, size: int = 100, linger: Duration = 0.05, name: str | None = None, **options: Unpack[TaskKeywords]
     ) -> BatchDecorator: ...
+    @overload
+    def batch_task(
+        self,
+        *,
+        frame: Literal["arrow", "pandas"],
+        row: Callable[P, Any],
+        max_rows: int = 1_000,
+        linger: Duration = 0.05,
+        name: str | None = None,
+        **options: Unpack[TaskKeywords],
+    ) -> FrameDecorator[P]: ...
+    @overload
+    def batch_task(
+        self,
+        *,
+        frame: Literal["arrow", "pandas"],
+        row: Mapping[str, Any],
+        max_rows: int = 1_000,
+        linger: Duration = 0.05,
+        name: str | None = None,
+        **options: Unpack[TaskKeywords],
+    ) -> FrameDecorator[...]: ...
     def batch_task(  # type: ignore[misc]
-        self, function: Callable[..., Any] | None = None, /, *, size: int = 100, linger: Duration = 0.05, **options: Any
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        size: int | None = None,
+        linger: Duration = 0.05,
+        frame: str | None = None,
+        row: object = None,
+        max_rows: int | None = None,
+        **options: Any,
     ) -> Any:
         """Register a function that takes a list of up to `size` items, each of them the payload of one job.
 
         Jobs are enqueued one by one (`task.enqueue(item)`), gather for `linger` seconds at most, and end each on its
         own: the handler answers a list with a result, an exception, Retry, Snooze or Bury for each, in order.
+
+        With frame="arrow" or "pandas" it takes a table of up to `max_rows` jobs instead, with a column for each
+        parameter that `row` declares (docs/batch-tasks.md).
         """
-        from millrace.runtime.batch_task import make_batch_task
+        if frame is None and (row is not None or max_rows is not None):
+            raise InvalidInput('`row` and `max_rows` are for tables: say frame="arrow" or frame="pandas" too')
+        if frame is not None and size is not None:
+            raise InvalidInput("a table is bounded by its rows: say max_rows=… instead of size=…")
 
         def make(function: Callable[..., Any]) -> Any:
-            return make_batch_task(self._register, function, size, linger, options)
+            if frame is not None:
+                from millrace.runtime.frame_task import make_frame_task
+
+                return make_frame_task(self._register, function, frame, row, max_rows, linger, options)
+            from millrace.runtime.batch_task import make_batch_task
+
+            return make_batch_task(self._register, function, 100 if size is None else size, linger, options)
 
         return make if function is None else make(function)
 
@@ -342,6 +387,16 @@ class App(Crontab):
             name=name,
             **more,
         )
+
+    def on_spark(self, spark: Any, **options: Unpack[DrainKeywords]) -> Drain:
+        """Run the backlog on Spark's executors; answers at once, with what to wait for: `app.on_spark(spark).wait()`.
+
+        Each of `partitions` is a worker with `slots` slots under ordinary leases, so a lost executor loses nothing.
+        It ends when nothing is left to claim; `stop()`, `duration` and `max_jobs` end it sooner (docs/spark-drain.md).
+        """
+        from millrace.runtime.on_spark import begin
+
+        return begin(self, spark, options)
 
     def __repr__(self) -> str:
         return f"<App with {len(self.tasks)} tasks>"

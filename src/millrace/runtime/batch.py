@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from millrace.runtime.answers import ITEM, answers
+from millrace.runtime.answers import answers
 from millrace.runtime.hold import Abort
 from millrace.runtime.host import Runnable
 from millrace.runtime.run import Run
@@ -23,6 +23,7 @@ from millrace.runtime.verdict import Aborted
 from millrace.runtime.ways import arguments, raisable, start_in_thread
 
 if TYPE_CHECKING:
+    from millrace.runtime.context import Context
     from millrace.runtime.process.child import Child
     from millrace.runtime.process.children import Children
 
@@ -36,6 +37,8 @@ class Batched(Runnable, Protocol):
     def linger(self) -> float: ...
     @property
     def takes_contexts(self) -> bool: ...
+    def item_of(self, job: str, arguments: dict[str, Any]) -> object: ...
+    def invoke(self, contexts: list[Context] | None, items: list[Any]) -> Any: ...
 
 
 class Place(Protocol):
@@ -66,7 +69,7 @@ class Gatherer:
         return 0 if self._open is None else self.task.size - len(self._open.members)
 
     async def __call__(self, run: Run) -> object:
-        item = arguments(run)[ITEM]
+        item = self.task.item_of(run.job.id, arguments(run))
         run.deadline = run.extend_until = math.inf  # its time begins with the batch
         loop = asyncio.get_running_loop()
         batch = None if run.job.stalls else self._open
@@ -210,10 +213,9 @@ class _Batch:
 
     def _call(self) -> Callable[[], object]:
         items = [member.item for member in self.members]
-        if not self._task.takes_contexts:
-            return lambda: self._task.handler(items)
-        contexts = [member.run.own_context() for member in self.members]
-        return lambda: self._task.handler(contexts, items)
+        takes = self._task.takes_contexts
+        contexts = [member.run.own_context() for member in self.members] if takes else None
+        return lambda: self._task.invoke(contexts, items)
 
     def _handled(self, handle: asyncio.Task[Any]) -> None:
         if handle.cancelled():

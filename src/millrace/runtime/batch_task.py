@@ -43,11 +43,23 @@ class BatchTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
     def __init__(self, app: App, name: str, handler: Callable[..., Any], options: TaskOptions, template: Spec) -> None:
         parameters = _parameters(name, handler)
         self.takes_contexts = len(parameters) == 2
-        super().__init__(app, name, _one(handler, parameters[-1], name), options, template)
+        super().__init__(app, name, self.one(name, handler, parameters), options, template)
         functools.update_wrapper(self, handler, updated=())
         self.handler = handler
         self.is_async = inspect.iscoroutinefunction(handler)
         self.context_parameter = None
+
+    def one(self, name: str, handler: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
+        """A function of what one job brings, for its payload and its result to be read from."""
+        return _one(handler, parameters[-1], name)
+
+    def item_of(self, job: str, arguments: dict[str, Any]) -> object:
+        """What one job brings to its batch."""
+        return arguments[ITEM]
+
+    def invoke(self, contexts: list[Context] | None, items: list[Any]) -> Any:
+        """Call the handler once, for all of them."""
+        return self.handler(items) if contexts is None else self.handler(contexts, items)
 
 
 class BatchDecorator(Protocol):
@@ -106,7 +118,7 @@ def _one(handler: Callable[..., Any], items: str, task: str) -> Callable[..., An
     def one(item: Any) -> Any:
         raise NotImplementedError  # only its signature is ever looked at
 
-    one.__annotations__ = {ITEM: _item_type(task, items, _hint(handler, items)), "return": _result_type(handler)}
+    one.__annotations__ = {ITEM: _item_type(task, items, _hint(handler, items)), "return": result_type(handler)}
     one.__name__ = one.__qualname__ = handler.__name__
     return one
 
@@ -135,7 +147,7 @@ def _item_type(task: str, name: str, hint: Any) -> Any:
     return item
 
 
-def _result_type(handler: Callable[..., Any]) -> Any:
+def result_type(handler: Callable[..., Any]) -> Any:
     """What one job's result is: an element of what the handler answers, without the errors and verdicts."""
     hint = _hint(handler, "return")
     origin, parts = typing.get_origin(hint), typing.get_args(hint)

@@ -86,6 +86,7 @@ class Crew:
             lease=worker.lease,
             unknown=worker.unknown_task,
             chance=chance,
+            max_jobs=worker.max_jobs,
             idle=self.reaper.poke,
             leased=self._leased,
         )

@@ -8,7 +8,8 @@ to run, it waits for the store's notification, with a poll behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
 from millrace.domain.change import Change
@@ -31,6 +32,7 @@ LEAST_PAUSE = 0.01  # between claims that find nothing, should a store's `wait` 
 STRANGER_DELAY = 5 * SECOND
 
 UnknownTask = Literal["leave", "bury"]
+Burst = bool | Callable[[], Awaitable[bool]]  # asked whenever there is nothing to do: is that all?
 
 
 class Dispatcher:
@@ -49,6 +51,7 @@ class Dispatcher:
         lease: int | None,
         unknown: UnknownTask,
         chance: Chance,
+        max_jobs: int | None,
         idle: Callable[[], None],
         leased: Callable[[float], None],
     ) -> None:
@@ -74,16 +77,22 @@ class Dispatcher:
         self._waits_for_slot = False
         self._empty = 0  # claims in a row that found nothing
         self._claimed_at = 0.0
+        self._left = math.inf if max_jobs is None else max_jobs  # so many more may be claimed
         self.stopping = False
         self._joined = False  # has a run joined a batch since the last look?
         slots.when_joined = self._on_join
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
 
-    async def work(self, *, burst: bool = False) -> None:
-        """Until `stop`; with `burst`, until nothing is claimable, running or unsettled."""
+    async def work(self, *, burst: Burst = False) -> None:
+        """Until `stop`, or `max_jobs` are done; with `burst`, until nothing is claimable, running or unsettled."""
         while not self.stopping:
             free = self._free()
+            if self._left <= 0:
+                if not self._holds:
+                    return
+                await self._wait_for_an_end()
+                continue
             if free <= 0:
                 if self._joined:
                     await self._fill_batches(self._rotation.queues)
@@ -103,7 +112,9 @@ class Dispatcher:
                 elif self._holds:
                     await self._wait_for_an_end()
                 elif not found and not held:
-                    return
+                    if await self._is_all(burst):
+                        return
+                    await self._rest()
 
     def stop(self) -> None:
         self.stopping = True
@@ -117,9 +128,18 @@ class Dispatcher:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
+    async def _is_all(self, burst: Burst) -> bool:
+        if isinstance(burst, bool):
+            return burst
+        try:
+            return await burst()
+        except Exception as error:  # it asks the store, which may be away for a while
+            self._tally.error(error)
+            return False
+
     def _free(self) -> int:
         slots = self._slots
-        return min(slots.free, UNSETTLED * slots.size - self._settler.pending)
+        return int(min(slots.free, UNSETTLED * slots.size - self._settler.pending, self._left))
 
     async def _wait_for_slot(self) -> None:
         self._waits_for_slot = True
@@ -202,6 +222,7 @@ class Dispatcher:
             self._empty += 1
             return 0
         self._empty = 0
+        self._left -= len(jobs)
         self._poll.reset()
         self._take(jobs, since)
         return len(jobs)
@@ -211,9 +232,9 @@ class Dispatcher:
         self._joined = False
         await asyncio.sleep(0)  # the runs just started join their batches
         for name, gatherer in self._slots.gatherers.items():
-            if gatherer.missing and not self.stopping:
+            if (missing := int(min(gatherer.missing, self._left))) > 0 and not self.stopping:
                 with gatherer.held():
-                    await self._fill(queues, gatherer.missing, frozenset({name}))
+                    await self._fill(queues, missing, frozenset({name}))
                     await asyncio.sleep(0)
 
     async def last_claim(self, timeout: float) -> None:

@@ -22,6 +22,7 @@ from millrace.domain.errors import InvalidInput, UnknownTask
 from millrace.domain.job import SECOND
 from millrace.domain.request import WorkerInfo
 from millrace.runtime.crew import Crew
+from millrace.runtime.dispatcher import Burst
 from millrace.runtime.dispatcher import UnknownTask as UnknownTaskRule
 from millrace.runtime.duration import Duration, milliseconds
 from millrace.runtime.heartbeat import HeartbeatPort, ThreadHeartbeat
@@ -47,7 +48,8 @@ class Worker:
     recovers what others lost, and sweeps a store that has no server every `sweep_interval` (None: as the store says;
     0: never), unless monitor=False, which leaves both to `millrace monitor`. Handlers with
     process=True share `processes` children; one is replaced after `max_jobs_per_child` attempts, or once it has held
-    more than `max_memory_per_child` bytes.
+    more than `max_memory_per_child` bytes. With `burst` it stops when there is nothing to do; a function is asked then
+    whether that is all. It stops by itself, too, when it has run `max_jobs`.
     """
 
     def __init__(
@@ -77,7 +79,8 @@ class Worker:
         unknown_task: UnknownTaskRule = "leave",
         chance: Chance = random.random,
         heartbeat: HeartbeatPort = ThreadHeartbeat,
-        burst: bool = False,
+        burst: Burst = False,
+        max_jobs: int | None = None,
         scheduler: bool = True,
     ) -> None:
         if slots < 1 or (threads is not None and threads < 1):
@@ -86,6 +89,7 @@ class Worker:
             "processes": processes,
             "max_jobs_per_child": max_jobs_per_child,
             "max_memory_per_child": max_memory_per_child,
+            "max_jobs": max_jobs,
         }
         for what, value in of_children.items():
             if value is not None and not (type(value) is int and value >= 1):
@@ -111,6 +115,7 @@ class Worker:
         self.chance = chance
         self.heartbeat = heartbeat
         self.burst = burst
+        self.max_jobs = max_jobs
         self.scheduler = scheduler and not burst  # a burst does what is there now; it waits for no tick
         self._queues = None if queues is None else _names(queues)
         self._only = None if tasks is None else frozenset(tasks)
@@ -171,7 +176,7 @@ class Worker:
     # ── run and stop ──────────────────────────────────────────────────────────────────────────
 
     async def run(self, *, handle_signals: bool = True) -> None:
-        """Work until stopped; with `burst`, until there is nothing to do right now.
+        """Work until stopped; with `burst`, until there is nothing to do right now; until `max_jobs` are done.
 
         SIGTERM and SIGINT stop it, a second one at once; only in the main thread, and not with handle_signals=False.
         """

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.hints import meant
-from millrace.runtime.dispatcher import UnknownTask
+from millrace.runtime.dispatcher import Burst, UnknownTask
 from millrace.runtime.duration import Duration
 from millrace.runtime.heartbeat import HeartbeatPort
 from millrace.runtime.host import Middleware
@@ -34,7 +34,8 @@ class WorkerKeywords(TypedDict, total=False):
     unknown_task: UnknownTask
     chance: Chance
     heartbeat: HeartbeatPort
-    burst: bool
+    burst: Burst
+    max_jobs: int | None
     scheduler: bool
 
 

@@ -64,7 +64,8 @@ def address_of(task: Task[..., Any]) -> Address:
         found = _walk(sys.modules[address.module], address.path)
     except (KeyError, AttributeError):
         found = None
-    if found is not handler and not _is_task(found, task.name):
+    plain = found is handler and not hasattr(task, "frame")  # its columns are known to the task alone
+    if not plain and not _is_task(found, task.name):
         raise InvalidInput(
             f"task {task.name!r}: process=True needs its function to be {address.path!r} of module "
             f"{address.module!r}, where another process would look for it; {found!r} is what is there."

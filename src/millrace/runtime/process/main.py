@@ -24,7 +24,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from millrace.domain.outcome import Failure
-from millrace.runtime.answers import ITEM, answers
+from millrace.runtime.answers import answers
+from millrace.runtime.batch_task import BatchTask
 from millrace.runtime.hold import Abort
 from millrace.runtime.process import inside
 from millrace.runtime.process.address import find, run_again
@@ -238,11 +239,10 @@ def _let_term_through() -> None:
 
 
 def _batch_call(task: Task[..., Any], attempts: list[Attempt]) -> Callable[[], Any]:
-    items = [attempt.arguments()[ITEM] for attempt in attempts]
-    if not getattr(task, "takes_contexts", False):
-        return lambda: task.handler(items)
-    contexts = [attempt.own_context() for attempt in attempts]
-    return lambda: task.handler(contexts, items)
+    assert isinstance(task, BatchTask)
+    items = [task.item_of(attempt.job.id, attempt.arguments()) for attempt in attempts]
+    contexts = [attempt.own_context() for attempt in attempts] if task.takes_contexts else None
+    return lambda: task.invoke(contexts, items)
 
 
 def _die_with_parent(parent: int) -> None:

@@ -1,0 +1,129 @@
+"""Drain on a cluster of processes and kill an executor in the middle. A program of its own: it starts a JVM and kills
+others, which no other test should share.
+
+Executors are JVMs with Python processes under them. The one that is killed goes with all of these, by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from millrace.domain.request import Query
+from millrace.spark.open import opened
+from millrace.spark.session import QUICK, session
+from tests.spark.programs.drain_shop import app, ship
+
+JOBS = 240
+SECONDS = 0.1
+LEASE = 4
+SLOTS = 4
+ENOUGH = 60  # runs before the kill
+
+
+def children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            found.setdefault(parent, []).append(int(entry.name))
+    return found
+
+
+def below(pid: int) -> list[int]:
+    tree, found, rest = children(), [], [pid]
+    while rest:
+        rest = [child for parent in rest for child in tree.get(parent, [])]
+        found += rest
+    return found
+
+
+def executors() -> list[int]:
+    """The executor JVMs under this process."""
+    return [pid for pid in below(os.getpid()) if b"CoarseGrainedExecutorBackend" in command(pid) and is_java(pid)]
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def is_java(pid: int) -> bool:
+    return b"java" in command(pid).split(b"\0")[0]
+
+
+def ran(ledger: Path) -> list[tuple[int, int]]:
+    """Job number and process of each run."""
+    return [(int(one), int(two)) for one, two in (line.split() for line in ledger.read_text().splitlines())]
+
+
+def kill_one(ledger: Path) -> dict[str, Any]:
+    """One executor that has run jobs, with all its processes."""
+    workers = {pid for _, pid in ran(ledger)}
+    victim = next(pid for pid in executors() if workers & set(below(pid)))
+    doomed = [victim, *below(victim)]
+    for pid in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)  # so that none of them sees the others go
+    before = ran(ledger)
+    for pid in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return {"killed": [pid for pid in doomed if pid in workers], "ran_before": len(before)}
+
+
+def main(folder: Path) -> None:
+    ledger = folder / "ledger"
+    ledger.touch()
+    url = f"sqlite:///{folder}/jobs.db?durability=relaxed"
+    with opened(url) as store:
+        specs = [ship.options(retry=["100ms"]).spec(n, str(ledger), SECONDS) for n in range(JOBS)]
+        store.run(store.store.enqueue(specs))
+    spark = session(
+        "millrace-drain-cluster",
+        "local-cluster[2,1,1024]",
+        java_options=QUICK,
+        settings={"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK},
+    )
+    try:
+        drain = app.on_spark(spark, url=url, queues="orders", partitions=2, slots=SLOTS, lease=LEASE)
+        end = time.monotonic() + 60
+        while len({pid for _, pid in ran(ledger)}) < 2 or len(ran(ledger)) < ENOUGH:
+            assert time.monotonic() < end and not drain.done, "both executors should have begun"
+            time.sleep(0.01)
+        said = kill_one(ledger)
+        outcome = drain.wait(90)
+    finally:
+        spark.stop()
+    with opened(url) as store:
+        jobs = store.run(store.store.find(Query(limit=JOBS + 1))).jobs
+    runs = Counter(number for number, _ in ran(ledger))
+    first: dict[int, int] = {}
+    for number, pid in ran(ledger):
+        first.setdefault(number, pid)
+    said |= {
+        "ran": len(runs),
+        "states": Counter(job.state.value for job in jobs),
+        "again": {number: first[number] for number, times in runs.items() if times > 1},
+        "most_runs": max(runs.values()),
+        "attempts": sorted(worker.attempt for worker in outcome.workers),
+        "completed": outcome.completed,
+        "seconds": round(outcome.seconds, 1),
+    }
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
