@@ -1,0 +1,136 @@
+"""What people ask of the history, from the lake's tables. Each answer is a function of DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from millrace.domain.errors import InvalidInput
+from millrace.domain.event import Kind
+from millrace.spark.lake.histogram import bucket_of, percentiles
+from millrace.spark.lake.instants import DAY, HOUR, MINUTE, begin_of, instant, millis
+from millrace.spark.lake.series import DURATIONS, ERRORS, THROUGHPUT, WORKER_USE
+
+By = Literal["minute", "hour", "day"]
+STEPS_OF = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+KINDS = tuple(kind.value for kind in Kind)
+
+
+def throughput(parts: DataFrame, by: By = "minute") -> DataFrame:
+    """Events of each kind, by time, queue and task: at, queue, task, and a column per kind."""
+    timed = THROUGHPUT.gathered(parts).withColumn("at", _begin("minute", by))
+    counts = [F.sum(F.when(F.col("kind") == kind, F.col("events")).otherwise(0)).alias(kind) for kind in KINDS]
+    return timed.groupBy("at", "queue", "task").agg(*counts)
+
+
+def durations(parts: DataFrame, by: By = "hour", of: Sequence[str] = ("queue", "task")) -> DataFrame:
+    """Waiting and running times: at, queue, task, measure (wait, run), runs, total, mean, percentiles, maximum."""
+    if by == "minute":
+        raise InvalidInput("durations are kept by the hour; by the minute they are read from attempts: see recent()")
+    return _percentiles(DURATIONS.gathered(parts).withColumn("at", _begin("hour", by)), ["at", *of, "measure"])
+
+
+def recent(attempts: DataFrame, by: By = "minute", of: Sequence[str] = ("queue", "task")) -> DataFrame:
+    """The same from the attempts themselves, for spans that are short enough to look at by the minute."""
+    parts = [
+        attempts.where(F.col(length).isNotNull()).select(
+            _begin(at, by).alias("at"),
+            *of,
+            F.lit(measure).alias("measure"),
+            bucket_of(F.greatest(F.col(length), F.lit(0))).alias("bucket"),
+            F.lit(1).alias("runs"),
+            F.greatest(F.col(length), F.lit(0)).alias("total_ms"),
+            F.greatest(F.col(length), F.lit(0)).alias("max_ms"),
+        )
+        for measure, length, at in (("wait", "wait_ms", "claimed_at"), ("run", "run_ms", "ended_at"))
+    ]
+    return _percentiles(parts[0].unionAll(parts[1]), ["at", *of, "measure"])
+
+
+def slowest(parts: DataFrame) -> DataFrame:
+    """Tasks by the time they took in all, the greatest first, with the percentiles of one run."""
+    runs = DURATIONS.gathered(parts).where("measure = 'run'")
+    return _percentiles(runs, ["queue", "task"]).orderBy(F.col("total_ms").desc(), "queue", "task")
+
+
+def errors(parts: DataFrame) -> DataFrame:
+    """Causes of failure, the most frequent first: how many retries and deaths, since when, and a job to look at."""
+    died = F.col("kind") == Kind.BURIED.value
+    found = ERRORS.gathered(parts).groupBy("fingerprint", "task", "cause")
+    return found.agg(
+        F.max("error_type").alias("error_type"),
+        F.sum(F.when(F.col("kind") == Kind.RETRIED.value, F.col("events")).otherwise(0)).alias("retries"),
+        F.sum(F.when(died, F.col("events")).otherwise(0)).alias("deaths"),
+        F.sum("events").alias("failures"),
+        F.array_sort(F.collect_set("queue")).alias("queues"),
+        F.array_sort(F.collect_set(F.when(died, F.col("reason")))).alias("reasons"),
+        F.array_sort(F.collect_set("dead_fingerprint")).alias("dead_fingerprints"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.min("sample_job").alias("sample_job"),
+    ).orderBy(F.col("failures").desc(), "fingerprint")
+
+
+def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
+    """Failures by time and cause: at, fingerprint, task, cause, retries, deaths, failures."""
+    timed = ERRORS.gathered(parts).withColumn("at", _begin("hour", by))
+    return timed.groupBy("at", "fingerprint", "task", "cause").agg(
+        F.sum(F.when(F.col("kind") == Kind.RETRIED.value, F.col("events")).otherwise(0)).alias("retries"),
+        F.sum(F.when(F.col("kind") == Kind.BURIED.value, F.col("events")).otherwise(0)).alias("deaths"),
+        F.sum("events").alias("failures"),
+    )
+
+
+def worker_use(parts: DataFrame, by: By = "minute") -> DataFrame:
+    """Per worker and time: how many jobs it held on average (`busy`), and its share of all work of that time."""
+    timed = WORKER_USE.gathered(parts).withColumn("at", _begin("minute", by))
+    summed = timed.groupBy("at", "worker").agg(
+        F.sum("busy_ms").alias("busy_ms"), F.sum("runs").alias("runs"), F.sum("failed").alias("failed")
+    )
+    all_of_them = F.sum("busy_ms").over(Window.partitionBy("at"))
+    share = F.when(all_of_them > 0, F.col("busy_ms") / all_of_them).otherwise(F.lit(0.0))
+    return summed.withColumn("busy", F.col("busy_ms") / STEPS_OF[by]).withColumn("share", share)
+
+
+def fairness(attempts: DataFrame, groups: DataFrame, by: By = "hour") -> DataFrame:
+    """What each group of a queue got: runs, time held, share of both, waiting; `evenness` is 1 when all got the same.
+
+    `evenness` is Jain's index of the time the groups of a queue held: (Σx)² / (n·Σx²).
+    """
+    grouped = attempts.join(groups.select("seq", "group"), "seq").withColumn("at", _begin("ended_at", by))
+    key = ["at", "queue"]
+    got = grouped.groupBy(*key, "group").agg(
+        F.count("*").alias("runs"),
+        F.coalesce(F.sum("run_ms"), F.lit(0)).alias("busy_ms"),
+        F.avg("wait_ms").alias("mean_wait_ms"),
+        F.percentile_approx("wait_ms", 0.95, 1000).alias("p95_wait_ms"),
+    )
+    together = Window.partitionBy(*key)
+    total, squares = F.sum("busy_ms").over(together), F.sum(F.pow("busy_ms", F.lit(2))).over(together)
+    number = F.count("*").over(together)
+    return got.select(
+        *key,
+        "group",
+        "runs",
+        "busy_ms",
+        F.when(total > 0, F.col("busy_ms") / total).otherwise(1 / number).alias("share"),
+        "mean_wait_ms",
+        "p95_wait_ms",
+        F.when(squares > 0, F.pow(total, F.lit(2)) / (number * squares)).otherwise(F.lit(1.0)).alias("evenness"),
+    )
+
+
+def _begin(column: str, by: By) -> Column:
+    if by not in STEPS_OF:
+        raise InvalidInput(f"by takes {', '.join(STEPS_OF)}, not {by!r}")
+    return instant(begin_of(millis(column), STEPS_OF[by]))
+
+
+def _percentiles(rows: DataFrame, key: list[str]) -> DataFrame:
+    counted = rows.groupBy(*key, "bucket").agg(
+        F.sum("runs").alias("runs"), F.sum("total_ms").alias("total_ms"), F.max("max_ms").alias("max_ms")
+    )
+    return percentiles(counted, key)

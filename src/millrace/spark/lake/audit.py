@@ -1,0 +1,141 @@
+"""The conservation audit: no accepted job ever vanished, none was held twice, every step was a legal one.
+
+It trusts no counter: it walks the events, and compares what it finds with what the runs wrote down, with the files on
+the disk, and, where a store is named, with the records as they stand now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from millrace.domain.job import LIVE
+from millrace.spark.lake.files import check, read, settings
+from millrace.spark.lake.instants import day_of, millis
+from millrace.spark.lake.jobs import jobs
+from millrace.spark.lake.lake import Lake
+from millrace.spark.lake.lives import broken_steps
+from millrace.spark.lake.tables import TABLES
+from millrace.spark.lake.verdict import SHOWN, Check, Finding, Verdict
+
+
+def audit(lake: Lake) -> Verdict:
+    """The lake by itself. See audit_store.py for the comparison with the store."""
+    verdict = Verdict(gaps=lake.manifest.gaps)
+    wrong = check(lake.place.path, lake.manifest.files)
+    _judge(verdict, "files", "every file is there", wrong, f"{len(lake.manifest.paths):,} files")
+    with settings(lake.spark):
+        events, known = present(lake, "events"), jobs(present(lake, "jobs")).persist()
+        try:
+            _conservation(verdict, known)
+            _numbering(verdict, lake, known)
+            add_rows(verdict, "every event that was taken is still there", _missing_rows(lake, events, known))
+            add_rows(verdict, "every step was legal, under one lease at a time", broken_steps(events))
+        finally:
+            known.unpersist()
+    return verdict
+
+
+def present(lake: Lake, table: str) -> DataFrame:
+    """The rows of a table as far as its files are there."""
+    files = [file for file in lake.manifest.of(table) if (lake.place.path / file.path).is_file()]
+    return read(lake.spark, lake.place.path, files, TABLES[table].ddl)
+
+
+def _conservation(verdict: Verdict, known: DataFrame) -> None:
+    """Accepted = live + finished + removed: each job is in exactly one of them."""
+    live = F.col("state").isin([state.value for state in LIVE])
+    gone = F.col("pruned_at").isNotNull()
+    row = known.agg(
+        F.count("*").alias("known"),
+        F.count("enqueued_at").alias("accepted"),
+        F.count(F.when(gone, 1)).alias("removed"),
+        F.count(F.when(~gone & live, 1)).alias("live"),
+        F.count(F.when(~gone & ~live, 1)).alias("finished"),
+        F.count(F.when(gone & live, 1)).alias("removed_alive"),
+    ).collect()[0]
+    verdict.figures |= row.asDict()
+    sums = "{known:,} jobs = {live:,} live + {finished:,} finished + {removed:,} removed".format(**row.asDict())
+    alive = known.where(gone & live).select(
+        F.lit("removed_alive").alias("rule"),
+        "job",
+        "seq",
+        F.lit(None).cast("int").alias("n"),
+        told("was removed while %s", "state"),
+    )
+    add_rows(verdict, "every job is live, finished or was removed", alive, sums)
+
+
+def _numbering(verdict: Verdict, lake: Lake, known: DataFrame) -> None:
+    """Events of a job are numbered 1, 2, 3 …: what was not taken shows. A gap explains as many as it lost."""
+    manifest = lake.manifest
+    first = F.lit(1) if manifest.whole else F.col("first_n")
+    missing = F.col("last_n") - first + 1 - F.col("events")
+    counted = known.withColumn("missing", missing.cast("bigint"))
+    row = counted.agg(
+        F.coalesce(F.sum(F.when(F.col("missing") > 0, F.col("missing"))), F.lit(0)).alias("missing"),
+        F.count(F.when(F.col("first_n") > 1, 1)).alias("begun_before"),
+    ).collect()[0]
+    verdict.figures |= row.asDict()
+    lost = sum(gap.lost for gap in manifest.gaps)
+    explained = 0 < row["missing"] <= lost
+    broken = counted.where(F.col("missing") < 0 if explained else F.col("missing") != 0).select(
+        F.lit("numbering").alias("rule"),
+        "job",
+        "seq",
+        F.col("last_n").alias("n"),
+        told("%s of its %s events were taken", "events", "last_n"),
+    )
+    sums = f"{verdict.figures['known']:,} jobs, {row['missing']:,} numbers missing"
+    sums += f"; gaps of the history lost {lost:,}" if lost else ""
+    sums += "" if manifest.whole else f"; {row['begun_before']:,} jobs began before the lake"
+    add_rows(verdict, "every job's events are numbered without a break", broken, sums)
+
+
+def _missing_rows(lake: Lake, events: DataFrame, known: DataFrame) -> DataFrame:
+    """Jobs of which the events table has fewer events than were taken, or more; retention has had its share."""
+    there = events.groupBy("seq").agg(F.max("job").alias("name"), F.count("*").alias("there"))
+    dropped = lake.manifest.dropped.get("events")
+    both = known.select("seq", "job", "events", "oldest_at").join(there, "seq", "full_outer")
+    if dropped is not None:
+        both = both.where(day_of(millis("oldest_at")).cast("string") >= dropped)
+    differ = F.coalesce("events", F.lit(0)) != F.coalesce("there", F.lit(0))
+    return both.where(differ).select(
+        F.lit("rows").alias("rule"),
+        F.coalesce("job", "name").alias("job"),
+        "seq",
+        F.lit(None).cast("int").alias("n"),
+        told("%s events were taken, and %s are in the lake", "events", "there"),
+    )
+
+
+def told(words: str, *values: str) -> Column:
+    said = [F.coalesce(F.col(value).cast("string"), F.lit("0")) for value in values]
+    return F.format_string(words, *said).alias("text")
+
+
+def add_rows(verdict: Verdict, promise: str, found: DataFrame, figures: str = "") -> None:
+    """A check whose findings are rows (lives.FINDINGS). All are counted, and some of each rule are named."""
+    found = found.persist()
+    try:
+        counts = {row["rule"]: row["times"] for row in found.groupBy("rule").agg(F.count("*").alias("times")).collect()}
+        first = Window.partitionBy("rule").orderBy("seq", "n", "text")
+        some = found.withColumn("place", F.row_number().over(first)).where(F.col("place") <= SHOWN) if counts else None
+        rows = [] if some is None else some.orderBy("rule", "place").collect()
+    finally:
+        found.unpersist()
+    verdict.broken |= counts
+    for row in rows:
+        at = "" if row["n"] is None else f"event {row['n']}: "
+        verdict.findings.append(Finding(row["rule"], row["job"], at + row["text"]))
+    times = sum(counts.values())
+    verdict.checks.append(Check(promise, not times, f"broken {times:,} times" if times else figures))
+
+
+def _judge(verdict: Verdict, rule: str, promise: str, wrong: Sequence[str], figures: str) -> None:
+    verdict.findings += [Finding(rule, "", text) for text in wrong[:SHOWN]]
+    if wrong:
+        verdict.broken[rule] = len(wrong)
+    verdict.checks.append(Check(promise, not wrong, f"{len(wrong):,} are not" if wrong else figures))

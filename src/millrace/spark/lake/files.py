@@ -1,0 +1,97 @@
+"""Tables as files: written by Spark, counted and made durable here, read by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millrace.spark.lake.errors import LakeBroken
+from millrace.spark.lake.manifest import File
+from millrace.spark.lake.place import sync
+
+COMPRESSION = "zstd"
+DAY = "day"
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no statistics, so it skips nothing
+    "spark.sql.maxConcurrentOutputFileWriters": "32",  # rows of several days are written without sorting them
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # a Spark task per file costs more than a look
+    "spark.sql.adaptive.enabled": "true",
+}
+
+
+@contextmanager
+def settings(spark: SparkSession, **more: str) -> Iterator[None]:
+    """The session as the lake's own queries want it, and afterwards as it was."""
+    wanted = {**_SETTINGS, **{name.replace("_", "."): value for name, value in more.items()}}
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def write(rows: DataFrame, to: Path, table: str, *, by: Sequence[str] = ()) -> None:
+    """Rows as Parquet below `to`/`table`. `by` names columns whose values become directories."""
+    writer = rows.write.mode("error").option("compression", COMPRESSION)
+    (writer.partitionBy(*by) if by else writer).parquet(str(to / table))
+
+
+def written(root: Path, directory: Path, run: int) -> list[File]:
+    """The files that were written below a directory, on the disk for good; empty ones are left out."""
+    import pyarrow.parquet as pq
+
+    found: list[File] = []
+    for path in sorted(directory.rglob("*.parquet")):
+        rows = pq.read_metadata(path).num_rows
+        if not rows:
+            continue
+        sync(path)
+        sync(path.parent)
+        found.append(File(str(path.relative_to(root)), rows, path.stat().st_size, run, _value(path, DAY)))
+    return found
+
+
+def _value(path: Path, column: str) -> str | None:
+    for part in path.parts:
+        if part.startswith(f"{column}="):
+            return part.partition("=")[2]
+    return None
+
+
+def read(spark: SparkSession, root: Path, files: Sequence[File], ddl: str) -> DataFrame:
+    """The rows of these files. Columns that were not there yet when a file was written are null."""
+    if not files:
+        return spark.createDataFrame([], ddl)
+    paths = [str(root / file.path) for file in files]
+    with settings(spark):
+        return spark.read.schema(ddl).parquet(*paths)
+
+
+def check(root: Path, tables: Mapping[str, Sequence[File]]) -> list[str]:
+    """What is wrong with the files of a lake: one that is gone, or is not as long as it was."""
+    wrong: list[str] = []
+    for table, files in tables.items():
+        for file in files:
+            path = root / file.path
+            if not path.is_file():
+                wrong.append(f"{file.path} of table {table} is gone, and {file.rows:,} rows with it")
+            elif path.stat().st_size != file.bytes:
+                wrong.append(f"{file.path} of table {table} has {path.stat().st_size:,} bytes, not {file.bytes:,}")
+    return wrong
+
+
+def require_same(before: Sequence[File], after: Sequence[File], what: str) -> None:
+    """Rewriting loses nothing, or is not published."""
+    one, other = sum(file.rows for file in before), sum(file.rows for file in after)
+    if one != other:
+        raise LakeBroken(f"rewriting {what} would have turned {one:,} rows into {other:,}. Nothing was changed")

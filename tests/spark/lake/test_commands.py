@@ -1,0 +1,105 @@
+"""`millrace pipeline run`, `audit` and `compact`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millrace.cli import exits, pipeline_lake
+from millrace.cli.root import run
+from millrace.spark.lake import Place as LakePlace
+from tests.spark.conftest import Place
+from tests.spark.filled import fill
+
+
+@pytest.fixture(autouse=True)
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands start and stop a session of their own; here they are given the one there is."""
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            """Others still need it."""
+
+    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
+    monkeypatch.delenv("MILLRACE_URL", raising=False)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code = run(["pipeline", *arguments, "--json"])
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out else None
+
+
+def test_run_audit_compact_from_the_first_event_to_a_broken_lake(
+    sqlite: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake, url = str(tmp_path / "lake"), sqlite.url
+    with sqlite.open() as opened:
+        opened.run(fill(opened.store, 10))
+
+    code, first = answer(capsys, "run", "--url", url, "--lake", lake)
+    assert (code, first["run"], first["taken"]) == (exits.OK, 1, first["events"])
+    assert first["taken"] > 20
+
+    code, again = answer(capsys, "run", "--url", url, "--lake", lake, "--keep-events", "90d")
+    assert (code, again["taken"], again["run"], again["dropped_rows"]) == (exits.OK, 0, 1, 0)
+
+    code, verdict = answer(capsys, "audit", "--lake", lake, "--url", url)
+    assert (code, verdict["sound"], verdict["findings"]) == (exits.OK, True, [])
+    assert len(verdict["checks"]) == 6
+
+    code, folded = answer(capsys, "compact", "--lake", lake)
+    assert (code, folded["files_before"] > folded["files_after"]) == (exits.OK, True)
+
+    place = LakePlace(lake)
+    [file] = place.require().of("events")
+    (place.path / file.path).unlink()
+    code = run(["pipeline", "audit", "--lake", lake])
+    said = capsys.readouterr().out
+    assert code == exits.NO
+    assert "job-3" in said and file.path in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("audit", "--lake", "nowhere"), "there is no lake at"),
+        (("compact", "--lake", "nowhere"), "there is no lake at"),
+        (("run", "--lake", "x"), "no store is named"),
+        (("run", "--lake", "x", "--url", "memory://"), "memory:// lives inside one process"),
+        (("run", "--lake", "x", "--url", "sqlite:///none.db"), "there is no database"),
+        (("run", "--lake", "x", "--url", "sqlite:///none.db", "--keep-events", "5m"), "less than a day"),
+        (("run", "--lake", "x", "--url", "sqlite:///none.db", "--since", "soon"), "--since takes how long ago"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(
+    arguments: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    code = run(["pipeline", *arguments])
+
+    assert code in (exits.USAGE, exits.STORE)
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_with_a_secret_goes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(pipeline_lake.SECRET_URL, "")
+
+    assert pipeline_lake.options_for("sqlite:////data/jobs.db") == {"url": "sqlite:////data/jobs.db"}
+    secret = "postgres://me:s3cret@db/jobs"
+    assert pipeline_lake.options_for(secret) == {"urlEnv": pipeline_lake.SECRET_URL}
+    assert os.environ[pipeline_lake.SECRET_URL] == secret

@@ -1,0 +1,63 @@
+"""A lake of each store that Spark can reach, through the source; and the audit against the store itself."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from millrace.domain.request import Claim
+from millrace.spark.lake import Asked, Lake, StoreFeed, take
+from millrace.spark.lake import Place as LakePlace
+from millrace.spark.lake.audit import audit
+from millrace.spark.lake.audit_store import audit_store
+from millrace.spark.lake.verdict import Verdict
+from millrace.store.protocol import Store
+from tests.spark.conftest import Place
+from tests.spark.filled import all_events, fill
+from tests.spark.lake.conftest import quietly
+
+
+def test_a_lake_holds_the_history_of_a_store_and_agrees_with_it(
+    spark: SparkSession, place: Place, empty: LakePlace
+) -> None:
+    """What happens after the run is not in the lake, and the audit knows: it reads the rest of the feed."""
+    with place.open() as opened:
+        opened.run(fill(opened.store))
+        expected = opened.run(all_events(opened.store))
+    feed = StoreFeed(spark, url=place.url)
+
+    taken = take(empty, spark, feed, Asked(), quietly)
+
+    lake = Lake(empty.path, spark)
+    found = {(row["seq"], row["n"]) for row in lake.events().select("seq", "n").collect()}
+    assert taken.events == len(expected)
+    assert found == {(event.seq, event.n) for event in expected}
+    assert lake.groups().count() == len([1 for number in range(20) if number % 7 == 0])
+    assert lake.manifest.whole
+
+    with place.open() as opened:
+        opened.run(go_on(opened.store))
+    verdict = audit_store(audit(lake), lake, feed)
+    assert (verdict.sound, verdict.findings) == (True, [])
+
+    verdict = audit_store(Verdict(), lake, Amnesiac(spark, url=place.url), patience=0)
+    assert not verdict.sound
+    assert [(finding.rule, finding.job) for finding in verdict.findings] == [("vanished", "job-4")]
+
+
+async def go_on(store: Store) -> None:
+    await store.replay(["job-1"])
+    [job] = await store.claim(Claim(("mail", "parcels"), "w-2", limit=1))
+    assert job.state == "running"
+
+
+class Amnesiac(StoreFeed):
+    """A store that has lost one job, and does not know it."""
+
+    def jobs(self) -> DataFrame:
+        return super().jobs().where("id <> 'job-4'")
+
+
+def test_memory_cannot_be_reached(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="memory:// lives inside one process"):
+        StoreFeed(spark, url="memory://")
