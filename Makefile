@@ -32,7 +32,13 @@ $(VENV)/.demo: pyproject.toml requirements.lock | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(if $(wildcard $(VENV)/.project),setup,$(VENV)/.demo) ## Watch a small web shop run on SQLite for 20 seconds; make demo ARGS='--jobs 5000'
+$(VENV)/.demo-report: $(VENV)/.demo
+	@echo "Installing Spark for the report at the end: about 500 MB, a minute or two. make demo ARGS=--no-report does without."
+	$(BIN)/python tools/install_part.py cli spark
+	@touch $@
+
+NO_REPORT := $(filter --no-report --dry-run,$(ARGS))
+demo: $(if $(wildcard $(VENV)/.project),setup,$(VENV)/.demo$(if $(NO_REPORT),,-report)) ## Watch a small web shop run on SQLite for 20 seconds; make demo ARGS='--jobs 5000'
 	@$(BIN)/millrace demo $(ARGS)
 
 lint: setup ## Check style and format
@@ -51,6 +57,7 @@ imports: setup ## Check that imports point down only
 	$(BIN)/lint-imports
 
 test: setup ## Run lint, types, imports and every test, and show the time each area took
+	@$(BIN)/python tools/chromium.py > /dev/null || true # the tests that need a browser say so, too
 	@$(BIN)/python tools/run_areas.py lint types imports
 
 test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Debian's packages; ARGS are for pytest

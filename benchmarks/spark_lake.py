@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--more", type=int, default=100_000, help="events of each increment")
     parser.add_argument("--times", type=int, default=3, help="increments")
-    parser.add_argument("--memory", default="1g", help="of Spark's driver")
+    parser.add_argument("--memory", help="of Spark's driver; a quarter of the machine's unless told")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--quiet", action="store_true", help="only the totals")
     parser.add_argument("--audit", action="store_true", help="audit the lake in the end")

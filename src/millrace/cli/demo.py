@@ -46,6 +46,10 @@ async def demo(
         str | None, typer.Option("--dir", help="Where to keep the store (a new temporary folder).", metavar="FOLDER")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which jobs there would be, and run none.")] = False,
+    report: Annotated[
+        bool | None,
+        typer.Option("--report/--no-report", help="End with a page made by Spark; by default unless --json is given."),
+    ] = None,
 ) -> int:
     """Run a small web shop for some seconds: retries, dead letters, a killed worker, and an audit of it all."""
     if not (math.isfinite(seconds) and LEAST <= seconds <= MOST):
@@ -61,11 +65,13 @@ async def demo(
         return _plan(session, seconds, count, seed)
     from millrace.demo.run import Settings
 
-    return await _run(session, Settings(seconds, count, seed, _folder(directory)))
+    wanted = not session.output.json if report is None else report
+    return await _run(session, Settings(seconds, count, seed, _folder(directory)), wanted)
 
 
-async def _run(session: Session, settings: Settings) -> int:
+async def _run(session: Session, settings: Settings, report: bool) -> int:
     from millrace.cli.demo_lines import Lines
+    from millrace.cli.demo_report import make_page
     from millrace.cli.demo_screen import Screen
     from millrace.cli.demo_summary import tell
     from millrace.demo.figures import summary
@@ -81,10 +87,11 @@ async def _run(session: Session, settings: Settings) -> int:
         output.say(f"Ended at once. What was done so far is kept: millrace queues --url {settings.url}")
         return exits.INTERRUPTED
     plain = summary(run)
-    if output.json:
-        output.document(plain)
-    else:
+    if not output.json:
         tell(plain, output)
+    page = await make_page(output, settings) if report and not run.interrupted else None
+    if output.json:
+        output.document(plain | ({"report": page} if report else {}))
     if not plain["ok"]:
         return exits.NO
     return exits.INTERRUPTED if run.interrupted else exits.OK

@@ -34,7 +34,7 @@ async def audit(
         bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
     ] = True,
     master: Master = None,
-    memory: Memory = "2g",
+    memory: Memory = None,
 ) -> int:
     """Check that no accepted job vanished, none was held twice, and every step was legal."""
     url = url_of(session) if store else None

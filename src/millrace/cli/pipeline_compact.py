@@ -18,7 +18,7 @@ EXAMPLES = {
 }
 
 
-async def compact(session: Session, lake: LakePath, master: Master = None, memory: Memory = "2g") -> int:
+async def compact(session: Session, lake: LakePath, master: Master = None, memory: Memory = None) -> int:
     """Fold a lake's small files into few. Its tables say the same afterwards."""
     began = monotonic()
     with spark_for(master, memory) as spark:

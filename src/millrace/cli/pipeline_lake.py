@@ -23,15 +23,19 @@ LakePath = Annotated[Path, typer.Option("--lake", metavar="DIR", help="The lake'
 Master = Annotated[
     str | None, typer.Option("--master", metavar="MASTER", help="Where Spark runs: local[4], spark://…, sc://… .")
 ]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of Spark's driver, when it runs here.")]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="Of Spark's driver, when it runs here: a quarter of the machine's."),
+]
 SECRET_URL = "MILLRACE_PIPELINE_URL"  # holds a URL with a password, which must not show up in plans and logs
 SERIES = ("throughput", "durations", "errors", "worker_use")
 
 
 @contextmanager
-def spark_for(master: str | None, memory: str = "2g") -> Iterator[SparkSession]:
+def spark_for(master: str | None, memory: str | None = None) -> Iterator[SparkSession]:
     remote = master is not None and master.startswith("sc://")  # its driver runs already
-    spark = spark_session(master) if remote else spark_session(master, spark_driver_memory=memory)
+    settings = {} if remote or memory is None else {"spark_driver_memory": memory}
+    spark = spark_session(master, **settings)
     try:
         yield spark
     finally:

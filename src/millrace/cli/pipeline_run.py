@@ -65,7 +65,7 @@ async def run(
         typer.Option("--groups/--no-groups", help="Look up the groups of jobs; by default where the store is small."),
     ] = None,
     master: Master = None,
-    memory: Memory = "2g",
+    memory: Memory = None,
 ) -> int:
     """Take what is new in the store's history into a lake of Parquet files."""
     url = require_url(session)

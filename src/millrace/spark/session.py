@@ -33,13 +33,15 @@ def session(
     name: str = "millrace",
     master: str | None = None,
     *,
-    memory: str = "1g",
+    memory: str | None = None,
     java_options: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session with Millrace's source registered. `master` is as Spark writes it: local[*], spark://…, sc://… .
 
-    Without one, Spark's own configuration decides, and where that is silent, this machine with all its cores.
+    Without one, Spark's own configuration decides, and where that is silent, this machine with all its cores. The JVM
+    may take a quarter of the machine's memory, up to 8 GiB, unless `memory` says otherwise: sorting that does not fit
+    goes through the disk, and takes twice as long.
     """
     require_spark()
     from pyspark.sql import SparkSession
@@ -49,7 +51,7 @@ def session(
         builder = SparkSession.builder.appName(name).remote(master)
         chosen = {key: value for key, value in SETTINGS.items() if not key.startswith(_OF_THE_JVM)}
     else:
-        chosen = {**SETTINGS, **_driver(master, memory, java_options)}
+        chosen = {**SETTINGS, **_driver(master, memory or _share_of_memory(), java_options)}
         builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -75,3 +77,11 @@ def _driver(master: str, memory: str, java_options: str) -> dict[str, str]:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
     return chosen
+
+
+def _share_of_memory() -> str:
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    except (ValueError, OSError):  # a system that does not say
+        there = 0
+    return f"{min(8, max(1, there // 4))}g"

@@ -127,14 +127,15 @@ class Shelf:
             if unless is not None and summary(key, file).tag == unless:
                 return UNCHANGED
             content = read_all(file)
-            if not content and key.startswith(self.markers):
-                return Blob(key, b"", MARKER, os.fstat(file).st_mtime_ns // 1_000_000)
+            modified = os.fstat(file).st_mtime_ns // 1_000_000
         finally:
             os.close(file)
+        if not content and key.startswith(self.markers):
+            return Blob(key, b"", MARKER, modified)
         found = newest(key, content)
         if len(found.body) + TRAILER_SIZE != len(content) and not key.startswith(self.kept):
             raise Torn
-        return Blob(key, found.body, found.tag, found.at)
+        return Blob(key, found.body, found.tag, modified)
 
     def _revisions(self, path: str, key: str) -> list[Revision]:
         try:

@@ -1,0 +1,110 @@
+"""What there is to see in each chart, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.spark.report import formats
+from millrace.spark.report.formats import count, length, percent, step_name
+from millrace.spark.report.model import Failures, Fairness, Lengths, Report, Tasks, Workers
+from millrace.spark.report.period import Period
+
+UNEVEN = 0.8  # below this evenness, one says that groups did not get the same
+
+
+def throughput(report: Report) -> str:
+    period = report.period
+    sums = _sums([queue.completed_at for queue in report.queues])
+    if period is None or not any(sums):
+        return "No job was completed in this period."
+    peak = max(range(len(sums)), key=sums.__getitem__)
+    when = formats.step_label(period.starts[peak], period.step)
+    return f"{_jobs(sum(sums))} completed; the busiest {step_name(period.step)} saw {count(sums[peak])} ({when})."
+
+
+def lengths(what: Lengths, period: Period | None, verb: str) -> str:
+    if what.in_all is None or period is None:
+        return f"No job {verb} in this period."
+    every = what.in_all
+    text = f"Half of all runs {verb} at most {length(every.p50)}, 95 % at most {length(every.p95)}."
+    known = [(one.p95, n) for n, one in enumerate(what.over_time) if one is not None]
+    worst, place = max(known, default=(0.0, 0))
+    if worst > 3 * every.p50 and worst > every.p95:
+        text += (
+            f" The worst was {formats.step_label(period.starts[place], period.step)}, with a p95 of {length(worst)}."
+        )
+    return text
+
+
+def failures(found: Failures, period: Period | None) -> str:
+    retries, deaths = sum(found.retries_at), sum(found.deaths_at)
+    if period is None or not (retries or deaths):
+        return "Nothing failed in this period."
+    text = f"{_times(retries, 'run')} tried again; {_jobs(deaths)} died." if deaths else ""
+    text = text or f"{_times(retries, 'run')} tried again, and no job died."
+    sums = _sums([found.retries_at, found.deaths_at])
+    peak = max(range(len(sums)), key=sums.__getitem__)
+    share = sums[peak] / sum(sums)
+    if share >= 0.1 and len([one for one in sums if one]) > 4:
+        text += f" {percent(share)} of it happened {formats.step_label(period.starts[peak], period.step)}."
+    return text
+
+
+def workers(found: Workers) -> str:
+    if not found.busiest:
+        return "No worker ended a run in this period."
+    number = len(found.busiest) + found.others
+    first = found.busiest[0]
+    if number == 1:
+        return f"One worker, {first.name}, did all the work: {length(first.busy)} of it."
+    return f"{number} workers; {first.name} did the most, {percent(first.share)} of the work."
+
+
+def tasks(found: Tasks) -> str:
+    if not found.slowest:
+        return "No run ended in this period."
+    first = found.slowest[0]
+    total = sum(task.total for task in found.slowest) + found.others_total
+    share = first.total / total if total else 0.0
+    worst = max(found.slowest, key=lambda task: task.times.p95)
+    text = f"{first.task} took {percent(share)} of all running time."
+    if worst is not first:
+        text += f" The slowest single runs are those of {worst.task}: 5 % take longer than {length(worst.times.p95)}."
+    return text
+
+
+def fairness(found: Sequence[Fairness], known: bool) -> str:
+    if not known:
+        return "The lake was built without groups; run the pipeline with --groups to see how they fare."
+    if not found:
+        return "No job with a group ran in this period."
+    worst = min(found, key=lambda queue: queue.evenness)
+    several = len(worst.groups) + worst.others
+    if several < 2:
+        return "Each queue has one group only, so there is nothing to share."
+    if worst.evenness >= UNEVEN:
+        return "The groups of each queue got about the same time."
+    first = worst.groups[0]
+    return f"In {worst.queue}, {first.name} held {percent(first.share)} of the time that its {several} groups got."
+
+
+def audit(report: Report) -> str:
+    found = report.audit
+    if found is None:
+        return "The audit was left out."
+    if found.sound:
+        return "Every promise was kept: no job vanished, none was held twice, every step was legal."
+    named = f", in {_jobs(len(found.jobs))}" if found.jobs else ""
+    return f"Conservation is broken: {count(found.broken)} findings{named}."
+
+
+def _sums(lists: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(values) for values in zip(*lists, strict=True)] if lists else []
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{count(number)} jobs"
+
+
+def _times(number: int, noun: str) -> str:
+    return f"1 {noun} failed and was" if number == 1 else f"{count(number)} {noun}s failed and were"

@@ -1,0 +1,100 @@
+"""A report made by hand, with something in every section: two days, by the half hour."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from millrace.spark.report.model import (
+    Audit,
+    Broken,
+    Cause,
+    Failures,
+    Fairness,
+    Group,
+    Lengths,
+    Promise,
+    Quantiles,
+    QueueFlow,
+    Report,
+    Source,
+    Task,
+    Tasks,
+    Totals,
+    Worker,
+    Workers,
+)
+from millrace.spark.report.period import DAY, HOUR, Period
+
+BEGIN = 1_793_577_600_000  # Monday 2026-11-02, 00:00 UTC
+PERIOD = Period.of(BEGIN, BEGIN + 2 * DAY)
+STEPS = range(len(PERIOD.starts))
+HOSTILE = '"><script>alert(1)</script>\x1b[31m\u202e\ud800 & <b>'
+SOUND = Audit([Promise("every file is there", True, "59 files"), Promise("every step was legal", True, "")])
+BROKEN = Audit(
+    [Promise("every file is there", True, "59 files"), Promise("every step was legal", False, "broken 3 times")],
+    [Broken("held twice", "job-17", "event 3: claimed while running"), Broken("numbering", "job-18", "2 of 3")],
+    3,
+)
+
+
+def a_report(**changes: Any) -> Report:
+    whole = Quantiles(5_000, 40, 900, 4_000, 61_000)
+    lengths = Lengths([_quantiles(n) for n in STEPS], whole, [("mail", whole), ("images", whole)])
+    facts: dict[str, Any] = {
+        "title": "Two days of a shop",
+        "made_at": BEGIN + 2 * DAY + 90_000,
+        "source": Source("sqlite:///shop.db", 12, BEGIN + 2 * DAY, 20_000, BEGIN + 2 * DAY - 1),
+        "period": PERIOD,
+        "totals": Totals(5_020, 5_000, 20, 120, 3, 2, 5, 1, 18),
+        "queues": [
+            QueueFlow(name, 3_000 // n, 2_900 // n, 20, 60, _wave(n)) for n, name in enumerate(("mail", "images"), 1)
+        ],
+        "waits": lengths,
+        "runs": lengths,
+        "failures": Failures(_wave(9), [int(n == 30) * 20 for n in STEPS], [a_cause()], 3, 17),
+        "workers": Workers([_worker(n) for n in range(3)], 2, 12_000),
+        "tasks": Tasks(
+            [Task("images", "make_thumbnail", 7_200_000, whole), Task("mail", "send", 90_000, whole)], 1, 500
+        ),
+        "fairness": [
+            Fairness("mail", 0.4, [Group("acme", 900, 90_000, 0.9, 12.5, 30.0), Group("globex", 9, 1, 0.1, None, None)])
+        ],
+        "audit": SOUND,
+    }
+    return Report(**{**facts, **changes})
+
+
+def a_cause(**changes: Any) -> Cause:
+    facts: dict[str, Any] = {
+        "fingerprint": "cc329050c5",
+        "task": "charge_card",
+        "error_type": "ConnectTimeout",
+        "cause": "ConnectTimeout: no answer from #",
+        "sample": "no answer from 10.0.0.7",
+        "sample_job": "job-17",
+        "retries": 100,
+        "deaths": 20,
+        "first_at": BEGIN + 14 * HOUR,
+        "last_at": BEGIN + 15 * HOUR,
+        "failures_at": _wave(9),
+    }
+    return Cause(**{**facts, **changes})
+
+
+def nothing() -> Report:
+    """Of a period in which nothing happened."""
+    return Report("An empty day", BEGIN, Source("sqlite:///shop.db", 1, BEGIN, 0))
+
+
+def _wave(part: int) -> list[int]:
+    return [round((2 + math.sin(n / 7)) * 40 / part) for n in STEPS]
+
+
+def _quantiles(n: int) -> Quantiles | None:
+    return None if 40 <= n < 44 else Quantiles(50, 20 + n, 300 + 9 * n, 2_000 + 90 * n, 9_000)
+
+
+def _worker(n: int) -> Worker:
+    held = [max(0.0, math.sin(step / 9 + n)) * 4 for step in STEPS]
+    return Worker(f"worker-{n}", 1_000 * n, n, 3_600_000, 0.3, held, BEGIN, BEGIN + DAY)

@@ -1,0 +1,63 @@
+"""Find Chromium for the tests that open pages in a browser, or install it where that is allowed.
+
+python tools/chromium.py      print where it is; install Debian's package first when there is none and we are root
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SETTING = "MILLRACE_CHROMIUM"
+ADVICE = (
+    f"no Chromium was found ({', '.join(NAMES)}). Install one, as root: apt-get install -y chromium; "
+    f"or name the program of one: {SETTING}=/path/to/chrome"
+)
+
+
+class NoBrowser(RuntimeError):
+    pass
+
+
+def find() -> str:
+    """The program to start; NoBrowser says how to get one."""
+    named = os.environ.get(SETTING)
+    if named:
+        if shutil.which(named):
+            return named
+        raise NoBrowser(f"{SETTING}={named} is no program. Name another one, or leave it unset")
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        raise NoBrowser(ADVICE)
+    return found
+
+
+def install() -> None:
+    """Debian's package, when we may. Elsewhere nothing is done, and `find` says what to do."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    print("Installing chromium for the tests that open pages in a browser …", file=sys.stderr, flush=True)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    wanted = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
+    for command in (["apt-get", "update", "-qq"], wanted):
+        subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
+
+
+def main() -> int:
+    try:
+        print(find())
+    except NoBrowser:
+        install()
+        try:
+            print(find())
+        except NoBrowser as missing:
+            print(f"error: {missing}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
