@@ -20,6 +20,7 @@ ELSEWHERE = {
     "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session
     "docs/spark-sink.md": "tests/spark/test_docs.py",  # likewise
     "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise
+    "docs/spark-operations.md": "tests/spark/test_docs.py",  # likewise
     "docs/testing.md": "tests/testing/test_user_docs.py",
 }
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")

@@ -26,6 +26,10 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("report", "millrace.cli.pipeline_report", "report"),
     ("compact", "millrace.cli.pipeline_compact", "compact"),
     ("drain", "millrace.cli.pipeline_drain", "drain"),
+    ("replay", "millrace.cli.pipeline_bulk", "replay"),
+    ("cancel", "millrace.cli.pipeline_bulk", "cancel"),
+    ("archive", "millrace.cli.pipeline_bulk", "archive"),
+    ("unarchive", "millrace.cli.pipeline_bulk", "unarchive"),
     ("tables", "millrace.cli.pipeline_tables", "tables"),
 )
 

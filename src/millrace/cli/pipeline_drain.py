@@ -90,7 +90,7 @@ async def drain(
         str | None, typer.Argument(metavar="APP", help="Your app, as module:name; or --app.", show_default=False)
     ] = None,
     master: Master = None,
-    memory: Memory = "1g",
+    memory: Memory = None,
 ) -> int:
     """Run the jobs that wait, on Spark's executors, until none is left."""
     if application is not None:

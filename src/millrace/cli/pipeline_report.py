@@ -62,7 +62,7 @@ async def report(
         bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
     ] = True,
     master: Master = None,
-    memory: Memory = "2g",
+    memory: Memory = None,
 ) -> int:
     """Write a page with plots of what is in a lake: throughput, times, failures, workers, fairness, audit."""
     began, now = monotonic(), int(time() * 1000)
