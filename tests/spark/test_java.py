@@ -1,4 +1,4 @@
-"""Java for Spark: the system's, or the one that comes with the package (issue 5, done when 1)."""
+"""Java for Spark: the system's, or the one that comes with the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `format("millrace")`: one table, and nothing that is not in it (issue 5, conventions)."""
+"""The options of `format("millrace")`: one table, and nothing that is not in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published schemas: whoever reads them today reads them tomorrow (issue 5, part 1)."""
+"""The published schemas: whoever reads them today reads them tomorrow."""
 
 from __future__ import annotations
 

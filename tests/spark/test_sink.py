@@ -1,4 +1,4 @@
-"""DataFrames and streams into stores, through Spark, with tasks that die (issue 5, part 2 and done-when 2)."""
+"""DataFrames and streams into stores, through Spark, with tasks that die."""
 
 from __future__ import annotations
 

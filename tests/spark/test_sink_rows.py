@@ -1,4 +1,4 @@
-"""Rows as specs: payloads, options and ids, without Spark (issue 5, part 2)."""
+"""Rows as specs: payloads, options and ids, without Spark."""
 
 from __future__ import annotations
 

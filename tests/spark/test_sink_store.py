@@ -1,4 +1,4 @@
-"""What a task of the sink does to a store, whoever runs it and how often (issue 5, part 2)."""
+"""What a task of the sink does to a store, whoever runs it and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source on every store: what Spark reads is what the store says (issue 5, part 1)."""
+"""The source on every store: what Spark reads is what the store says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Through Spark Connect: the client has no JVM, and the server finds the source by itself (issue 5, part 8)."""
+"""Through Spark Connect: the client has no JVM, and the server finds the source by itself."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 def test_tables_and_streams_work_through_connect(sqlite: Place, tmp_path: Path):
     with sqlite.open() as found:
         found.run(fill(found.store))

@@ -1,4 +1,4 @@
-"""The feed as a stream: nothing twice, nothing left out, whatever stops it (issue 5, part 3)."""
+"""The feed as a stream: nothing twice, nothing left out, whatever stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real process, killed for real, in the middle of its work (issue 5: restartable after a kill at any point)."""
+"""A real process, killed for real, in the middle of its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking history into a lake: the same tables, however it comes about (DESIGN 7.4, issue 5)."""
+"""Taking history into a lake: the same tables, however it comes about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of the feed: several read it side by side, each event exactly once (issue 5: cursor ranges; R-23)."""
+"""Spans of the feed: several read it side by side, each event exactly once (R-23)."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from typing import TypeAlias
 
 import msgspec
@@ -44,6 +45,8 @@ class _Step(msgspec.Struct):
     prepared: Prepared | None = None
     appended: Appended | None = None
     outcome: Outcome = None
+    waits: bool = True  # False: in the event loop, where nothing may be flushed
+    later: bool = False
 
 
 class Committer:
@@ -77,7 +80,7 @@ class Committer:
         if len(changes) > FEW or self._waiting or self._closing or not self._turn.acquire(blocking=False):
             return await self.commit(changes)
         try:
-            steps = [_Step(change) for change in changes]
+            steps = [_Step(change, waits=False) for change in changes]
             later = self._carry_out(steps, waits=False)
         finally:
             self._turn.release()
@@ -92,7 +95,8 @@ class Committer:
             self._closing = True
             self._signal.notify()
         self._thread.join()
-        self._locks.close()
+        with self._turn:  # somebody may be at it in an event loop
+            self._locks.close()
 
     def abandon(self) -> None:
         self._locks.close()
@@ -142,11 +146,16 @@ class Committer:
                 self._apply_locked(shard, members)
         else:
             for shard, members in shards.items():
-                with self._locks.held_if_free(shard) as is_held:
-                    if is_held:
-                        self._apply_all(members)
-                    else:
-                        later += members
+                try:
+                    with self._locks.held_if_free(shard) as is_held:
+                        if is_held:
+                            self._apply_all(members)
+                            later += [step for step in members if step.later]
+                        else:
+                            later += members
+                except OSError as error:
+                    for step in members:
+                        step.outcome = step.outcome or error
         self._discard(steps)
         changed = [step for step in steps if step.prepared is not None and step.prepared.landed]
         self._flush_folders([step for step in changed if step.prepared is not None and step.prepared.durable])
@@ -157,25 +166,38 @@ class Committer:
         return later
 
     def _flush_while_locked(self, shards: dict[int, list[_Step]]) -> None:
-        """Durable swaps that go behind what is there, with whatever else is of their shards, which is taken out."""
+        """Durable swaps that go behind what is there, with whatever else is of their shards, which is taken out: those
+        whose locks are free side by side, then the others one at a time, so that who waits holds up nobody."""
         if not self._shelf.flushes:
             return
         mine = [shard for shard, members in shards.items() if any(map(self._must_flush, members))]
         if not mine:
             return
-        members = list(itertools.chain.from_iterable(shards.pop(shard) for shard in mine))
+        taken = {shard: shards.pop(shard) for shard in mine}
         try:
-            with self._locks.all_held(mine):
+            with ExitStack() as stack:
+                free = [shard for shard in mine if stack.enter_context(self._locks.held_if_free(shard))]
+                members = list(itertools.chain.from_iterable(taken.pop(shard) for shard in free))
                 self._apply_all(members)
-                self._land([step for step in members if step.appended is not None])
-        except (StoreError, OSError) as error:
-            for step in members:
+                self._land(members)
+        except OSError as error:
+            for step in itertools.chain.from_iterable(taken.values()):
                 step.outcome = step.outcome or error
+            return
+        for shard, members in taken.items():
+            try:
+                with self._locks.held(shard):
+                    self._apply_all(members)
+                    self._land(members)
+            except (StoreError, OSError) as error:
+                for step in members:
+                    step.outcome = step.outcome or error
 
     def _must_flush(self, step: _Step) -> bool:
         return isinstance(step.change, Write) and step.change.durable and self._shelf.is_appended(step.change)
 
     def _land(self, steps: list[_Step]) -> None:
+        steps = [step for step in steps if step.appended is not None and step.outcome is None]
         many = self._flushers.map if len(steps) > 1 else map
         for _ in many(self._land_one, steps):
             pass
@@ -204,9 +226,12 @@ class Committer:
         """Under their locks. Of swaps of one object within a batch the first wins, though nobody sees it yet."""
         taken: set[str] = set()
         for step in steps:
-            if step.change.key in taken and self._shelf.is_appended(step.change):
-                step.outcome = Refused()
-                continue
+            if step.change.key in taken:
+                if isinstance(step.change, Write) and isinstance(step.change.expect, str):
+                    step.outcome = Refused()
+                    continue
+                self._land([one for one in steps if one.change.key == step.change.key])
+                taken.discard(step.change.key)
             step.outcome = _tried(self._apply, step)
             if step.appended is not None:
                 taken.add(step.change.key)
@@ -257,6 +282,9 @@ class Committer:
         answer = self._shelf.append(step.change)
         if isinstance(answer, Appended):
             step.appended = answer
+            return None
+        if answer is None and self._shelf.flushes and not step.waits:
+            step.later = True  # a new file is flushed, and not here
             return None
         if answer is None:  # that file is long enough
             self._prepare_one(step, next_file=True)

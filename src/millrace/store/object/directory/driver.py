@@ -19,7 +19,7 @@ from millrace.store.object.directory.files import Torn
 from millrace.store.object.directory.home import Home
 from millrace.store.object.directory.shelf import Drop, Inspect, Shelf
 from millrace.store.object.directory.walk import page
-from millrace.store.object.driver import Answer, Blob, Done, Listing, Read, VersionPage, Want, Write
+from millrace.store.object.driver import Answer, Blob, Done, Listing, Read, Trouble, VersionPage, Want, Write
 
 T = TypeVar("T")
 READERS = 2
@@ -87,7 +87,9 @@ class DirectoryBlobs:
         found, torn = await self._read_some(wants)
         if torn:
             await self._commit([Inspect(key) for key in torn], durable=False)
-            found, _ = await self._read_some(wants)
+            found, torn = await self._read_some(wants)
+            broken = Trouble("the file could not be read")
+            return [broken if want.key in torn else read for want, read in zip(wants, found, strict=True)]
         return found
 
     async def _read_some(self, wants: Sequence[Want]) -> tuple[list[Read], list[str]]:

@@ -28,7 +28,9 @@ import msgspec
 LANDED = b"millrace"
 NO_BOOT = b"????????"  # this machine does not name its boots: such a revision never counts by itself
 TRAILER_SIZE = 83
-_TRAILER = re.compile(rb"\n#(millrace|[0-9a-f]{8}|\?{8}) ([0-9a-f]{12}) ([0-9a-f]{12}) ([0-9a-f]{12}) ([0-9a-f]{32})\n")
+# The word, a boot's name, or, where a power loss came in the middle of putting the word in, some of both.
+_WORD = rb"[m0-9a-f?][i0-9a-f?][l0-9a-f?]{2}[r0-9a-f?][0-9a-f?]{3}"
+_TRAILER = re.compile(rb"\n#(" + _WORD + rb") ([0-9a-f]{12}) ([0-9a-f]{12}) ([0-9a-f]{12}) ([0-9a-f]{32})\n")
 
 
 class Torn(Exception):
@@ -115,12 +117,15 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summary(key: str, file: int) -> Summary:
-    """No body is read unless the last write was cut short."""
+    """Only the last revision is read, unless that one was cut short."""
     size = os.fstat(file).st_size
     if size >= TRAILER_SIZE:
         trailer = _trailer(os.pread(file, TRAILER_SIZE, size - TRAILER_SIZE))
-        if trailer is not None and trailer.counts and trailer.length <= size - TRAILER_SIZE:
-            return Summary(trailer.tag, trailer.length, size)
+        start = -1 if trailer is None else size - TRAILER_SIZE - trailer.length
+        if trailer is not None and trailer.counts and start >= 0:
+            body = os.pread(file, trailer.length, start)
+            if trailer.digest == _digest(key, body, trailer.revision, trailer.at):
+                return Summary(trailer.tag, trailer.length, size)
     found = newest(key, os.pread(file, size, 0))
     return Summary(found.tag, len(found.body), found.end)
 

@@ -25,7 +25,7 @@ log = logging.getLogger("millrace.store")
 
 OWN = ".millrace"
 FORMAT = "millrace directory 2\n"
-LOCKS = 256
+LOCKS = 64  # files that a process may have open twice
 STALE_TMP = 3600  # seconds; a write takes milliseconds
 
 
@@ -99,10 +99,13 @@ class Home:
             return  # another process was faster
         self._report(f"{os.path.relpath(path, self.root)} {why}; moved to {OWN}/quarantine/{name}")
 
-    def put_back(self, kept: str, path: str) -> None:
-        """Give an object that was put aside the body of an earlier version."""
-        make_folders(os.path.dirname(path))
-        os.link(kept, path)
+    def replace(self, path: str, why: str, kept: str, temporary: str) -> None:
+        """Put an object aside and give it the body of an earlier version, in one step."""
+        name = f"{time.time_ns()}-{os.getpid()}-{os.path.basename(path)}"[:250]
+        os.link(path, f"{self.own}/quarantine/{name}", follow_symlinks=False)
+        os.link(kept, temporary)
+        os.rename(temporary, path)
+        self._report(f"{os.path.relpath(path, self.root)} {why}; moved to {OWN}/quarantine/{name}")
         self._report(f"{os.path.relpath(path, self.root)} was put back as it had been before")
 
     def pass_over(self, path: str, why: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from zlib import crc32
 
 from millrace.domain.errors import StoreError
@@ -35,14 +35,6 @@ class Locks:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
-
-    @contextmanager
-    def all_held(self, shards: Iterable[int]) -> Generator[None]:
-        """Always in the same order, so that nobody waits for each other."""
-        with ExitStack() as stack:
-            for shard in sorted(shards):
-                stack.enter_context(self.held(shard))
-            yield
 
     @contextmanager
     def held_if_free(self, shard: int) -> Generator[bool]:

@@ -41,12 +41,13 @@ from millrace.store.object.directory.home import Home, make_folders, sync_folder
 from millrace.store.object.driver import UNCHANGED, Blob, Done, Expect, Read, Refused, Version, Want, Write
 from millrace.store.object.names import path_of
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MORE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 MARKER = "1-marker"  # the tag of every empty file: nobody swaps one
 MARKS_TOGETHER = 0.25  # seconds; markers made within are names of one empty file, and as old as the first of them
 LONGEST_FILE = 64 << 10  # bytes; then the next revision begins a new file
+TRUSTED = 5  # seconds; a folder that was removed and made again may have its old inode, but not sooner (EMPTY_FOR)
 _TRIES = 50  # of a folder that others remove because it is empty, while we fill it
 
 
@@ -101,8 +102,8 @@ class Shelf:
         self._clock = clock  # None: what the file system says
         self._serial = itertools.count()
         self._writer = secrets.token_hex(4)  # a process id alone comes round again
-        self._flushed: dict[str, int] = {}  # folders whose own names are durable, by path → inode
-        self._empty: tuple[str, float] | None = None  # the file that markers are names of, and until when
+        self._flushed: dict[str, tuple[int, float]] = {}  # folders with durable names: path → inode, when
+        self._empty: tuple[str, float, float] | None = None  # the file that markers are names of, since and until when
 
     # reading
 
@@ -124,14 +125,15 @@ class Shelf:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
+            status = os.fstat(file)
+            if not status.st_size and key.startswith(self.markers):
+                return UNCHANGED if unless == MARKER else Blob(key, b"", MARKER, status.st_mtime_ns // 1_000_000)
             if unless is not None and summary(key, file).tag == unless:
                 return UNCHANGED
             content = read_all(file)
             modified = os.fstat(file).st_mtime_ns // 1_000_000
         finally:
             os.close(file)
-        if not content and key.startswith(self.markers):
-            return Blob(key, b"", MARKER, modified)
         found = newest(key, content)
         if len(found.body) + TRAILER_SIZE != len(content) and not key.startswith(self.kept):
             raise Torn
@@ -164,7 +166,7 @@ class Shelf:
             return False
         if isinstance(change, Write):
             return change.expect is Expect.ANYTHING and not change.body and not change.durable
-        return isinstance(change, Drop)
+        return isinstance(change, Drop) and change.tag is None
 
     def mark(self, key: str) -> Done:
         """One more name for an empty file: to make a new file for each would cost twenty times as much."""
@@ -190,7 +192,7 @@ class Shelf:
 
     def _empty_file(self) -> str:
         empty = self._empty
-        if empty is None or (self._clock or time.monotonic)() > empty[1]:
+        if empty is None or not empty[1] <= (self._clock or time.time)() <= empty[2]:
             return self._renew_empty_file()
         return empty[0]
 
@@ -200,7 +202,9 @@ class Shelf:
         file = os.open(path, _NEW, 0o600)
         self._date(file)
         os.close(file)
-        self._empty = (path, time.monotonic() + MARKS_TOGETHER if self._clock is None else self._clock())
+        # By the wall clock: the monotonic one stands still while the machine sleeps, and the file grows old.
+        now = time.time() if self._clock is None else self._clock()
+        self._empty = (path, now, now + MARKS_TOGETHER if self._clock is None else now)
         return path
 
     def let_go(self) -> None:
@@ -392,21 +396,26 @@ class Shelf:
             self._read_file(path, key, None)
         except Torn:
             self._put_aside(key, path)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise  # no descriptors left, a disk that fails: that says nothing about the file
             self.home.put_aside(path, "cannot be read as a file")
 
     def flush(self, folder: str) -> None:
         """Make the names in a folder durable, and the folder's own name, and so on up."""
-        known = self._flushed.get(folder)
         try:
             inode = sync_folder(folder)
         except FileNotFoundError:
             return  # what was written has been deleted again, and the empty folder with it
-        while inode != known and folder != self.home.root:
-            self._flushed[folder] = inode
-            folder = os.path.dirname(folder)
+        passed: dict[str, tuple[int, float]] = {}
+        while folder != self.home.root:
             known = self._flushed.get(folder)
+            passed[folder] = (inode, time.monotonic())
+            if known is not None and known[0] == inode and passed[folder][1] - known[1] < TRUSTED:
+                break
+            folder = os.path.dirname(folder)
             inode = sync_folder(folder)
+        self._flushed.update(passed)  # only now: a flush above them may have failed
 
     # versions
 
@@ -438,15 +447,18 @@ class Shelf:
     def _put_aside(self, key: str, path: str) -> str | None:
         """Move a file that is not whole out of the way, and put the newest sound version of it back, if one was kept:
         a write that did not wait for the disk may be cut short by a power loss, what it replaced was durable."""
-        self.home.put_aside(path, "is torn or was not written by this store")
+        why = "is torn or was not written by this store"
         for kept in self._kept_files(key):
             try:
                 blob = self._read_file(kept, key, None)
             except Torn:
                 continue
             if isinstance(blob, Blob):
-                self.home.put_back(kept, path)
+                self.home.replace(path, why, kept, self._temporary())
+                if self.flushes:
+                    self.flush(os.path.dirname(path))
                 return blob.tag
+        self.home.put_aside(path, why)
         return None
 
     # paths
@@ -484,6 +496,8 @@ class Shelf:
                 raise Torn from None
             raise
         try:
+            if key.startswith(self.markers) and os.fstat(file).st_size == 0:
+                return MARKER
             return summary(key, file).tag
         finally:
             os.close(file)

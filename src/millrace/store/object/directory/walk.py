@@ -1,12 +1,13 @@
 """Listing: folders are walked in the order of the keys, and only those that can hold what was asked for.
 
-No body is read; where a file holds versions, only the line that says how long the last one is. A page costs the folders
+No body is read, but where a file holds versions, the last of them, to say how long it is. A page costs the folders
 it passes through, so what lies under other prefixes does not matter. Folders that have been empty for a while are
 removed on the way, so that no listing walks through the remains of the past twice.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -63,7 +64,9 @@ def _last_size(path: str, key: str) -> int:
     """Less than nothing for a file that has to be looked at again."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
         return EMPTY
     try:
         return summary(key, file).length
