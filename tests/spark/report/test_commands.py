@@ -123,6 +123,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mon
 # ── the demo ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly
 def test_the_demo_makes_a_page_of_its_store_with_the_audit_against_it(shared: None, sqlite: Place, tmp_path: Path):
     with sqlite.open() as opened:
         opened.run(fill(opened.store, 10))

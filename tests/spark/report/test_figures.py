@@ -156,6 +156,7 @@ def a_short_history() -> list[Event]:
     return sorted(told, key=lambda event: event.at)
 
 
+@pytest.mark.nightly
 def test_a_history_of_seconds_is_shown_by_parts_of_a_second(lake_of: LakeOf):
     report = report_of(lake_of(a_short_history()))
     period = report.period
