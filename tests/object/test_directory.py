@@ -859,6 +859,25 @@ async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(blo
     assert f"{driver.home.root}/tasks" in flushed
 
 
+async def test_large_bodies_are_not_written_in_the_event_loop(blobs, monkeypatch):
+    real, where = os.write, []
+    monkeypatch.setattr(os, "write", lambda file, data: (where.append(threading.current_thread()), real(file, data))[1])
+
+    await blobs.write_many([Write("data/small", b"x", Expect.ANYTHING, durable=False)])
+    await blobs.write_many([Write("data/large", b"x" * 300_000, Expect.ANYTHING, durable=False)])
+
+    assert where[0] is threading.main_thread() and threading.main_thread() not in where[1:]
+
+
+async def test_a_listing_that_fails_says_so_in_words(blobs, monkeypatch):
+    def fails(path: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(StoreError, match="Too many open files"):
+        await blobs.list("tasks/")
+
+
 async def test_nothing_is_flushed_in_the_event_loop(blobs, driver, job, monkeypatch):
     """Also not when a swap that need not be durable begins a new file."""
     monkeypatch.setattr(shelf, "LONGEST_FILE", 400)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
-from millrace.cli.pipeline_lake import LakePath, Master, Memory, options_for, spark_for, url_of
+from millrace.cli.pipeline_lake import Comparing, LakePath, Master, Memory, options_for, spark_for, url_of
 from millrace.cli.session import Session
 from millrace.cli.text import plural
 
@@ -30,9 +28,7 @@ EXAMPLES = {
 async def audit(
     session: Session,
     lake: LakePath,
-    store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
-    ] = True,
+    store: Comparing = True,
     master: Master = None,
     memory: Memory = None,
 ) -> int:

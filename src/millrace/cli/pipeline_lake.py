@@ -27,6 +27,9 @@ Memory = Annotated[
     str | None,
     typer.Option("--memory", metavar="SIZE", help="Of Spark's driver, when it runs here: a quarter of the machine's."),
 ]
+Comparing = Annotated[
+    bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
+]
 SECRET_URL = "MILLRACE_PIPELINE_URL"  # holds a URL with a password, which must not show up in plans and logs
 SERIES = ("throughput", "durations", "errors", "worker_use")
 

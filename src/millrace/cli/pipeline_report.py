@@ -14,7 +14,7 @@ import typer
 
 from millrace.cli import exits
 from millrace.cli.output import Cell
-from millrace.cli.pipeline_lake import LakePath, Master, Memory, options_for, spark_for, url_of
+from millrace.cli.pipeline_lake import Comparing, LakePath, Master, Memory, options_for, spark_for, url_of
 from millrace.cli.session import Session
 from millrace.cli.text import moment
 from millrace.domain.errors import InvalidInput
@@ -58,9 +58,7 @@ async def report(
     audit: Annotated[
         bool, typer.Option("--audit/--no-audit", help="Walk every event, to show whether every job was conserved.")
     ] = True,
-    store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
-    ] = True,
+    store: Comparing = True,
     master: Master = None,
     memory: Memory = None,
 ) -> int:

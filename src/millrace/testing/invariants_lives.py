@@ -6,29 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, Job, State
+from millrace.domain.legal import LAST, LEGAL, MAY_FAIL
 from millrace.testing.invariants import Evidence, Violation
 
 _W, _R = State.WAITING, State.RUNNING
-
-# kind → (the states it may be entered from, the states it may lead to; None: the state stays)
-_LEGAL: dict[Kind, tuple[frozenset[State], State | None]] = {
-    Kind.UNBLOCKED: (frozenset({_W}), _W),
-    Kind.CLAIMED: (frozenset({_W}), _R),
-    Kind.COMPLETED: (frozenset({_R}), State.COMPLETED),
-    Kind.RETRIED: (frozenset({_R}), _W),
-    Kind.SNOOZED: (frozenset({_R}), _W),
-    Kind.RELEASED: (frozenset({_R}), _W),
-    Kind.BURIED: (frozenset({_R, _W}), State.DEAD),
-    Kind.CANCELLED: (frozenset({_R, _W}), State.CANCELLED),
-    Kind.RECLAIMED: (frozenset({_R}), _R),
-    Kind.REPLAYED: (FINISHED, _W),
-    Kind.ARCHIVED: (FINISHED, None),
-    Kind.UNARCHIVED: (FINISHED, None),
-    Kind.EVICTED: (frozenset({State.DEAD}), None),
-    Kind.PRUNED: (FINISHED, None),
-}
-_FAILED_BY: dict[Kind, tuple[int, ...]] = {Kind.RETRIED: (1,), Kind.BURIED: (0, 1), Kind.CANCELLED: (0, 1)}
-_LAST = (Kind.PRUNED, Kind.EVICTED)
 
 
 class _Life:
@@ -97,7 +78,7 @@ def _check_step(life: _Life, event: Event) -> Iterable[Violation]:
         yield _of(event, "events", f"event {event.n} follows event {last.n}")
     if (event.job, event.generation, event.queue, event.task) != (last.job, last.generation, last.queue, last.task):
         yield _of(event, "events", f"seq {event.seq} was {last.job!r} of {last.queue!r} before")
-    if last.kind in _LAST:
+    if last.kind in LAST:
         yield _of(event, "transition", f"{event.kind.value} after {last.kind.value}")
     yield from _check_legal(life, event)
     yield from _check_numbers(last, event)
@@ -112,7 +93,7 @@ def _check_legal(life: _Life, event: Event) -> Iterable[Violation]:
     if event.kind is Kind.ENQUEUED:
         yield _of(event, "transition", f"enqueued again under the same seq {event.seq}")
         return
-    froms, to = _LEGAL[event.kind]
+    froms, to = LEGAL[event.kind]
     if before not in froms:
         name = "transition"
         if event.kind is Kind.CLAIMED:
@@ -130,7 +111,7 @@ def _check_numbers(last: Event, event: Event) -> Iterable[Violation]:
     if event.kind is Kind.REPLAYED:
         if event.failures != 0:
             yield _of(event, "failures", f"{event.failures} failures after a replay")
-    elif event.failures - last.failures not in _FAILED_BY.get(event.kind, (0,)):
+    elif event.failures - last.failures not in MAY_FAIL.get(event.kind, (0,)):
         yield _of(event, "failures", f"{event.failures} failures follow {last.failures} by {event.kind.value}")
 
 
@@ -165,7 +146,7 @@ def _check_parents(evidence: Evidence, child: Job, ended: dict[str, set[str]]) -
 def _check_records(evidence: Evidence, records: dict[int, Job], lives: dict[int, _Life]) -> Iterable[Violation]:
     """Accepted = live + finished + pruned; and a record says what its last event said."""
     for seq, life in lives.items():
-        if seq not in records and life.last.kind not in _LAST:
+        if seq not in records and life.last.kind not in LAST:
             yield _of(life.last, "lost", f"no record is left, and {life.last.kind.value} was the last word")
     for seq, job in records.items():
         known = lives.get(seq)
@@ -174,7 +155,7 @@ def _check_records(evidence: Evidence, records: dict[int, Job], lives: dict[int,
                 yield Violation("events", job.id, "a record without events")
             continue
         last = known.last
-        if last.kind in _LAST:
+        if last.kind in LAST:
             yield _of(last, "lost", f"{last.kind.value}, and still there")
         told = (last.state, last.attempt, last.failures, last.n, last.job, last.generation)
         if told != (job.state, job.attempt, job.failures, job.events, job.id, job.generation):

@@ -6,20 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
-from millrace.domain import transition
-from millrace.domain.change import Change
 from millrace.domain.event import Event, Kind
-from millrace.domain.job import Job, State
+from millrace.domain.job import Job
 from millrace.spark.lake import Lake
 from millrace.spark.lake.audit import audit
 from millrace.spark.lake.audit_store import differences
-from millrace.spark.lake.legal import LEGAL, MAY_FAIL
 from millrace.spark.lake.lives import broken_steps
-from millrace.testing import invariants_lives
-from millrace.testing.builders import a_spec
 from tests.spark.lake.history import an_event, frame
 from tests.spark.lake.test_take import copied
 
@@ -79,62 +73,6 @@ def test_every_way_to_break_a_life_is_found(spark: SparkSession) -> None:
         found.setdefault(row["job"], set()).add(row["rule"])
 
     assert found == {life[0].job: rules for rules, life in BROKEN.values() if rules}
-
-
-def test_the_legal_steps_are_those_of_the_domain() -> None:
-    """One table for the audit and one for the checker of all test suites: they agree."""
-    assert LEGAL == invariants_lives._LEGAL
-    assert MAY_FAIL == invariants_lives._FAILED_BY
-    assert set(LEGAL) == set(Kind) - {Kind.ENQUEUED}
-
-
-@pytest.mark.parametrize("kind", sorted(set(LEGAL), key=str))
-def test_a_transition_leads_where_the_table_says(kind: Kind) -> None:
-    froms, to = LEGAL[kind]
-    for state in froms:
-        job = a_job(state)
-        event = _carried_out(job, kind)
-        assert (event.kind, event.state) == (kind, state if to is None else to)
-
-
-def a_job(state: State) -> Job:
-    job, _ = transition.enqueue(a_spec(), 1, 1, 0)
-    job.state = state
-    if state is State.RUNNING:
-        job.worker, job.lease_id, job.lease_until = "w", "a", 1
-    return job
-
-
-def _carried_out(job: Job, kind: Kind) -> Event:
-    match kind:
-        case Kind.UNBLOCKED:
-            return transition.unblock(job, 1)
-        case Kind.CLAIMED:
-            return transition.claim(job, "w", "a", 1, 1)
-        case Kind.RECLAIMED:
-            return transition.reclaim(job, "w", "b", 1, 1)
-        case Kind.REPLAYED:
-            return transition.replay(job, 1)
-        case Kind.ARCHIVED | Kind.UNARCHIVED:
-            return transition.archive(job, kind is Kind.ARCHIVED, 1)
-        case Kind.PRUNED | Kind.EVICTED:
-            return transition.remove(job, kind, 1)
-        case Kind.BURIED if job.state is State.WAITING:
-            return transition.bury(job, "ttl_expired", 1)
-        case Kind.CANCELLED if job.state is State.WAITING:
-            return transition.cancel(job, 1)
-        case _:
-            return transition.settle(job, _CHANGES[kind], 1)
-
-
-_CHANGES = {
-    Kind.COMPLETED: Change.completed(),
-    Kind.RETRIED: Change.retry(None, delay=1),
-    Kind.SNOOZED: Change.snooze(1),
-    Kind.RELEASED: Change.release(),
-    Kind.BURIED: Change.bury(None, "explicit_fail"),
-    Kind.CANCELLED: Change.cancel(),
-}
 
 
 def test_a_busy_history_is_sound(at_once: Lake, history: tuple[list[Event], list[Job]]) -> None:

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from millrace.domain.event import Kind
 from millrace.domain.job import State
-from millrace.spark.lake.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
+from millrace.domain.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
 from millrace.spark.lake.steps import is_of
 
 FINDINGS = "rule string, job string, seq bigint, n int, text string"

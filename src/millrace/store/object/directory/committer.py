@@ -29,7 +29,8 @@ from millrace.store.object.driver import Answer, Done, Refused, Write
 
 Change: TypeAlias = Write | Drop | Inspect
 Outcome: TypeAlias = Answer | BaseException | None  # None where there is nothing to answer
-FEW = 64  # changes that are carried out where they were asked for
+FEW = 64  # changes that are carried out where they were asked for …
+SMALL = 256 << 10  # … if they are no more bytes than that
 
 
 class _Call(msgspec.Struct):
@@ -77,7 +78,9 @@ class Committer:
     async def commit_here(self, changes: Sequence[Change]) -> list[Outcome]:
         """For changes that need not be flushed."""
         await asyncio.sleep(0)  # whoever asks again and again must not keep the loop to itself
-        if len(changes) > FEW or self._waiting or self._closing or not self._turn.acquire(blocking=False):
+        if len(changes) > FEW or _bytes(changes) > SMALL or self._waiting or self._closing:
+            return await self.commit(changes)
+        if not self._turn.acquire(blocking=False):
             return await self.commit(changes)
         try:
             steps = [_Step(change, waits=False) for change in changes]
@@ -318,6 +321,10 @@ class Committer:
         except OSError as error:
             return error
         return None
+
+
+def _bytes(changes: Sequence[Change]) -> int:
+    return sum(len(change.body) for change in changes if isinstance(change, Write))
 
 
 def _tried(apply: Callable[[_Step], Outcome], step: _Step) -> Outcome:

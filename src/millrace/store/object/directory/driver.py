@@ -155,17 +155,23 @@ class DirectoryBlobs:
         return await self._working().bell.wait(prefix, timeout, since)
 
     async def _in_reader(self, act: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._working().readers, act)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._working().readers, act)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.home.root}: the file system failed: {error.strerror or error}. What was asked may be partly done; "
+            "asking again is safe once the cause is gone."
+        )
 
     async def _commit(self, changes: Sequence[Change], durable: bool) -> Sequence[Outcome]:
         crew = self._working()
         outcomes = await (crew.patient.commit(changes) if durable else crew.quick.commit_here(changes))
         for outcome in outcomes:
             if isinstance(outcome, OSError):
-                raise StoreError(
-                    f"{self.home.root}: the file system failed: {outcome.strerror or outcome}. What was asked may be "
-                    "partly done; asking again is safe once the cause is gone."
-                ) from outcome
+                raise self._failed(outcome) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
         return outcomes

@@ -1,6 +1,6 @@
-"""Which events may follow which: the life of a job as a table, for the audit.
+"""Which events may follow which: the life of a job as a table, for those who audit histories.
 
-domain/transition.py carries the transitions out, and docs/states.md shows them; a test holds the three together.
+`transition` carries the steps out, and docs/states.md shows them; tests hold the three together.
 """
 
 from __future__ import annotations
