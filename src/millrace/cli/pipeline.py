@@ -7,6 +7,7 @@ by `spark_session`, which also says what to install where it is missing.
 from __future__ import annotations
 
 import functools
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ def spark_session(master: str | None = None, **settings: str) -> SparkSession:
     require_spark()
     from millrace.spark.session import session
 
+    # What a query is refused for is raised, and said by the command; here it would come again, as a page of JSON.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session(master=master, settings={name.replace("_", "."): value for name, value in settings.items()})
 
 
