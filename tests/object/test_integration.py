@@ -9,7 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 
+import msgspec
 import pytest
 
 from millrace import App, Context, State
@@ -18,7 +20,7 @@ from millrace.domain.request import Archived, Receipt, Replayed
 from millrace.store.object.keys import Layout
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.versions import Versions
+from millrace.store.object.versions import Record, Versions
 from millrace.testing.builders import a_claim, a_spec, seconds
 from millrace.testing.conformance.scenes import kinds, put, show, take
 from tests.object.stores import Site, a_site
@@ -45,6 +47,13 @@ def app(store: ObjectStore) -> App:
 
 async def burst(app: App) -> None:
     await app.worker(burst=True, **QUICK).run(handle_signals=False)
+
+
+def only_extended(before: Record, after: Record) -> bool:
+    """A heartbeat came in between: on a slow machine an attempt of a moment has one too."""
+    assert before.job
+    assert after.job
+    return msgspec.structs.replace(before.job, lease_until=after.job.lease_until) == after.job
 
 
 async def keys_below(store: ObjectStore, *prefixes: str) -> list[str]:
@@ -215,7 +224,9 @@ async def test_version_history_correct(app, store):
     await burst(app)
     await store.archive([job.id])
 
-    records = [record for record in await Versions(store).oldest_first(job.id) if not record.repeats]
+    kept = [record for record in await Versions(store).oldest_first(job.id) if not record.repeats]
+    assert [record.rev for record in kept] == list(range(1, len(kept) + 1))
+    records = [kept[0], *(after for before, after in pairwise(kept) if not only_extended(before, after))]
     assert [(record.job.state, record.job.attempt, record.job.failures) for record in records] == [
         (State.WAITING, 0, 0),
         (State.RUNNING, 1, 0),
@@ -224,7 +235,6 @@ async def test_version_history_correct(app, store):
         (State.COMPLETED, 2, 1),
         (State.COMPLETED, 2, 1),
     ]
-    assert [record.rev for record in records] == [1, 2, 3, 4, 5, 6]
     assert [record.job.archived for record in records] == [False] * 5 + [True]
     assert [record.filed.split("/")[0] for record in records] == ["ready", "leases", "ready", "leases", "done", "done"]
     assert [event.n for event in await store.history(job.id)] == [1, 2, 3, 4, 5, 6]
