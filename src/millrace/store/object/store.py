@@ -145,6 +145,7 @@ class ObjectStore:
             writer = numbers.leave()
             if writer is not None:
                 await give_back(self._engine.objects, writer, numbers.high)
+            await self._engine.ready.close()
         await self.blobs.close()
 
     def beside(self) -> ObjectStore:
