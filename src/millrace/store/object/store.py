@@ -393,6 +393,7 @@ class ObjectStore:
         now = await self.now()
         [seen] = await self._engine.objects.read([key])
         started = now if seen.value is None else decode(seen.value, WorkerRecord).started_at
+        info = msgspec.structs.replace(info, shards=self.options.shards or ())
         record = WorkerRecord(info, started, now, ttl, True)
         await self.blobs.put(key, sealed(encode(record)), durable=False)
 
