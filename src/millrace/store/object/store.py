@@ -100,6 +100,7 @@ class ObjectStore:
             inline=options.inline_limit,
             patience=options.lock_patience / 1000,
             ready=ReadyOptions(options.listing_reuse / 1000, options.ready_page_size, options.shards),
+            feed_delay=options.feed_delay,
         )
         self._engine.on_news = self._announce
         self._engine.recount = self._recount
