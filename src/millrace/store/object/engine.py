@@ -40,6 +40,10 @@ YOUNG = 10_000  # milliseconds; no write takes that long
 LATE = 1_000  # milliseconds between deciding and writing
 
 
+class Crowded(StoreError):
+    """Others were faster, again and again."""
+
+
 class Engine:
     def __init__(
         self,
@@ -175,8 +179,8 @@ class Engine:
         await self._recount_if_asked(first_seen, {**view.seen, **run.settings})
         return run
 
-    def _crowded(self) -> StoreError:
-        return StoreError(
+    def _crowded(self) -> Crowded:
+        return Crowded(
             f"{self.blobs.url}: too many others change the same jobs or the same line at once: "
             f"given up after {MOST_ATTEMPTS} attempts. Nothing is lost; ask again."
         )
