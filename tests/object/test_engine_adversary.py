@@ -17,6 +17,7 @@ from millrace.domain.errors import LanesInUse, StoreError
 from millrace.domain.job import LIVE, State
 from millrace.domain.request import Cancelled, Query, Receipt, Replayed
 from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.store.object.engine import TELLINGS
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, an_extension, specs
@@ -818,6 +819,25 @@ async def test_events_of_a_writer_that_stood_still_reach_a_reader_that_has_passe
     assert [event.job for event in everything].count("slow") == times
     rest = (await b.store.events(cursor, 100)).events
     assert "slow" in [event.job for event in rest]
+
+
+async def test_a_store_slower_than_its_feed_waits_does_not_stop_whoever_writes() -> None:
+    """MILLRACE_FEED_DELAY_MS may be set to less than what a write takes: every telling is late."""
+    world = World(feed_delay=20)
+    a = await world.client()
+    write, parts = a.store.blobs.driver.write, 0
+
+    async def slowly(writes):
+        nonlocal parts
+        world.clock.advance(0.05)
+        parts += any(one.key.startswith("feed/") for one in writes)
+        return await write(writes)
+
+    a.store.blobs.driver.write = slowly
+    await asyncio.wait_for(a.store.enqueue([a_spec(id="a")]), 10)
+
+    assert parts == 1 + TELLINGS
+    assert (await a.store.get(["a"]))[0] is not None
 
 
 # the feed is cut

@@ -148,10 +148,10 @@ class ObjectStore:
         connected, self._connected = self._connected, False
         if connected:
             numbers = self._engine.numbers
+            await self._engine.ready.close()
             writer = numbers.leave()
             if writer is not None:
                 await give_back(self._engine.objects, writer, numbers.high)
-            await self._engine.ready.close()
         await self.blobs.close()
 
     def beside(self) -> ObjectStore:
