@@ -235,7 +235,9 @@ class Engine:
                     self.ready.forget()
                 self.tally["lost"] += 1
                 run.wasted += 1
-                if not committed.unsure:
+                if committed.unsure:
+                    run.unsure.update(group.keys)
+                else:
                     await self.blobs.delete(group.mine)
             else:
                 done.append(group)
