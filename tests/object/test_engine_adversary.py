@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -17,7 +17,6 @@ from millrace.domain.errors import LanesInUse, StoreError
 from millrace.domain.job import LIVE, State
 from millrace.domain.request import Cancelled, Query, Receipt, Replayed
 from millrace.domain.schedule import Move, Moved, Schedule
-from millrace.store.object.driver import Answer, Trouble, Write
 from millrace.store.object.engine import TELLINGS
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.store import ObjectStore
@@ -808,20 +807,15 @@ async def test_an_end_whose_answer_was_lost_is_known_though_others_have_gone_on_
     a, b = await world.client(), await world.client()
     await a.store.enqueue([a_spec(id="job")])
     [job] = await a.store.claim(a_claim())
-    real = a.blobs.write
 
-    async def unanswered(writes: Sequence[Write]) -> Sequence[Answer]:
-        answers = await real(writes)
-        if not any(write.key.startswith("tasks/") for write in writes):
-            return answers
-        a.blobs.write = real  # type: ignore[method-assign]
-        await b.store.archive(["job"])
-        await b.store.cancel(["job"])
-        return [Trouble("the line was cut") for _ in writes]
+    receipts = await meanwhile(
+        a.store.settle([(job.lease, change)]),
+        a.stop("write", "tasks/", after=True, cut=True),
+        lambda: b.store.archive(["job"]),
+        lambda: b.store.cancel(["job"]),
+    )
 
-    a.blobs.write = unanswered  # type: ignore[method-assign]
-
-    assert await a.store.settle([(job.lease, change)]) == [Receipt.OK]
+    assert receipts == [Receipt.OK]
     assert [event.lease for event in await b.store.history("job")].count(job.lease.id) == 2
     world.clock.advance(20)
     await b.store.sweep(full=True)
@@ -834,18 +828,16 @@ async def test_an_end_that_was_lost_with_its_answer_is_told_as_lost(world: World
     await a.store.enqueue([a_spec(id="job")])
     [job] = await a.store.claim(a_claim())
 
-    async def cut(writes: Sequence[Write]) -> Sequence[Answer]:
-        if not any(write.key.startswith("tasks/") for write in writes):
-            return await real(writes)
-        a.blobs.write = real  # type: ignore[method-assign]
+    async def somebody_takes_over() -> None:
         world.clock.advance(120)
         [taken] = await b.store.reclaim(a_reclaim())
         await b.store.settle([(taken.lease, a_retry_change())])
-        return [Trouble("the line was cut") for _ in writes]
 
-    real, a.blobs.write = a.blobs.write, cut  # type: ignore[method-assign]
+    receipts = await meanwhile(
+        a.store.settle([(job.lease, Change.completed(b"1"))]), a.stop("write", "tasks/", cut=True), somebody_takes_over
+    )
 
-    assert await a.store.settle([(job.lease, Change.completed(b"1"))]) == [Receipt.LOST]
+    assert receipts == [Receipt.LOST]
 
 
 # the feed and a writer that stood still
