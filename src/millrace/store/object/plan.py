@@ -39,6 +39,11 @@ class Group(msgspec.Struct):
         return [change.key for change in self.changes]
 
     @property
+    def is_about_waiting(self) -> bool:
+        """Was one of its jobs claimable, or was to be? Then who lists claimable jobs may have to list again."""
+        return any(key.startswith("ready/") for key in (*self.mine, *(record.was.filed for record in self.records)))
+
+    @property
     def primary(self) -> str | None:
         """The object that many want; else any, or a manifest for many new ones."""
         for prefix in _FIRST:
