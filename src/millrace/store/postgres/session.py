@@ -1,0 +1,209 @@
+"""A store's life on one event loop: its connections, and steps of the ledger run over them.
+
+The ledger is plain code that asks for rows as it goes, so a step runs in a thread and its questions are put to the
+connection on the loop. A step that met a lock, a deadlock or somebody who was faster was undone, and is done again.
+After a lost connection nobody knows whether a step happened: it is asked for again, and told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import asyncpg
+
+from millrace.domain.errors import QueueError, StoreError
+from millrace.domain.ledger import Ledger
+from millrace.store.clock import Clock
+from millrace.store.postgres.address import Address
+from millrace.store.postgres.connections import Connections
+from millrace.store.postgres.sql import statements
+from millrace.store.postgres.tables import PostgresTables
+from millrace.store.postgres.trouble import LONG_WAY, code_of, is_cut, passes, store_error
+from millrace.store.postgres.unit import Again, Held, Plan, Row
+
+T = TypeVar("T")
+Question = Callable[[Ledger, int], T]
+
+SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
+PATIENCE = 30.0  # seconds for which a step is tried again
+_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '60s'"
+_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class LongWay(Exception):
+    """A plain statement turned out not to be enough."""
+
+
+class LoopWire:
+    """Puts a thread's questions to an asyncpg connection of an event loop."""
+
+    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+
+    def rows(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        asked = asyncio.run_coroutine_threadsafe(self._connection.fetch(sql, *args), self._loop)
+        try:
+            return asked.result()  # type: ignore[no-any-return]
+        except asyncpg.LockNotAvailableError as error:
+            raise Held from error
+
+
+class Session:
+    def __init__(self, address: Address, clock: Clock | None) -> None:
+        self.address = address
+        self.sql = statements(address.schema)
+        self.clock = clock
+        self.connections = Connections(address, address.connections)
+        self.loop = asyncio.get_running_loop()
+        self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
+        self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
+        self.identity = ""  # of the database's own schema: a caller's connection must show the same
+        self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
+
+    def given(self) -> int | None:
+        """The instant that stands for the server's clock, in tests."""
+        return None if self.clock is None else self.clock()
+
+    async def close(self) -> None:
+        await self.connections.close()
+        self.threads.shutdown(wait=False)
+
+    # ── one statement ─────────────────────────────────────────────────────────────────────────
+
+    async def call(self, name: str, *args: Any, again: Callable[[], Awaitable[T]] | None = None) -> Any:
+        """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
+        sql = self.sql[name]
+
+        async def ask(connection: Any, attempt: int, cut: bool) -> Any:
+            if self.address.pooler == "transaction":
+                async with connection.transaction():
+                    return await connection.fetch(sql, *args)
+            return await connection.fetch(sql, *args)
+
+        return await self._until_done(ask, again)
+
+    # ── steps of the ledger ───────────────────────────────────────────────────────────────────
+
+    async def write(
+        self, question: Question[T], *, again: Callable[[], Awaitable[T | None]] | None = None
+    ) -> tuple[T, PostgresTables]:
+        plan = Plan()
+
+        async def step(connection: Any, attempt: int, cut: bool) -> tuple[T, PostgresTables]:
+            await connection.execute(_BEGIN)
+            try:
+                answer, tables = await self._in_thread(lambda wire: self._run(wire, question, plan), connection)
+                await connection.execute("COMMIT")
+            except BaseException:
+                await _undo(connection)
+                raise
+            self.combo_ids.update(tables.combo_ids)
+            return answer, tables
+
+        return await self._until_done(step, again)  # type: ignore[no-any-return]
+
+    def _run(self, wire: LoopWire, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
+        tables = PostgresTables(wire, self.sql, plan)
+        self.fit_out(tables)
+        tables.combo_ids.update(self.combo_ids)
+        now = int(tables.begin(self.given()))
+        tables.soon = now + SOON
+        answer = question(Ledger(tables), now)
+        tables.flush()
+        return answer, tables
+
+    async def read(self, question: Question[T]) -> T:
+        def look(wire: LoopWire) -> T:
+            tables = PostgresTables(wire, self.sql, writes=False)
+            return question(Ledger(tables), int(tables.value("clock", self.given())))
+
+        async def step(connection: Any, attempt: int, cut: bool) -> T:
+            await connection.execute(_LOOK)
+            try:
+                answer = await self._in_thread(look, connection)
+                await connection.execute("COMMIT")
+            except BaseException:
+                await _undo(connection)
+                raise
+            return answer
+
+        return await self._until_done(step, None)  # type: ignore[no-any-return]
+
+    async def _in_thread(self, work: Callable[[LoopWire], T], connection: Any) -> T:
+        wire = LoopWire(connection, self.loop)
+        return await self.loop.run_in_executor(self.threads, work, wire)
+
+    # ── trying again ──────────────────────────────────────────────────────────────────────────
+
+    async def _until_done(
+        self,
+        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
+        again: Callable[[], Awaitable[Any]] | None,
+    ) -> Any:
+        return await _unbroken(self._tries(step, again))
+
+    async def _tries(
+        self,
+        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
+        again: Callable[[], Awaitable[Any]] | None,
+    ) -> Any:
+        deadline = self.loop.time() + PATIENCE
+        attempt, cut = 0, False
+        while True:
+            try:
+                if cut and again is not None:
+                    known = await again()
+                    if known is not None:
+                        return known
+                async with self.connections.one() as connection:
+                    return await step(connection, attempt, cut)
+            except Again:
+                pass
+            except QueueError:
+                raise
+            except Exception as error:
+                if code_of(error) == LONG_WAY:
+                    raise LongWay from None
+                if isinstance(error, Held) or passes(error):
+                    pass
+                elif is_cut(error):
+                    cut = True
+                else:
+                    if not code_of(error):
+                        raise
+                    raise store_error(error, self.address.url) from error
+                if self.loop.time() > deadline:
+                    raise store_error(error.__cause__ or error, self.address.url) from error
+            attempt += 1
+            if self.loop.time() > deadline:
+                raise StoreError(
+                    f"{self.address.url}: what this call needs was locked by others for {PATIENCE:.0f} s. Nothing of "
+                    "it was written; look for transactions that stay open, and call again."
+                )
+            if attempt > 1 or cut:
+                await asyncio.sleep(min(1.0, 0.002 * 2 ** min(attempt, 9)) * (0.5 + random.random()))
+
+
+async def _undo(connection: Any) -> None:
+    if connection.is_closed():
+        return
+    try:
+        await connection.execute("ROLLBACK")
+    except Exception:  # then it is of no use any more, whatever the reason
+        connection.terminate()
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Carry a step through also when whoever asked is cancelled meanwhile: a connection cannot be left in the middle."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        raise
