@@ -80,12 +80,13 @@ class PostgresServer:
         options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}", "-c", "max_connections=300"]
         for setting in self._settings:
             options += ["-c", setting]
-        self._process = subprocess.Popen(  # type: ignore[call-overload]
-            [str(self._binaries / "postgres"), "-D", self.data, "-p", str(self.port), *options],
-            stdout=(self.folder / "log").open("ab"),
-            stderr=subprocess.STDOUT,
-            **self._as,
-        )
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # type: ignore[call-overload]
+                [str(self._binaries / "postgres"), "-D", self.data, "-p", str(self.port), *options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **self._as,
+            )
         limit = time.monotonic() + START_LIMIT
         ready = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
         while subprocess.run(ready, check=False).returncode:

@@ -49,6 +49,7 @@ class Listener:
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._probed = asyncio.Event()
+        self._heard_once = asyncio.Event()
         self.works: bool | None = None  # whether our own probe came back; None: not known yet
         self.on_jobs: Callable[[Mapping[str, int]], None] = lambda jobs: None
         self.on_ended: Callable[[Sequence[str]], None] = lambda ids: None
@@ -98,10 +99,14 @@ class Listener:
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────
 
-    def listen(self) -> None:
-        """From now on, in the background."""
-        if self._wanted and self._listening is None:
+    async def listen(self) -> None:
+        """From now on, in the background. Returns once word would be heard, so that a look after it misses nothing."""
+        if not self._wanted:
+            return
+        if self._listening is None:
             self._listening = asyncio.ensure_future(self._keep_listening())
+        if not self._heard_once.is_set():
+            await asyncio.wait([asyncio.ensure_future(self._heard_once.wait())], timeout=_PROBE_PATIENCE)
 
     async def _keep_listening(self) -> None:
         pause = 0.1
@@ -113,8 +118,10 @@ class Listener:
                     connection.add_termination_listener(lambda _: lost.set())
                     await connection.add_listener(self._all, self._heard)
                     await connection.add_listener(self.mine, self._heard)
+                    if self._heard_once.is_set():
+                        self.on_gap()  # what was said meanwhile is lost
+                    self._heard_once.set()
                     await self._probe(connection)
-                    self.on_gap()  # what was said before is lost
                     pause = 0.1
                     await lost.wait()
                 finally:

@@ -31,6 +31,7 @@ class Extra(msgspec.Struct, omit_defaults=True, gc=False):
     error: Failure | None = None
     reason: str | None = None
     attempts: tuple[Attempt, ...] = ()
+    progress: bytes | None = None  # of a run that is over; while it runs, the lease has it
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,6 +51,7 @@ def extra_of(job: Job) -> bytes | None:
         job.error,
         job.reason,
         job.attempts,
+        None if job.state is State.RUNNING else job.progress,
     )
     return None if extra == _NONE else _encode(extra)
 
@@ -139,9 +141,10 @@ def job_from_row(row: Sequence[Any]) -> Job:
         None,
         next_retry_at,
     )
-    job.progress = progress
     if extra is not None:
         put_extra(job, extra)
+    if lease_id is not None:
+        job.progress = progress
     return job
 
 
@@ -166,6 +169,7 @@ def claimed_job(row: Sequence[Any], worker: str) -> Job:
     job.events, job.worker, job.lease_id, job.lease_until = events, worker, lease_id, until
     if extra is not None:
         put_extra(job, extra)
+        job.progress = None
     return job
 
 
@@ -178,3 +182,4 @@ def put_extra(job: Job, blob: bytes) -> None:
     job.stalls, job.snoozes, job.releases = extra.stalls, extra.snoozes, extra.releases
     job.replays, job.auto_retries, job.result_expired = extra.replays, extra.auto_retries, extra.result_expired
     job.error, job.reason, job.attempts = extra.error, extra.reason, extra.attempts
+    job.progress = extra.progress

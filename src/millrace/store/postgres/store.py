@@ -64,6 +64,7 @@ _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 class PostgresStore:
     ids: Literal["sorted", "random"] = "sorted"
+    steps_overlap = True  # enqueues do not take turns, but for those into one line
     durability = (
         "an answer survives a crash of the server and of its machine, where the server's fsync and synchronous_commit "
         "are on"
@@ -269,7 +270,7 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         self.session()
-        self.listener().listen()
+        await self.listener().listen()
         waiter = self._waiters.register(queues)
         try:
             while not waiter.woken:
@@ -343,7 +344,7 @@ class PostgresStore:
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
         self.session()
-        self.listener().listen()
+        await self.listener().listen()
         watch = _Watch(self, job_id)
         try:
             yield watch
