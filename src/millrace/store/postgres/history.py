@@ -7,7 +7,7 @@ their numbers in the feed after the commit (`number_events`), so the feed has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -17,13 +17,14 @@ from millrace.domain.event import Event
 from millrace.domain.outcome import Failure
 from millrace.domain.tables import Past
 from millrace.store.postgres.record import KIND_NUMBER, KINDS, NUMBER, STATES
-from millrace.store.postgres.registry import Registry
+from millrace.store.postgres.registry import Combo, Registry
 from millrace.store.postgres.unit import Row
 
 _ROWS_AT_ONCE = 16
-_NUMBERED_AT_ONCE = 10_000
+NUMBERED_AT_ONCE = 10_000  # rows
 _encode = msgspec.msgpack.Encoder().encode
 _errors = msgspec.msgpack.Decoder(list[tuple[int, Failure]]).decode
+CombosByNumber = Callable[[int], Combo]
 _STATE_NAMES = [state.value for state in STATES]
 
 
@@ -106,23 +107,15 @@ class History(Registry):
     def events_of(self, row: Row) -> list[Event]:
         return list(unpack(row, self.combo_name))
 
-    def history_back_from(self, seq: int, newest: int) -> list[Event]:
-        """The events of one job, oldest first, from its newest back to what retention has left."""
-        trimmed = self.feed_bounds()[0]
-        edge = self.rows("feed_edge", trimmed) if trimmed else []
-        found: list[Event] = []
-        for row in self.rows("history", seq, newest):
-            hidden = trimmed - (edge[0][0] - edge[0][1]) if edge and edge[0][2] == row[0] else 0
-            found += [
-                event for index, event in enumerate(self.events_of(row[1:])) if event.seq == seq and index >= hidden
-            ]
-        return sorted(found, key=lambda event: event.n)
+    def history(self, job_id: str) -> list[Event]:
+        self.flush()
+        return events_of_id(self.rows("history", job_id), self.combo_name)
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 
     def trim_events(self, before: int, limit: int) -> int:
         self.flush()
-        while self.value("number_events", _NUMBERED_AT_ONCE) != self.value("number_events", _NUMBERED_AT_ONCE):
+        while self.value("number_events", NUMBERED_AT_ONCE) == NUMBERED_AT_ONCE:
             pass
         trimmed = self.feed_bounds()[0]
         count = 0
@@ -153,9 +146,6 @@ class History(Registry):
             self.prefetch_past([job_id])
         return self._past.get(job_id, [])
 
-    def past_newest(self, seq: int) -> int:
-        return self._past_newest[seq]
-
     def add_past(self, past: Past) -> None:
         self.prefetch_past([past.id])
         newest = self._newest[past.seq]
@@ -175,11 +165,43 @@ class History(Registry):
             self._past[past.id] = [kept for kept in self._past[past.id] if kept.seq != past.seq]
 
 
+class FeedPage:
+    """A page that was read in one statement, as the tables that a question about the feed is put to."""
+
+    def __init__(self, rows: Sequence[Row], combo_name: CombosByNumber) -> None:
+        self._rows = rows
+        self._combo_name = combo_name
+
+    def feed_bounds(self) -> tuple[int, int]:
+        return self._rows[0][0], self._rows[0][1]
+
+    def feed(self, after: int, limit: int) -> list[tuple[int, Event]]:
+        found: list[tuple[int, Event]] = []
+        for _, _, last, size, *row in self._rows:
+            if last is None or len(found) >= limit:
+                break
+            first = last - size + 1
+            events = list(unpack(row, self._combo_name))
+            found += [(first + index, events[index]) for index in range(max(0, after + 1 - first), size)]
+        return found[:limit]
+
+
+def events_of_id(rows: Sequence[Row], combo_name: CombosByNumber) -> list[Event]:
+    """All that is told of an id: generation by generation, each in order."""
+    found = [
+        event
+        for wanted, hidden, *row in rows
+        for index, event in enumerate(unpack(row, combo_name))
+        if event.seq == wanted and index >= hidden
+    ]
+    return sorted(found, key=lambda event: (event.seq, event.n))
+
+
 def _some(values: Sequence[Any]) -> list[Any] | None:
     return list(values) if any(value is not None for value in values) else None
 
 
-def unpack(row: Row, combo_name: Any) -> Iterator[Event]:
+def unpack(row: Row, combo_name: CombosByNumber) -> Iterator[Event]:
     """The events of one row, in order."""
     at, seqs, _, combos, generations, ns, attempts, failures, kinds, states, ids, *rare = row
     size = len(seqs)

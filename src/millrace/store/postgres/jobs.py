@@ -56,7 +56,8 @@ class Jobs(History):
             self._load([], texts(missing), _NOWAIT)
             for job_id in missing:
                 self._ids.setdefault(job_id)
-            self.prefetch_past(missing)
+            if self.writes:
+                self.prefetch_past(missing)
 
     def free_jobs(self, seqs: Sequence[int]) -> list[int]:
         """Of these, those that nobody else holds: taken and loaded. Others are left for somebody else."""
@@ -67,7 +68,8 @@ class Jobs(History):
 
     def _load(self, seqs: Sequence[int], ids: Sequence[str], mode: int) -> None:
         if not self.writes:
-            rows = self.rows("look_at_jobs", list(seqs), list(ids))
+            rows = [*self.rows("look_at_seqs", list(seqs))] if seqs else []
+            rows += self.rows("look_at_names", list(ids)) if ids else []
         else:
             try:
                 rows = self.rows("take_jobs", list(seqs), list(ids), mode)

@@ -59,7 +59,7 @@ class Registry(Unit):
         self._changed_queues: dict[str, QueueRow] = {}
         self._combos: dict[str, list[tuple[str, int, int]]] = {}  # of a queue: (task, priority, id)
         self.combo_ids: dict[Combo, tuple[int, int]] = {}  # (id, id of the queue)
-        self._combo_names: dict[int, Combo] = {}
+        self.combo_names: dict[int, Combo] = {}
         self._tasks: dict[str, TaskRow | None] | None = None
         self._changed_tasks: dict[str, TaskRow] = {}
         self.alone_in: set[str] = set()  # queues whose settings this step may change
@@ -83,7 +83,8 @@ class Registry(Unit):
         return StoreSettings() if found is None else _settings(found)
 
     def put_settings(self, settings: StoreSettings) -> None:
-        self.rows("put_store_settings", None if settings == StoreSettings() else _encode(settings))
+        if self.writes:
+            self.rows("put_store_settings", None if settings == StoreSettings() else _encode(settings))
 
     # ── queues ────────────────────────────────────────────────────────────────────────────────
 
@@ -202,13 +203,13 @@ class Registry(Unit):
 
     def _name_combo(self, combo: Combo, number: int, queue_id: int) -> None:
         self.combo_ids[combo] = number, queue_id
-        self._combo_names[number] = combo
+        self.combo_names[number] = combo
 
     def combo_name(self, number: int) -> Combo:
-        if number not in self._combo_names:
+        if number not in self.combo_names:
             for combo, queue, task, priority in self.rows("combo_names"):
-                self._combo_names[combo] = queue, task, priority
-        return self._combo_names[number]
+                self.combo_names[combo] = queue, task, priority
+        return self.combo_names[number]
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 

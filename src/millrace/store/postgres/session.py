@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -62,6 +62,7 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
         self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
+        self.combo_names: dict[int, tuple[str, str, int]] = {}
         self.identity = ""  # of the database's own schema: a caller's connection must show the same
         self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
 
@@ -120,7 +121,9 @@ class Session:
     async def read(self, question: Question[T]) -> T:
         def look(wire: LoopWire) -> T:
             tables = PostgresTables(wire, self.sql, writes=False)
-            return question(Ledger(tables), int(tables.value("clock", self.given())))
+            tables.combo_names = self.combo_names  # what was seen here was committed
+            given = self.given()
+            return question(Ledger(tables), tables.value("clock", None) if given is None else given)
 
         async def step(connection: Any, attempt: int, cut: bool) -> T:
             await connection.execute(_LOOK)
@@ -137,6 +140,11 @@ class Session:
     async def _in_thread(self, work: Callable[[LoopWire], T], connection: Any) -> T:
         wire = LoopWire(connection, self.loop)
         return await self.loop.run_in_executor(self.threads, work, wire)
+
+    async def know_combos(self, numbers: Iterable[int]) -> None:
+        if not self.combo_names.keys() >= set(numbers):
+            for combo, queue, task, priority in await self.call("combo_names"):
+                self.combo_names[combo] = queue, task, priority
 
     # ── trying again ──────────────────────────────────────────────────────────────────────────
 

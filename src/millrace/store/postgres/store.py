@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from millrace.domain import operate, scheduling, upkeep
 from millrace.domain.change import Change
@@ -43,7 +43,8 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.clock import Clock
 from millrace.store.postgres import again, plain
 from millrace.store.postgres.address import Address
-from millrace.store.postgres.history import texts
+from millrace.domain.tables import Tables
+from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id, texts
 from millrace.store.postgres.listen import Listener
 from millrace.store.postgres.migrate import migrate
 from millrace.store.postgres.record import job_from_row
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 _SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due
 _EVERYBODY = 1 << 30
-_NUMBERED_AT_ONCE = 10_000
+_LAST = (1 << 31) - 1
 _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 
@@ -310,17 +311,24 @@ class PostgresStore:
         return await self._read(lambda ledger, _: operate.lanes(ledger, queue))
 
     async def history(self, job_id: str) -> list[Event]:
-        return await self._read(lambda ledger, _: ledger.history(job_id))
+        session = self.session()
+        rows = await session.call("history", job_id) if texts([job_id]) else []
+        await session.know_combos(number for row in rows for number in row[5])
+        return events_of_id(rows, session.combo_names.__getitem__)
 
     async def _number(self) -> None:
         """What is committed now gets its numbers in the feed."""
-        last = -1
-        while (now := (await self.session().call("number_events", _NUMBERED_AT_ONCE))[0][0]) != last:
-            last = now
+        while (await self.session().call("number_events", NUMBERED_AT_ONCE))[0][0] == NUMBERED_AT_ONCE:
+            pass
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         await self._number()
-        return await self._read(lambda ledger, _: operate.events(ledger, cursor, limit))
+        session = self.session()
+        after = int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() else None
+        rows = await session.call("feed_page", None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST)))
+        await session.know_combos(number for row in rows if row[2] is not None for number in row[7])
+        page = FeedPage(rows, session.combo_names.__getitem__)
+        return operate.events(Ledger(cast("Tables", page)), cursor, limit)
 
     async def event_spans(
         self, after: str | None, n: int, limit: int | None = None, until: str | None = None
@@ -379,7 +387,7 @@ class PostgresStore:
                 _tables(ledger).alone_in.add(name)
             return operate.control(ledger, target, name, changes, now)
 
-        return await self._write(change)
+        return await (self._write(change) if changes else self._read(change))
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
         return await self._write(lambda ledger, now: operate.drain(ledger, queue, limit, now, lane))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from millrace.domain.event import Event
 from millrace.domain.job import Job, State
 from millrace.domain.tables import Range
 from millrace.store.postgres.record import OUTSIDE, place_of
@@ -38,13 +37,6 @@ class _Due:
 
 
 class PostgresTables(Search, Schedules):
-    def history(self, job_id: str) -> list[Event]:
-        newest = [(past.seq, self.past_newest(past.seq)) for past in self.past(job_id)]
-        job = self.by_id(job_id)
-        if job is not None:
-            newest.append((job.seq, self._newest[job.seq]))
-        return [event for seq, row in sorted(newest) for event in self.history_back_from(seq, row)]
-
     # ── what a claim and the reaper look at ───────────────────────────────────────────────────
 
     def heads(self, combo: int, now: int, limit: int) -> list[tuple[int, int]]:

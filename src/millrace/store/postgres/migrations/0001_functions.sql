@@ -350,15 +350,16 @@ BEGIN
     RETURN coalesce(answers, '{}');
 END $$;
 
--- Give the events that have none yet their numbers in the feed, in the order in which they were written.
-CREATE FUNCTION millrace.number_events(most integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- Give the events that have none yet their numbers in the feed, in the order in which they were written. Answers how many
+-- rows of them there were: as many as asked for, and there may be more.
+CREATE FUNCTION millrace.number_events(most integer) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off AS $$
 DECLARE
     so_far bigint;
     new record;
 BEGIN
     IF NOT EXISTS (SELECT FROM millrace.outbox) THEN
-        RETURN (SELECT numbered FROM millrace.store);
+        RETURN 0;
     END IF;
     SELECT numbered INTO so_far FROM millrace.store FOR UPDATE;
     WITH taken AS (
@@ -369,12 +370,11 @@ BEGIN
         SELECT so_far + sum(size) OVER (ORDER BY place), event, size, at FROM taken ORDER BY place
         RETURNING last
     )
-    SELECT max(last) AS last INTO new FROM numbered;
+    SELECT max(last) AS last, count(*) AS count INTO new FROM numbered;
     IF new.last IS NOT NULL THEN
         UPDATE millrace.store SET numbered = new.last;
-        so_far := new.last;
     END IF;
-    RETURN so_far;
+    RETURN new.count;
 END $$;
 
 -- Jobs that upkeep has to look at: 1 ended ones by (finished_at, seq), 2 expired results by (result_until, seq).

@@ -28,16 +28,8 @@ WHERE feed.last > $1::bigint
 ORDER BY feed.last
 LIMIT $2::integer;
 
--- name: feed_edge
--- The row that retention has begun to take away, if it took only a part of it.
-SELECT last, size, event FROM millrace.feed WHERE last > $1::bigint ORDER BY last LIMIT 1;
-
 -- name: feed_sizes
 SELECT last, at FROM millrace.feed WHERE last > $1::bigint ORDER BY last LIMIT $2::integer;
-
--- name: feed_at
--- The number of the last event of the first row, after a number, that is not before an instant.
-SELECT last - size FROM millrace.feed WHERE last > $1::bigint AND at >= $2::bigint ORDER BY last LIMIT 1;
 
 -- name: trim_feed
 WITH gone AS (DELETE FROM millrace.feed WHERE last <= $1::bigint RETURNING event), cut AS (
@@ -46,21 +38,42 @@ WITH gone AS (DELETE FROM millrace.feed WHERE last <= $1::bigint RETURNING event
 UPDATE millrace.store SET trimmed = $1::bigint;
 
 -- name: history
--- The rows with events of one job, from its newest back.
-WITH RECURSIVE walk AS (
-    SELECT event.* FROM millrace.event WHERE id = $2::bigint
+-- The rows with events of an id's generations, each from its newest back; how many events of a row retention has taken.
+WITH RECURSIVE start AS (
+    SELECT past.seq, past.newest FROM millrace.past WHERE past.id = $1::text
     UNION ALL
-    SELECT earlier.*
+    SELECT job.seq, coalesce(lease.newest, job.newest)
+    FROM millrace.job LEFT JOIN millrace.lease ON lease.seq = job.seq WHERE job.id = $1::text
+), walk AS (
+    SELECT start.seq AS wanted, event.* FROM start JOIN millrace.event ON event.id = start.newest
+    UNION ALL
+    SELECT walk.wanted, earlier.*
     FROM walk
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
-                    ELSE walk.before[array_position(walk.seqs, $1::bigint)] END AS id
-    ) AS link
-    JOIN millrace.event AS earlier ON earlier.id = link.id AND earlier.id <> walk.id
+    JOIN millrace.event AS earlier
+      ON earlier.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
+                           ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
+     AND earlier.id <> walk.id
+), edge AS (
+    SELECT feed.event, store.trimmed - feed.last + feed.size AS hidden
+    FROM millrace.store JOIN LATERAL (
+        SELECT * FROM millrace.feed WHERE feed.last > store.trimmed ORDER BY feed.last LIMIT 1
+    ) AS feed ON store.trimmed > 0
 )
-SELECT id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids, workers, leases, delays,
-       durations, reasons, errors
-FROM walk;
+SELECT wanted, coalesce(edge.hidden, 0), at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
+       ids, workers, leases, delays, durations, reasons, errors
+FROM walk LEFT JOIN edge ON edge.event = walk.id;
+
+-- name: feed_page
+-- A page of the feed after a number, or from its start, with the bounds of the feed in each row.
+SELECT store.trimmed, store.numbered, page.*
+FROM millrace.store LEFT JOIN LATERAL (
+    SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
+           workers, leases, delays, durations, reasons, errors
+    FROM millrace.feed JOIN millrace.event ON event.id = feed.event
+    WHERE feed.last > coalesce($1::bigint, store.trimmed)
+    ORDER BY feed.last
+    LIMIT $2::integer
+) AS page ON true;
 
 -- name: past
 SELECT id, seq, generation, state, token, gone_at, newest FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
