@@ -79,9 +79,8 @@ def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int]
     ]
 
 
-def receipts(rows: Sequence[Any], order: Sequence[int]) -> list[Receipt]:
+def receipts(held: Sequence[int], order: Sequence[int]) -> list[Receipt]:
     found = [Receipt.LOST] * len(order)
-    for (_, held, _), index in zip(rows, order, strict=True):
-        if held:
-            found[index] = Receipt.OK
+    for n in held:
+        found[order[n - 1]] = Receipt.OK
     return found

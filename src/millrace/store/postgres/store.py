@@ -237,13 +237,10 @@ class PostgresStore:
             return rows.receipts
         if not rows:
             return None
-        receipts = plain.receipts(rows, order)
-        ended = [lease.job for (lease, _), receipt in zip(items, receipts, strict=True) if receipt is Receipt.OK]
-        replies = [
-            (reply, items[index][0].job)
-            for (_, held, reply), index in zip(rows, order, strict=True)
-            if held and reply is not None
-        ]
+        [(held, channels)] = rows
+        receipts = plain.receipts(held, order)
+        ended = [items[order[n - 1]][0].job for n in held]
+        replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
         self.announce({}, ended, replies)
         return receipts
 

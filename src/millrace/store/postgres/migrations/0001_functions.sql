@@ -231,11 +231,11 @@ BEGIN
     ), told AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases)
-        SELECT batch, at, array_agg(item.seq ORDER BY item.n), array_agg(item.newest ORDER BY item.n),
-               array_agg(item.combo ORDER BY item.n), array_agg(item.generation ORDER BY item.n),
-               array_agg(item.events ORDER BY item.n), array_agg(item.attempt ORDER BY item.n),
-               array_agg(item.failures ORDER BY item.n), '{2}', '{1}', array_agg(item.id ORDER BY item.n),
-               ARRAY[worker], array_agg(item.lease_id ORDER BY item.n)
+        SELECT batch, at, array_agg(item.seq), array_agg(item.newest),
+               array_agg(item.combo), array_agg(item.generation),
+               array_agg(item.events), array_agg(item.attempt),
+               array_agg(item.failures), '{2}', '{1}', array_agg(item.id),
+               ARRAY[worker], array_agg(item.lease_id)
         FROM item
     ), sent AS (
         INSERT INTO millrace.outbox (event, size, at) VALUES (batch, cardinality(seqs), at)
@@ -248,10 +248,10 @@ BEGIN
     FROM item ORDER BY item.n;
 END $$;
 
--- Completions of plain jobs. Answers, for each, whether its lease was the one that held the job, and the channel of
--- whoever waits for its end. No rows: it takes the long way. MR001: it does, after all.
+-- Completions of plain jobs. Answers which of them, counted from 1, were under the lease that held the job, and the
+-- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
-RETURNS TABLE (n bigint, held boolean, reply text) LANGUAGE plpgsql VOLATILE
+RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -260,7 +260,7 @@ DECLARE
     one record;
     ended_ns bigint[];
     ended_ids text[];
-    replies text[];
+    ended_replies text[];
     gone integer;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
@@ -294,11 +294,11 @@ BEGIN
     ), told AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases, durations)
-        SELECT batch, at, array_agg(e.seq ORDER BY e.n), array_agg(e.before ORDER BY e.n),
-               array_agg(e.combo ORDER BY e.n), array_agg(e.generation ORDER BY e.n), array_agg(e.events ORDER BY e.n),
-               array_agg(e.attempt ORDER BY e.n), array_agg(e.failures ORDER BY e.n), '{3}', '{2}',
-               array_agg(e.id ORDER BY e.n), array_agg(e.worker ORDER BY e.n), array_agg(e.lease ORDER BY e.n),
-               array_agg(e.duration ORDER BY e.n)
+        SELECT batch, at, array_agg(e.seq), array_agg(e.before),
+               array_agg(e.combo), array_agg(e.generation), array_agg(e.events),
+               array_agg(e.attempt), array_agg(e.failures), '{3}', '{2}',
+               array_agg(e.id), array_agg(e.worker), array_agg(e.lease),
+               array_agg(e.duration)
         FROM ended AS e HAVING count(*) > 0
     ), sent AS (
         INSERT INTO millrace.outbox (event, size, at) SELECT batch, count(*), at FROM ended HAVING count(*) > 0
@@ -314,19 +314,16 @@ BEGIN
     ), released AS (
         DELETE FROM millrace.lease AS l USING ended AS e WHERE l.seq = e.seq AND l.id = e.lease RETURNING l.seq
     )
-    SELECT array_agg(e.n ORDER BY e.n), array_agg(e.reply ORDER BY e.n), array_agg(e.id),
+    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id),
            (SELECT count(*) FROM released)
-    INTO ended_ns, replies, ended_ids, gone FROM ended AS e;
+    INTO ended_ns, ended_replies, ended_ids, gone FROM ended AS e;
     IF gone < coalesce(cardinality(ended_ns), 0) THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
     IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
         RAISE EXCEPTION 'others wait for one of these jobs' USING ERRCODE = 'MR001';
     END IF;
-    RETURN QUERY
-    SELECT i.n, e.n IS NOT NULL, e.reply
-    FROM generate_series(1::bigint, cardinality(seqs)) AS i (n) LEFT JOIN unnest(ended_ns, replies) AS e (n, reply) ON e.n = i.n
-    ORDER BY i.n;
+    RETURN QUERY SELECT coalesce(ended_ns, '{}'), coalesce(ended_replies, '{}');
 END $$;
 
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
