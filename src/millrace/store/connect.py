@@ -4,6 +4,7 @@ memory://                   in this process; memory://name is shared by all who 
 sqlite:///jobs.db           a file, relative to the working directory
 sqlite:////var/lib/jobs.db  a file, absolute
 file:///var/lib/jobs        a directory of objects
+postgresql://host/database  a schema in a PostgreSQL database, with ?schema=name for one of another name than millrace
 s3://bucket/prefix          a bucket, with ?endpoint=http://host:port for a server of one's own
 """
 
@@ -22,10 +23,8 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
 
-SCHEMES = ("memory", "sqlite", "file", "s3")
+SCHEMES = ("memory", "sqlite", "postgresql", "file", "s3")
 _LATER = {
-    "postgresql": ("postgres", "psycopg"),
-    "postgres": ("postgres", "psycopg"),
     "redis": ("redis", "redis"),
     "rediss": ("redis", "redis"),
     "valkey": ("redis", "redis"),
@@ -50,6 +49,8 @@ def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | No
         return _memory(urlsplit(url), clock)
     if scheme == "sqlite":
         return _sqlite(urlsplit(url), clock)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
     if scheme == "file":
         return _directory(urlsplit(url), clock, env)
     if scheme == "s3":
@@ -105,6 +106,16 @@ def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
         shared=shared == "yes",
         clock=clock or system_clock,
     )
+
+
+def _postgres(url: str, clock: Clock | None) -> Store:
+    from importlib.util import find_spec
+
+    if find_spec("asyncpg") is None:
+        raise MissingDriver("postgresql", "postgres")
+    from millrace.store.postgres import PostgresStore
+
+    return PostgresStore(url, clock=clock)
 
 
 def _directory(parts: SplitResult, clock: Clock | None, env: Mapping[str, str] | None) -> Store:

@@ -132,6 +132,14 @@ class Listener:
             await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(5.0, pause * 2)
 
+    async def probed(self) -> bool:
+        """Whether word comes through, once that is known."""
+        for _ in range(int(_PROBE_PATIENCE / 0.05) + 20):
+            if self.works is not None:
+                return self.works
+            await asyncio.sleep(0.05)
+        return False
+
     async def _probe(self, connection: Any) -> None:
         """Does word come through at all? A pooler may take it and give it to nobody."""
         self._probed.clear()

@@ -137,6 +137,16 @@ class PostgresStore:
         assert self._listener is not None
         return self._listener
 
+    async def facts(self) -> dict[str, Any]:
+        """What the doctor wants to know of the server."""
+        session = self.session()
+        [row] = await session.call("server_facts", self.address.schema)
+        tables = await session.call("table_facts", self.address.schema)
+        if self.address.notify:
+            await self.listener().listen()
+        works = await self.listener().probed() if self.address.notify else None
+        return {**dict(row), "schema": self.address.schema, "notify": works, "tables": [tuple(table) for table in tables]}
+
     async def now(self) -> int:
         return int((await self.session().call("clock", self.session().given()))[0][0])
 

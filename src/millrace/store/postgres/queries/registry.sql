@@ -115,3 +115,20 @@ SELECT identity FROM millrace.store;
 
 -- name: notify
 SELECT pg_notify($1::text, $2::text);
+
+-- name: server_facts
+-- Settings that matter, and the oldest transaction of others.
+SELECT current_setting('server_version_num') AS version, current_setting('fsync') AS fsync,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('full_page_writes') AS full_page_writes, current_setting('autovacuum') AS autovacuum,
+       oldest.pid AS oldest_pid, oldest.application_name AS oldest_name, oldest.state AS oldest_state,
+       (extract(epoch FROM clock_timestamp() - oldest.xact_start) * 1000)::bigint AS oldest_age
+FROM (SELECT $1::text) AS schema LEFT JOIN LATERAL (
+    SELECT pid, application_name, state, xact_start FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND datname = current_database()
+    ORDER BY xact_start LIMIT 1
+) AS oldest ON true;
+
+-- name: table_facts
+SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = $1::text ORDER BY relname;
