@@ -197,10 +197,11 @@ def url_for(folder: Path) -> str:
 if __name__ == "__main__":  # a server to try things on: python -m tests.servers.postgres [system]
     chosen = system_binaries() if "system" in sys.argv else wheel_binaries()
     assert chosen is not None
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     one = PostgresServer(chosen, durable="durable" in sys.argv)
     one.start()
     print(one.url, one.pid, flush=True)
     try:
-        signal.pause()
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
     finally:
         one.remove()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -62,6 +62,7 @@ class Registry(Unit):
         self.combo_names: dict[int, Combo] = {}
         self._tasks: dict[str, TaskRow | None] | None = None
         self._changed_tasks: dict[str, TaskRow] = {}
+        self.exact_locks: dict[str, str] = {}  # of queues that were seen to be exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
 
     def flush(self) -> None:
@@ -97,6 +98,8 @@ class Registry(Unit):
         if found and self.writes:
             number, exact = found[0][0], found[0][3] or name in self.alone_in
             lock = f"queue {number}"
+            if exact:
+                self.exact_locks[name] = lock
             if self.held.get(lock) is not exact and self.held.get(lock) is not False:
                 self.lock([lock], shared=not exact)
                 found = self.rows("queue", name)  # as it is now that nobody changes it
@@ -119,6 +122,9 @@ class Registry(Unit):
         self._as_stored[name] = _counts(row)
         self._stored_settings[name] = row.settings, row.bucket, row.next_lane
         return row
+
+    def seen_queues(self) -> Iterable[str]:
+        return self._queue_rows
 
     def put_queue(self, row: QueueRow) -> None:
         self._changed_queues[row.name] = row

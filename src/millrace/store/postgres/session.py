@@ -63,6 +63,7 @@ class Session:
         self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
         self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
         self.combo_names: dict[int, tuple[str, str, int]] = {}
+        self.exact_locks: dict[str, str] = {}  # of queues whose steps take turns, as far as was seen
         self.identity = ""  # of the database's own schema: a caller's connection must show the same
         self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
 
@@ -91,9 +92,17 @@ class Session:
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
     async def write(
-        self, question: Question[T], *, again: Callable[[], Awaitable[T | None]] | None = None
+        self,
+        question: Question[T],
+        *,
+        queues: Iterable[str] = (),
+        again: Callable[[], Awaitable[T | None]] | None = None,
     ) -> tuple[T, PostgresTables]:
+        """`queues` are those that the step will look at: where steps take turns, it waits for its own at once."""
         plan = Plan()
+        for queue in queues:
+            if queue in self.exact_locks:
+                plan.add_lock(self.exact_locks[queue], shared=False)
 
         async def step(connection: Any, attempt: int, cut: bool) -> tuple[T, PostgresTables]:
             await connection.execute(_BEGIN)
@@ -104,6 +113,9 @@ class Session:
                 await _undo(connection)
                 raise
             self.combo_ids.update(tables.combo_ids)
+            self.exact_locks = {
+                queue: lock for queue, lock in self.exact_locks.items() if queue not in tables.seen_queues()
+            } | tables.exact_locks
             return answer, tables
 
         return await self._until_done(step, again)  # type: ignore[no-any-return]

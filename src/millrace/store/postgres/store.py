@@ -7,7 +7,7 @@ import itertools
 import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 
@@ -172,8 +172,10 @@ class PostgresStore:
         for waiters in (self._waiters, self.watchers):
             waiters.wake(dict.fromkeys(waiters.asleep()[1], _EVERYBODY))
 
-    async def _write(self, question: Question[T], lost_reply: Callable[[], Any] | None = None) -> T:
-        found = await self.session().write(question, again=lost_reply)
+    async def _write(
+        self, question: Question[T], lost_reply: Callable[[], Any] | None = None, queues: Iterable[str] = ()
+    ) -> T:
+        found = await self.session().write(question, queues=queues, again=lost_reply)
         if not isinstance(found, tuple) or not isinstance(found[1], PostgresTables):
             return found  # it had happened already
         answer, tables = found
@@ -199,7 +201,9 @@ class PostgresStore:
             if seqs is not None:
                 self.announce(Counter([spec.queue for spec in specs if spec.delay <= 10_000]), (), ())
                 return plain.enqueued(specs, seqs)
-        return await self._write(lambda ledger, now: ledger.enqueue(specs, now))
+        return await self._write(
+            lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs}
+        )
 
     def within(self, connection: object) -> PostgresWithin:
         return PostgresWithin(self, connection)
@@ -218,7 +222,9 @@ class PostgresStore:
         jobs = plain.claimed(rows, request)
         if jobs is not None:
             return jobs
-        found = await self._write(lambda ledger, now: ledger.claim(request, claim_id, now), before)
+        found = await self._write(
+            lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues
+        )
         return found.jobs if isinstance(found, again.Known) else found
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:

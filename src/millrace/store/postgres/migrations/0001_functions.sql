@@ -18,6 +18,16 @@ BEGIN
     RETURN millrace.clock(given);
 END $$;
 
+-- Let nobody else be under way. Whoever waits here keeps everybody behind them waiting as well, so it waits for a moment
+-- only: steps are short, but a transaction of a caller's may be long.
+CREATE FUNCTION millrace.close_gate() RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = '150ms' AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(millrace.lock_number('gate'));
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
 -- Locks by name, each for oneself or shared; answers those that somebody else holds. With `patient`, waits for each.
 CREATE FUNCTION millrace.take_locks(names text[], shared boolean[], patient boolean) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE AS $$

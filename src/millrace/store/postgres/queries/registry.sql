@@ -7,8 +7,7 @@ SELECT * FROM millrace.take_locks($1::text[], $2::boolean[], $3::boolean);
 SELECT millrace.begin_step($1::bigint);
 
 -- name: close_gate
--- Never waits: whoever waited for it here would keep everybody behind them waiting as well.
-SELECT pg_try_advisory_xact_lock(millrace.lock_number('gate'));
+SELECT millrace.close_gate();
 
 -- name: clock
 SELECT millrace.clock($1::bigint);
