@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server: it passes everything on until it is told to lose an answer, to cut, or to be silent."""
+"""A TCP proxy in front of a server: it passes everything on until told to lose an answer, to cut, or to be silent."""
 
 from __future__ import annotations
 

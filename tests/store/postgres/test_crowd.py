@@ -29,14 +29,21 @@ ERROR = Failure("ValueError", "no")
 
 def a_wish(chance: random.Random, name: str, earlier: list[str]) -> Spec:
     queue = chance.choice(QUEUES)
-    wish: dict[str, object] = {"queue": queue, "task": chance.choice(["work", "mail"]), "priority": chance.choice([0, 0, 5])}
+    wish: dict[str, object] = {
+        "queue": queue,
+        "task": chance.choice(["work", "mail"]),
+        "priority": chance.choice([0, 0, 5]),
+    }
     wish["max_attempts"] = None
     if chance.random() < 0.4:
         wish["group"] = chance.choice("abc")
     if chance.random() < 0.2:
         wish |= {"key": chance.choice("xy"), "on_hit": chance.choice(["keep", "replace"])}
     if earlier and chance.random() < 0.3:
-        wish |= {"after": tuple({chance.choice(earlier) for _ in range(2)}), "on_dependency": chance.choice(["run", "bury"])}
+        wish |= {
+            "after": tuple({chance.choice(earlier) for _ in range(2)}),
+            "on_dependency": chance.choice(["run", "bury"]),
+        }
     if chance.random() < 0.1:
         wish |= {"after": (f"{name[:2]}-{chance.randrange(40)}",), "allow_missing": True, "on_dependency": "run"}
     return a_spec(id=name, **wish)
@@ -46,7 +53,9 @@ async def produce(store: PostgresStore, number: int, chance: random.Random) -> N
     earlier: list[str] = []
     for n in range(15):
         name = f"p{number}-{n}"
-        wishes = [a_wish(chance, name, earlier)] + [a_wish(chance, f"{name}-{k}", earlier) for k in range(chance.choice([0, 0, 4]))]
+        wishes = [a_wish(chance, name, earlier)] + [
+            a_wish(chance, f"{name}-{k}", earlier) for k in range(chance.choice([0, 0, 4]))
+        ]
         try:
             await store.enqueue([wish for wish in wishes if wish.id not in wish.after])
         except QueueError:  # a cycle, or a parent that nobody put in: refused, and nothing of it is there

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from millrace.domain.change import Change
 from millrace.domain.event import Kind
 from millrace.domain.job import Job, Lease
 from millrace.domain.request import Receipt
 from millrace.store.postgres.record import KIND_NUMBER, job_from_row
-from millrace.store.postgres.session import Session
+from millrace.store.postgres.session import Before, Session
 
 _ENDS = [KIND_NUMBER[kind] for kind in Kind if kind not in (Kind.CLAIMED, Kind.RECLAIMED)]
 
 
-@dataclass
-class Known:
-    jobs: list[Job]
-
-
-@dataclass
-class KnownReceipts:
-    receipts: list[Receipt]
-
-
-def claimed_before(session: Session, claim_id: str) -> Callable[[], Awaitable[Known | None]]:
-    async def look() -> Known | None:
+def claimed_before(session: Session, claim_id: str) -> Callable[[], Awaitable[Before[list[Job]] | None]]:
+    async def look() -> Before[list[Job]] | None:
         async with session.connections.one() as connection:
             rows = await connection.fetch(session.sql["held_by_claim"], f"{claim_id}.")
-        return Known([job_from_row(row) for row in rows]) if rows else None
+        return Before([job_from_row(row) for row in rows]) if rows else None
 
     return look
 
 
 def settled_before(
     session: Session, items: Sequence[tuple[Lease, Change]]
-) -> Callable[[], Awaitable[KnownReceipts | None]]:
+) -> Callable[[], Awaitable[Before[list[Receipt]] | None]]:
     """A batch happens entirely or not at all, so one end that is told of under its lease speaks for all."""
 
-    async def look() -> KnownReceipts | None:
+    async def look() -> Before[list[Receipt]] | None:
         async with session.connections.one() as connection:
             rows = await connection.fetch(
                 session.sql["ended_under"],
@@ -52,7 +41,7 @@ def settled_before(
         if not ended:
             return None
         cancelling = [change.verb.value in ("retry", "snooze", "release") for _, change in items]
-        return KnownReceipts(
+        return Before(
             [
                 Receipt.LOST
                 if lease.id not in ended

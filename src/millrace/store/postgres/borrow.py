@@ -1,7 +1,7 @@
 """A caller's connection as a wire: psycopg's, asyncpg's or SQLAlchemy's, blocking or on an event loop.
 
-Steps are run by a thread that may block. So a connection that lives on an event loop is asked on that loop, and one that
-blocks is used where the step runs.
+Steps are run by a thread that may block. So a connection that lives on an event loop is asked on that loop, and one
+that blocks is used where the step runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The feed of events, and what is remembered of jobs that are gone.
 
 The events of a step are one row of arrays: one row per event would cost more than the transition it tells of. A job's
-history needs no index: each event names the row with the job's event before it, and the job the newest one. Events get
-their numbers in the feed after the commit (`number_events`), so the feed has no gaps and nothing appears behind a reader.
+history needs no index: each event names the row with the job's event before it, and the job the newest one. Events
+get their numbers in the feed after the commit (`number_events`), so the feed has no gaps and nothing appears behind a
+reader.
 """
 
 from __future__ import annotations
@@ -208,25 +209,38 @@ def unpack(row: Row, combo_name: CombosByNumber) -> Iterator[Event]:
     workers, leases, delays, durations, reasons, blob = rare
     errors: dict[int, Failure] = dict(_errors(blob)) if blob is not None else {}
     names = {combo: combo_name(combo) for combo in set(combos)}
-    for index, (seq, combo, generation, n, attempt, failed, kind, state, job, worker, lease, delay, duration, reason) in (
-        enumerate(
-            zip(
-                seqs,
-                _each(combos, size),
-                _each(generations, size),
-                _each(ns, size),
-                _each(attempts, size),
-                _each(failures, size),
-                _each(kinds, size),
-                _each(states, size),
-                ids,
-                _each(workers, size),
-                _each(leases, size),
-                _each(delays, size),
-                _each(durations, size),
-                _each(reasons, size),
-                strict=True,
-            )
+    for index, (
+        seq,
+        combo,
+        generation,
+        n,
+        attempt,
+        failed,
+        kind,
+        state,
+        job,
+        worker,
+        lease,
+        delay,
+        duration,
+        reason,
+    ) in enumerate(
+        zip(
+            seqs,
+            _each(combos, size),
+            _each(generations, size),
+            _each(ns, size),
+            _each(attempts, size),
+            _each(failures, size),
+            _each(kinds, size),
+            _each(states, size),
+            ids,
+            _each(workers, size),
+            _each(leases, size),
+            _each(delays, size),
+            _each(durations, size),
+            _each(reasons, size),
+            strict=True,
         )
     ):
         queue, task, _ = names[combo]
@@ -261,7 +275,7 @@ def _each(values: Sequence[Any] | None, size: int) -> Any:
 
 def texts(items: Sequence[str]) -> list[str]:
     """What can be text in the database; no job can have another id, so those need not be looked for."""
-    return [item for item in items if item.isascii() and "\0" not in item or _is_text(item)]
+    return [item for item in items if (item.isascii() and "\0" not in item) or _is_text(item)]
 
 
 def _is_text(item: str) -> bool:

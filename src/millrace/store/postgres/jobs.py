@@ -28,6 +28,7 @@ class Jobs(History):
         self._leases: dict[int, _Lease] = {}
         self._upkeep: dict[int, tuple[int | None, int | None]] = {}  # as stored: (finished_at, result_until)
         self._reply_of: dict[int, str] = {}
+        self._priorities: dict[int, int] = {}  # of jobs that are deleted, whose last event is still to be written
         self.recent_seqs: list[int] = []
         self.recent_ids: list[str] = []
 
@@ -68,8 +69,7 @@ class Jobs(History):
 
     def _load(self, seqs: Sequence[int], ids: Sequence[str], mode: int) -> None:
         if not self.writes:
-            rows = [*self.rows("look_at_seqs", list(seqs))] if seqs else []
-            rows += self.rows("look_at_names", list(ids)) if ids else []
+            rows = self.rows("look_at_seqs", list(seqs)) if seqs else self.rows("look_at_names", list(ids))
         else:
             try:
                 rows = self.rows("take_jobs", list(seqs), list(ids), mode)
@@ -126,11 +126,6 @@ class Jobs(History):
         job = self._jobs.get(event.seq)
         priority = self._priorities.get(event.seq, 0) if job is None else job.spec.priority
         return self.combo_id((event.queue, event.task, priority))[0]
-
-    @property
-    def _priorities(self) -> dict[int, int]:
-        """Of jobs that this step has deleted, whose last event is still to be written."""
-        return self.__dict__.setdefault("_gone_priorities", {})
 
     # ── changing ──────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Lines, keys and dependencies: looked up by name, under a lock of that name, and served from memory until the commit."""
+"""Lines, keys and dependencies: looked up by name, under a lock of that name, and served from memory until the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Lines(Jobs):
 
     def free_lines(self, jobs: Sequence[Job]) -> set[Place]:
         """The lines of these jobs that could be taken for this step; others belong to another one just now."""
-        names = {line_lock(job.spec.queue, job.line): (job.spec.queue, job.line) for job in jobs if job.line is not None}
+        names = {
+            line_lock(job.spec.queue, job.line): (job.spec.queue, job.line) for job in jobs if job.line is not None
+        }
         return {names[name] for name in self.free_ones(names)}
 
     def _load_lines(self, places: Sequence[Place]) -> None:
@@ -82,9 +84,7 @@ class Lines(Jobs):
             if line is None:
                 gone.append((number, name))
             else:
-                kept.append(
-                    (number, name, line.holder, line.open, line.waiting, line.live, line.processed, line.died)
-                )
+                kept.append((number, name, line.holder, line.open, line.waiting, line.live, line.processed, line.died))
         if kept:
             self.rows("put_lines", *(list(column) for column in zip(*kept, strict=True)))
         if gone:

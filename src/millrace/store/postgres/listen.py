@@ -38,6 +38,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Word).decode
 
 
+def _setter(lost: asyncio.Event) -> Callable[[object], None]:
+    return lambda _connection: lost.set()
+
+
 class Listener:
     def __init__(self, connections: Connections, schema: str, wanted: bool) -> None:
         self._connections = connections
@@ -51,7 +55,7 @@ class Listener:
         self._probed = asyncio.Event()
         self._heard_once = asyncio.Event()
         self.works: bool | None = None  # whether our own probe came back; None: not known yet
-        self.on_jobs: Callable[[Mapping[str, int]], None] = lambda jobs: None
+        self.on_jobs: Callable[[Mapping[str, int]], object] = lambda jobs: None
         self.on_ended: Callable[[Sequence[str]], None] = lambda ids: None
         self.on_gap: Callable[[], None] = lambda: None
 
@@ -115,7 +119,7 @@ class Listener:
                 connection = await self._connections.open()
                 try:
                     lost = asyncio.Event()
-                    connection.add_termination_listener(lambda _: lost.set())
+                    connection.add_termination_listener(_setter(lost))
                     await connection.add_listener(self._all, self._heard)
                     await connection.add_listener(self.mine, self._heard)
                     if self._heard_once.is_set():
@@ -147,7 +151,7 @@ class Listener:
         try:
             await asyncio.wait_for(self._probed.wait(), _PROBE_PATIENCE)
             self.works = True
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.works = False
 
     def _heard(self, _connection: object, _pid: int, _channel: str, text: object) -> None:

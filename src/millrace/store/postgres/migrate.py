@@ -37,7 +37,7 @@ async def migrate(connection: Any, schema: str) -> None:
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
         for step in migrations(schema)[found:]:
             await connection.execute(step)
-        await connection.execute(in_schema(f"UPDATE millrace.store SET version = {VERSION}", schema))
+        await connection.execute(in_schema("UPDATE millrace.store SET version = $1", schema), VERSION)
 
 
 def _refuse_newer(found: int, schema: str) -> None:

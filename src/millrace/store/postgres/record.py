@@ -150,9 +150,21 @@ def job_from_row(row: Sequence[Any]) -> Job:
 
 def claimed_job(row: Sequence[Any], worker: str) -> Job:
     """A job that a plain claim took, from the columns that one can have."""
-    seq, generation, enqueued_at, available_at, expires_at, attempt, failures, events, lease_id, until, now, extra, spec = (
-        row
-    )
+    (
+        seq,
+        generation,
+        enqueued_at,
+        available_at,
+        expires_at,
+        attempt,
+        failures,
+        events,
+        lease_id,
+        until,
+        now,
+        extra,
+        spec,
+    ) = row
     job = Job(
         decode_spec(spec),
         seq,

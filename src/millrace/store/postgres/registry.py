@@ -201,7 +201,10 @@ class Registry(Unit):
         of_queue = self.combos(queue)
         if combo not in self.combo_ids:
             made = self.rows("make_combo", queue_id, task, priority) or self.rows(
-                "make_combo", queue_id, task, priority  # the first one waited for somebody else's, this one sees it
+                "make_combo",
+                queue_id,
+                task,
+                priority,  # the first one waited for somebody else's, this one sees it
             )
             of_queue.append((task, priority, made[0][0]))
             self._name_combo(combo, made[0][0], queue_id)

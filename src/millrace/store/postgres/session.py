@@ -11,7 +11,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import asyncpg
 
@@ -32,6 +33,13 @@ SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
 _BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '60s'"
 _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+@dataclass(frozen=True)
+class Before(Generic[T]):
+    """It had already happened when a reply was lost; this was the answer."""
+
+    answer: T
 
 
 class LongWay(Exception):
@@ -77,7 +85,9 @@ class Session:
 
     # ── one statement ─────────────────────────────────────────────────────────────────────────
 
-    async def call(self, name: str, *args: Any, again: Callable[[], Awaitable[T]] | None = None) -> Any:
+    async def call(
+        self, name: str, *args: Any, again: Callable[[], Awaitable[Before[Any] | None]] | None = None
+    ) -> Any:
         """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
         sql = self.sql[name]
 
@@ -96,8 +106,8 @@ class Session:
         question: Question[T],
         *,
         queues: Iterable[str] = (),
-        again: Callable[[], Awaitable[T | None]] | None = None,
-    ) -> tuple[T, PostgresTables]:
+        again: Callable[[], Awaitable[Before[T] | None]] | None = None,
+    ) -> tuple[T, PostgresTables | None]:
         """`queues` are those that the step will look at: where steps take turns, it waits for its own at once."""
         plan = Plan()
         for queue in queues:
@@ -118,7 +128,8 @@ class Session:
             } | tables.exact_locks
             return answer, tables
 
-        return await self._until_done(step, again)  # type: ignore[no-any-return]
+        done: tuple[T, PostgresTables] | Before[T] = await self._until_done(step, again)
+        return (done.answer, None) if isinstance(done, Before) else done
 
     def _run(self, wire: LoopWire, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
         tables = PostgresTables(wire, self.sql, plan)
@@ -219,7 +230,7 @@ async def _undo(connection: Any) -> None:
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Carry a step through also when whoever asked is cancelled meanwhile: a connection cannot be left in the middle."""
+    """Carry a step through also when whoever asked is cancelled: a connection cannot be left in the middle."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

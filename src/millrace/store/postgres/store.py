@@ -7,7 +7,7 @@ import itertools
 import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 
@@ -40,15 +40,15 @@ from millrace.domain.request import (
 )
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.domain.tables import Tables
 from millrace.store.clock import Clock
 from millrace.store.postgres import again, plain
 from millrace.store.postgres.address import Address
-from millrace.domain.tables import Tables
 from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id, texts
 from millrace.store.postgres.listen import Listener
 from millrace.store.postgres.migrate import migrate
 from millrace.store.postgres.record import job_from_row
-from millrace.store.postgres.session import LongWay, Question, Session
+from millrace.store.postgres.session import Before, LongWay, Question, Session
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import store_error
 from millrace.store.postgres.within import PostgresWithin
@@ -94,7 +94,7 @@ class PostgresStore:
             async with session.connections.one() as connection:
                 await migrate(connection, self.address.schema)
                 session.identity = await connection.fetchval(session.sql["identity"])
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             raise store_error(error, self.url) from error
         except Exception as error:
             if getattr(error, "sqlstate", None) is None:
@@ -145,7 +145,12 @@ class PostgresStore:
         if self.address.notify:
             await self.listener().listen()
         works = await self.listener().probed() if self.address.notify else None
-        return {**dict(row), "schema": self.address.schema, "notify": works, "tables": [tuple(table) for table in tables]}
+        return {
+            **dict(row),
+            "schema": self.address.schema,
+            "notify": works,
+            "tables": [tuple(table) for table in tables],
+        }
 
     async def now(self) -> int:
         return int((await self.session().call("clock", self.session().given()))[0][0])
@@ -173,13 +178,14 @@ class PostgresStore:
             waiters.wake(dict.fromkeys(waiters.asleep()[1], _EVERYBODY))
 
     async def _write(
-        self, question: Question[T], lost_reply: Callable[[], Any] | None = None, queues: Iterable[str] = ()
+        self,
+        question: Question[T],
+        lost_reply: Callable[[], Awaitable[Before[T] | None]] | None = None,
+        queues: Iterable[str] = (),
     ) -> T:
-        found = await self.session().write(question, queues=queues, again=lost_reply)
-        if not isinstance(found, tuple) or not isinstance(found[1], PostgresTables):
-            return found  # it had happened already
-        answer, tables = found
-        self.announce(tables.opened, tables.ended, tables.replies)
+        answer, tables = await self.session().write(question, queues=queues, again=lost_reply)
+        if tables is not None:
+            self.announce(tables.opened, tables.ended, tables.replies)
         return answer
 
     async def _read(self, question: Question[T]) -> T:
@@ -201,9 +207,7 @@ class PostgresStore:
             if seqs is not None:
                 self.announce(Counter([spec.queue for spec in specs if spec.delay <= 10_000]), (), ())
                 return plain.enqueued(specs, seqs)
-        return await self._write(
-            lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs}
-        )
+        return await self._write(lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs})
 
     def within(self, connection: object) -> PostgresWithin:
         return PostgresWithin(self, connection)
@@ -217,15 +221,12 @@ class PostgresStore:
         rows = await session.call(
             "claim_plain", session.given(), *plain.claim_arguments(request, claim_id), again=before
         )
-        if isinstance(rows, again.Known):
-            return rows.jobs
+        if isinstance(rows, Before):
+            return cast("list[Job]", rows.answer)
         jobs = plain.claimed(rows, request)
         if jobs is not None:
             return jobs
-        found = await self._write(
-            lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues
-        )
-        return found.jobs if isinstance(found, again.Known) else found
+        return await self._write(lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues)
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -235,8 +236,7 @@ class PostgresStore:
         before = again.settled_before(self.session(), items)
         found = await self._complete(items, before)
         if found is None:
-            answer = await self._write(lambda ledger, now: ledger.settle(items, now), before)
-            found = answer.receipts if isinstance(answer, again.KnownReceipts) else answer
+            found = await self._write(lambda ledger, now: ledger.settle(items, now), before)
         return found
 
     async def _complete(self, items: Sequence[tuple[Lease, Change]], before: Any) -> list[Receipt] | None:
@@ -249,8 +249,8 @@ class PostgresStore:
             rows = await session.call("complete_plain", session.given(), *arguments, again=before)
         except LongWay:
             return None
-        if isinstance(rows, again.KnownReceipts):
-            return rows.receipts
+        if isinstance(rows, Before):
+            return cast("list[Receipt]", rows.answer)
         if not rows:
             return None
         [(held, channels)] = rows
@@ -277,8 +277,7 @@ class PostgresStore:
     async def reclaim(self, request: Reclaim) -> list[Job]:
         claim_id = self.claim_id()
         before = again.claimed_before(self.session(), claim_id)
-        found = await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before)
-        return found.jobs if isinstance(found, again.Known) else found
+        return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before)
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         loop = asyncio.get_running_loop()
@@ -338,7 +337,9 @@ class PostgresStore:
         await self._number()
         session = self.session()
         after = int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() else None
-        rows = await session.call("feed_page", None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST)))
+        rows = await session.call(
+            "feed_page", None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
+        )
         await session.know_combos(number for row in rows if row[2] is not None for number in row[7])
         page = FeedPage(rows, session.combo_names.__getitem__)
         return operate.events(Ledger(cast("Tables", page)), cursor, limit)

@@ -95,9 +95,7 @@ class PostgresTables(Search, Schedules):
 
     def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
         combos = [
-            combo
-            for task, _, combo in self.combos(queue)
-            if (tasks is None or task in tasks) and task not in without
+            combo for task, _, combo in self.combos(queue) if (tasks is None or task in tasks) and task not in without
         ]
         instants = [self.value("first_ready", combos)]
         queue_id = self.queue_id(queue)

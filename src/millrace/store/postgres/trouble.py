@@ -34,12 +34,12 @@ def is_cut(error: BaseException) -> bool:
 
 def store_error(error: BaseException, url: str) -> StoreError:
     code = code_of(error)
-    if code == "55P03" or code == "57014":
+    if code in ("55P03", "57014"):
         return StoreError(
             f"{url}: another transaction keeps what this call needs locked. Nothing of this call was written; end the "
             "transaction that holds it (a long script, a forgotten BEGIN) and call again."
         )
-    if code == "28P01" or code == "28000":
+    if code in ("28P01", "28000"):
         return StoreError(f"{url}: the server refuses this user or password ({error}). Correct the URL.")
     if code == "3D000":
         return StoreError(f"{url}: the database does not exist. Make it with createdb, or correct the URL.")

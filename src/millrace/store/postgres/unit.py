@@ -1,9 +1,9 @@
 """A unit of work: one step of the ledger in one transaction, and the locks that make what it reads stay so.
 
-Whatever a step reads in order to decide is locked first: records by their rows, lines, keys, queues and limited tasks by
-name. Nobody waits for a lock while holding another: a lock that somebody else holds ends the attempt with `Again`, and
-the next attempt takes all that are known to be needed at its beginning, in order, and waits for each. So steps of this
-kind cannot wait for each other in a circle.
+Whatever a step reads in order to decide is locked first: records by their rows, lines, keys, queues and limited tasks
+by name. Nobody waits for a lock while holding another: a lock that somebody else holds ends the attempt with `Again`,
+and the next attempt takes all that are known to be needed at its beginning, in order, and waits for each. So steps of
+this kind cannot wait for each other in a circle.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class PostgresWithin:
                 wire.rows("RELEASE SAVEPOINT millrace_step", ())
                 return answer
         raise StoreError(
-            f"{self._store.url}: what this step needs is locked by another transaction. Nothing of it was written; roll "
-            "back and try again."
+            f"{self._store.url}: what this step needs is locked by another transaction. Nothing of it was written; "
+            "roll back and try again."
         )
 
     def _once(self, wire: Blocking | OnLoop, question: Question[T], plan: Plan) -> T:
