@@ -16,6 +16,8 @@ from millrace.store.postgres.sql import check_schema
 OURS = ("schema", "notify", "pooler", "connections")
 CONNECT_TIMEOUT = 10.0  # seconds
 CALL_TIMEOUT = 60.0
+# Every question of this store has its index; a plan made while a table was small must do when it is large.
+_PLANS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -67,5 +69,5 @@ class Address(msgspec.Struct, frozen=True):
             "timeout": CONNECT_TIMEOUT,
             "command_timeout": CALL_TIMEOUT,
             "statement_cache_size": 200 if direct else 0,
-            "server_settings": {"application_name": "millrace"} | ({"jit": "off"} if direct else {}),
+            "server_settings": {"application_name": "millrace"} | (_PLANS if direct else {}),
         }

@@ -20,7 +20,8 @@ def script(schema: str) -> str:
 
 async def version_of(connection: Any, schema: str) -> int:
     """0: there is nothing yet."""
-    if not await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".store'):
+    there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'store')"
+    if not await connection.fetchval(there, schema):  # not to_regclass: it may remember what was so before a lock was got
         return 0
     return int(await connection.fetchval(in_schema("SELECT version FROM millrace.store", schema)))
 

@@ -50,7 +50,7 @@ from millrace.store.postgres.migrate import migrate
 from millrace.store.postgres.record import job_from_row
 from millrace.store.postgres.session import Before, LongWay, Question, Session
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.postgres.trouble import store_error
+from millrace.store.postgres.trouble import code_of, store_error
 from millrace.store.postgres.within import PostgresWithin
 from millrace.store.protocol import Target, Watch
 from millrace.store.waiters import Waiter, Waiters
@@ -94,12 +94,11 @@ class PostgresStore:
             async with session.connections.one() as connection:
                 await migrate(connection, self.address.schema)
                 session.identity = await connection.fetchval(session.sql["identity"])
-        except (TimeoutError, OSError) as error:
-            raise store_error(error, self.url) from error
-        except Exception as error:
-            if getattr(error, "sqlstate", None) is None:
-                raise
-            raise store_error(error, self.url) from error
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, OSError | TimeoutError) or code_of(error):
+                raise store_error(error, self.url) from error
+            raise
         self._pid = os.getpid()
         self._salt_again()
         self._listener = Listener(session.connections, self.address.schema, self.address.notify)

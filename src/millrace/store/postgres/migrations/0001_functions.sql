@@ -1,6 +1,7 @@
 -- Version 1 of the PostgreSQL store: functions.
 -- Each is one round trip and, in PL/pgSQL, each statement sees what was committed before it began: what is locked first
--- is read as it is. Sequential scans are off in them: tables that were never analyzed must not be read from end to end.
+-- is read as it is. Sequential and bitmap scans are off in them: a plan that was made for a small table, and is kept, must
+-- do for a large one that was never analyzed.
 
 CREATE FUNCTION millrace.clock(given bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(given, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
@@ -66,7 +67,7 @@ LEFT JOIN millrace.ready ON ready.combo = job.combo AND ready.available_at = job
 -- 1 waits for it, 2 leaves it out.
 -- Whoever ends or takes over a run locks the job first; a plain claim locks only the row in `ready`, so that is locked too.
 CREATE FUNCTION millrace.take_jobs(wanted_seqs bigint[], wanted_ids text[], mode integer) RETURNS SETOF millrace.record
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     taken bigint[];
     free bigint[];
@@ -101,7 +102,7 @@ END $$;
 -- Answers their seqs; none when a queue is not plain. An id that is known ends it with MR001.
 CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], delays bigint[],
                                        expires bigint[], leases bigint[], keeps bigint[], replies text[])
-RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     size integer := cardinality(ids);
     now bigint;
@@ -162,7 +163,7 @@ CREATE FUNCTION millrace.claim_plain(given bigint, queues text[], tasks text[], 
 RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at bigint, expires_at bigint,
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -262,7 +263,7 @@ END $$;
 -- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
 RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -338,7 +339,7 @@ END $$;
 
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
 CREATE FUNCTION millrace.extend_leases(given bigint, seqs bigint[], ids text[], spans bigint[], news bytea[])
-RETURNS integer[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+RETURNS integer[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     at bigint := millrace.clock(given);
     answers integer[];
@@ -360,7 +361,7 @@ END $$;
 -- Give the events that have none yet their numbers in the feed, in the order in which they were written. Answers how many
 -- rows of them there were: as many as asked for, and there may be more.
 CREATE FUNCTION millrace.number_events(most integer) RETURNS integer LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     so_far bigint;
     new record;
@@ -387,7 +388,7 @@ END $$;
 -- Jobs that upkeep has to look at: 1 ended ones by (finished_at, seq), 2 expired results by (result_until, seq).
 -- What the agenda says is a hint: it counts only where the job says the same. Rows without such a job go.
 CREATE FUNCTION millrace.on_agenda(wanted smallint, of_queue integer, before bigint, most integer)
-RETURNS TABLE (at bigint, seq bigint) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+RETURNS TABLE (at bigint, seq bigint) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     row record;
@@ -447,7 +448,7 @@ FROM millrace.queue AS q LEFT JOIN millrace.tally AS t ON t.queue = q.id
 GROUP BY q.id;
 
 -- The first seq that was enqueued at an instant or after it, as far as seqs were enqueued in order: by halves.
-CREATE FUNCTION millrace.seq_at(instant bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+CREATE FUNCTION millrace.seq_at(instant bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     low bigint;
     high bigint;
