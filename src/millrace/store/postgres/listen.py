@@ -18,10 +18,13 @@ from typing import Any
 import msgspec
 
 from millrace.store.postgres.connections import Connections
+from millrace.store.postgres.sql import statements
 from millrace.store.postgres.trouble import is_cut
 
 _APART = 0.005  # seconds between two notifications of one process, at least
 _PROBE_PATIENCE = 2.0
+_COUNT_EVERY = 10.0  # seconds
+_SPARE = 4
 _MOST_IDS = 60  # in one notification, which may have 8,000 bytes
 
 
@@ -32,6 +35,7 @@ class Word(msgspec.Struct, omit_defaults=True):
     ended: list[str] = []
     probe: str = ""
     sender: str = ""
+    share: float = 1.0  # of those who hear of jobs, how many are to look: a few for each job, not everybody
 
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +48,9 @@ def _setter(lost: asyncio.Event) -> Callable[[object], None]:
 
 class Listener:
     def __init__(self, connections: Connections, schema: str, wanted: bool) -> None:
+        self._count_workers = statements(schema)["count_workers"]
+        self._workers = 1
+        self._counted_until = 0.0
         self._connections = connections
         self._all = f"millrace_{schema}"
         self.mine = f"millrace_{secrets.token_hex(8)}"
@@ -89,7 +96,8 @@ class Listener:
         while self._pending or self._replies:
             words = [(channel, Word(ended=ids[:_MOST_IDS])) for channel, ids in self._replies.items()]
             if self._pending:
-                words.append((self._all, Word(jobs=dict(self._pending), sender=self.mine)))
+                share = await self._share(self._pending.total())
+                words.append((self._all, Word(jobs=dict(self._pending), sender=self.mine, share=share)))
             self._replies = {channel: ids[_MOST_IDS:] for channel, ids in self._replies.items() if ids[_MOST_IDS:]}
             self._pending.clear()
             with contextlib.suppress(Exception):  # a hint: whoever sleeps looks for itself
@@ -100,6 +108,16 @@ class Listener:
                         [_encode(word).decode() for _, word in words],
                     )
             await asyncio.sleep(_APART)
+
+    async def _share(self, jobs: int) -> float:
+        """A few sleepers for each job: most hear of it and sleep on, and a poll makes up for the odd chance."""
+        now = asyncio.get_running_loop().time()
+        if now > self._counted_until:
+            with contextlib.suppress(Exception):
+                async with self._connections.one() as connection:
+                    self._workers = int(await connection.fetchval(self._count_workers))
+                self._counted_until = now + _COUNT_EVERY
+        return min(1.0, (_SPARE + jobs * 2) / max(1, self._workers))
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────
 
@@ -161,7 +179,7 @@ class Listener:
             return
         if word.probe == self.mine:
             self._probed.set()
-        if word.jobs and word.sender != self.mine:
+        if word.jobs and word.sender != self.mine and random.random() < word.share:
             self.on_jobs(word.jobs)
         if word.ended:
             self.on_ended(word.ended)

@@ -21,7 +21,9 @@ def script(schema: str) -> str:
 async def version_of(connection: Any, schema: str) -> int:
     """0: there is nothing yet."""
     there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'store')"
-    if not await connection.fetchval(there, schema):  # not to_regclass: it may remember what was so before a lock was got
+    if not await connection.fetchval(
+        there, schema
+    ):  # not to_regclass: it may remember what was so before a lock was got
         return 0
     return int(await connection.fetchval(in_schema("SELECT version FROM millrace.store", schema)))
 

@@ -286,7 +286,7 @@ class PostgresStore:
         waiter = self._waiters.register(queues)
         try:
             while not waiter.woken:
-                due, now = await self._read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
+                due, now = await self._next_due(queues, tasks)
                 left = deadline - loop.time()
                 if due is not None:
                     left = min(left, (due - now) / 1000)
@@ -297,6 +297,13 @@ class PostgresStore:
                     return
         finally:
             self._waiters.forget(waiter)
+
+    async def _next_due(self, queues: Sequence[str], tasks: frozenset[str] | None) -> tuple[int | None, int]:
+        session, known = self.session(), None if tasks is None else list(tasks)
+        [(is_plain, due, now)] = await session.call("next_due", session.given(), list(queues), known)
+        if is_plain:
+            return due, now
+        return await self._read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
 
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 

@@ -468,3 +468,27 @@ BEGIN
     END LOOP;
     RETURN low;
 END $$;
+
+-- When a claim may find something; not plain: limits have a say, which are not looked at here.
+CREATE FUNCTION millrace.next_due(given bigint, queues text[], tasks text[])
+RETURNS TABLE (plain boolean, due bigint, now bigint) LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT NOT EXISTS (SELECT FROM millrace.queue AS q WHERE q.name = ANY (queues) AND NOT q.plain_out)
+           AND NOT EXISTS (SELECT FROM millrace.task AS t WHERE tasks IS NULL OR t.name = ANY (tasks)),
+           least(
+               (SELECT min(first.available_at)
+                FROM millrace.queue AS q JOIN millrace.combo AS c ON c.queue = q.id
+                CROSS JOIN LATERAL (SELECT r.available_at FROM millrace.ready AS r WHERE r.combo = c.id
+                                    ORDER BY r.available_at, r.seq LIMIT 1) AS first
+                WHERE q.name = ANY (queues) AND (tasks IS NULL OR c.task = ANY (tasks))),
+               (SELECT min(first.available_at)
+                FROM millrace.queue AS q
+                CROSS JOIN LATERAL (SELECT j.available_at FROM millrace.job AS j WHERE j.queue = q.id AND j.place = 3
+                                    ORDER BY j.available_at LIMIT 1) AS first
+                WHERE q.name = ANY (queues))
+           ),
+           millrace.clock(given);
+END $$;

@@ -22,6 +22,9 @@ ORDER BY available_at, seq
 LIMIT $3::integer
 FOR UPDATE SKIP LOCKED;
 
+-- name: next_due
+SELECT plain, due, now FROM millrace.next_due($1::bigint, $2::text[], $3::text[]);
+
 -- name: first_ready
 -- When the first open job of each of these combinations is due.
 SELECT min(first.available_at)

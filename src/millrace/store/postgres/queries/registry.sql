@@ -96,6 +96,9 @@ DELETE FROM millrace.worker WHERE id = $1::text;
 -- name: workers
 SELECT record FROM millrace.worker ORDER BY id;
 
+-- name: count_workers
+SELECT count(*) FROM millrace.worker;
+
 -- name: schedule
 SELECT record FROM millrace.schedule WHERE name = $1::text;
 
