@@ -79,6 +79,7 @@ class PostgresStore:
         self._claims = itertools.count(1)
         self._session: Session | None = None
         self._listener: Listener | None = None
+        self._left: list[object] = []
         self._pid = os.getpid()
         self._waiters = Waiters()
         self.watchers = Waiters()
@@ -87,7 +88,7 @@ class PostgresStore:
     # ── opening ───────────────────────────────────────────────────────────────────────────────
 
     async def connect(self) -> None:
-        if self._session is not None and self._pid == os.getpid():
+        if self._session is not None and not self._is_left():
             return
         session = Session(self.address, self._clock)
         try:
@@ -99,8 +100,13 @@ class PostgresStore:
             if isinstance(error, OSError | TimeoutError) or code_of(error):
                 raise store_error(error, self.url) from error
             raise
+        self._begin(session)
+
+    def _begin(self, session: Session) -> None:
+        if self._session is not None:
+            self._left.append((self._session, self._listener))  # somebody else's: not even to be closed from here
+            self._salt = secrets.token_hex(6)  # who was there before goes on counting claims under the old one
         self._pid = os.getpid()
-        self._salt_again()
         self._listener = Listener(session.connections, self.address.schema, self.address.notify)
         self._listener.on_jobs = self._waiters.wake
         self._listener.on_ended = self._tell_watchers
@@ -108,14 +114,14 @@ class PostgresStore:
         session.fit_out = self.fit_out
         self._session = session
 
-    def _salt_again(self) -> None:
-        if self._session is not None:  # in a forked child: the parent goes on counting claims under the old name
-            self._salt = secrets.token_hex(6)
+    def _is_left(self) -> bool:
+        """Are the connections those of a parent process, or of an event loop that is over?"""
+        return self._pid != os.getpid() or (self._session is not None and self._session.loop.is_closed())
 
     async def close(self) -> None:
         session, listener = self._session, self._listener
         self._session = self._listener = None
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or (session is not None and session.loop.is_closed()):
             return
         if listener is not None:
             await listener.close()
@@ -128,8 +134,11 @@ class PostgresStore:
     def session(self) -> Session:
         if self._session is None:
             raise StoreError(f"{self.url}: not connected. Call connect() first, or use `async with app:`")
-        if self._pid != os.getpid():
-            raise StoreError(f"{self.url}: this process was forked from one that was connected. Call connect() first")
+        if self._is_left():
+            session = Session(self.address, self._clock)
+            session.identity = self._session.identity
+            self._begin(session)
+            return session
         return self._session
 
     def listener(self) -> Listener:
