@@ -41,6 +41,11 @@ def system_binaries() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
+def older_binaries() -> Path:
+    """Another version than the wheel's newest: the system's, or the older one that the wheel has beside it."""
+    return system_binaries() or wheel_binaries().parent.parent / "pginstall" / "bin"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
