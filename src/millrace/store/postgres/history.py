@@ -21,7 +21,6 @@ from millrace.store.postgres.record import KIND_NUMBER, KINDS, NUMBER, STATES
 from millrace.store.postgres.registry import Combo, Registry
 from millrace.store.postgres.unit import Row
 
-_ROWS_AT_ONCE = 16
 NUMBERED_AT_ONCE = 10_000  # rows
 _encode = msgspec.msgpack.Encoder().encode
 _errors = msgspec.msgpack.Decoder(list[tuple[int, Failure]]).decode
@@ -91,19 +90,11 @@ class History(Registry):
 
     def feed(self, after: int, limit: int) -> list[tuple[int, Event]]:
         found: list[tuple[int, Event]] = []
-        for first, events in self._feed_rows(after, limit):
-            start = max(0, after + 1 - first)
-            found += [(first + index, events[index]) for index in range(start, len(events))]
-            if len(found) >= limit:
-                break
+        for last, size, *row in self.rows("feed", after, limit):
+            first = last - size + 1
+            events = self.events_of(row)
+            found += [(first + index, events[index]) for index in range(max(0, after + 1 - first), size)]
         return found[:limit]
-
-    def _feed_rows(self, after: int, limit: int) -> Iterator[tuple[int, list[Event]]]:
-        portion = max(1, min(_ROWS_AT_ONCE, limit))
-        while rows := self.rows("feed", after, portion):
-            for row in rows:
-                yield row[0] - row[1] + 1, self.events_of(row[2:])
-                after = row[0]
 
     def events_of(self, row: Row) -> list[Event]:
         return list(unpack(row, self.combo_name))

@@ -20,13 +20,14 @@ SELECT millrace.number_events($1::integer);
 SELECT trimmed, numbered FROM millrace.store;
 
 -- name: feed
--- Rows of the feed after a number, with their events.
+-- The rows with the events after a number, so many of them.
 SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
        workers, leases, delays, durations, reasons, errors
 FROM millrace.feed JOIN millrace.event ON event.id = feed.event
 WHERE feed.last > $1::bigint
-ORDER BY feed.last
-LIMIT $2::integer;
+  AND feed.last <= coalesce((SELECT last FROM millrace.feed WHERE last >= $1::bigint + $2::bigint ORDER BY last LIMIT 1),
+                            $1::bigint + $2::bigint)
+ORDER BY feed.last;
 
 -- name: feed_sizes
 SELECT last, at FROM millrace.feed WHERE last > $1::bigint ORDER BY last LIMIT $2::integer;
@@ -71,8 +72,10 @@ FROM millrace.store LEFT JOIN LATERAL (
            workers, leases, delays, durations, reasons, errors
     FROM millrace.feed JOIN millrace.event ON event.id = feed.event
     WHERE feed.last > coalesce($1::bigint, store.trimmed)
+      AND feed.last <= coalesce((SELECT last FROM millrace.feed
+                                 WHERE last >= coalesce($1::bigint, store.trimmed) + $2::bigint ORDER BY last LIMIT 1),
+                                coalesce($1::bigint, store.trimmed) + $2::bigint)
     ORDER BY feed.last
-    LIMIT $2::integer
 ) AS page ON true;
 
 -- name: past
