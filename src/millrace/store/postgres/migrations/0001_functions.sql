@@ -1,7 +1,7 @@
 -- Version 1 of the PostgreSQL store: functions.
 -- Each is one round trip and, in PL/pgSQL, each statement sees what was committed before it began: what is locked first
--- is read as it is. Sequential and bitmap scans are off in them: a plan that was made for a small table, and is kept, must
--- do for a large one that was never analyzed.
+-- is read as it is. Sequential and bitmap scans are off in them: a plan that was made for a small table, and is kept,
+-- must do for a large one that was never analyzed.
 
 CREATE FUNCTION millrace.clock(given bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(given, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
@@ -19,8 +19,8 @@ BEGIN
     RETURN millrace.clock(given);
 END $$;
 
--- Let nobody else be under way. Whoever waits here keeps everybody behind them waiting as well, so it waits for a moment
--- only: steps are short, but a transaction of a caller's may be long.
+-- Let nobody else be under way. Whoever waits here keeps everybody behind them waiting as well, so it waits for a
+-- moment only: steps are short, but a transaction of a caller's may be long.
 CREATE FUNCTION millrace.close_gate() RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = '150ms' AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('gate'));
@@ -65,7 +65,8 @@ LEFT JOIN millrace.ready ON ready.combo = job.combo AND ready.available_at = job
 
 -- Records by seq or id, locked until the end of the transaction. `mode`: 0 fails when somebody else holds one,
 -- 1 waits for it, 2 leaves it out.
--- Whoever ends or takes over a run locks the job first; a plain claim locks only the row in `ready`, so that is locked too.
+-- Whoever ends or takes over a run locks the job first; a plain claim locks only the row in `ready`, so that is locked
+-- too.
 CREATE FUNCTION millrace.take_jobs(wanted_seqs bigint[], wanted_ids text[], mode integer) RETURNS SETOF millrace.record
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -102,7 +103,8 @@ END $$;
 -- Answers their seqs; none when a queue is not plain. An id that is known ends it with MR001.
 CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], delays bigint[],
                                        expires bigint[], leases bigint[], keeps bigint[], replies text[])
-RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     size integer := cardinality(ids);
     now bigint;
@@ -163,7 +165,8 @@ CREATE FUNCTION millrace.claim_plain(given bigint, queues text[], tasks text[], 
 RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at bigint, expires_at bigint,
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -188,7 +191,8 @@ BEGIN
        OR EXISTS (SELECT FROM millrace.task AS t WHERE tasks IS NULL OR t.name = ANY (tasks))
        OR EXISTS (SELECT FROM millrace.job AS j WHERE j.place = 3 AND j.available_at <= at)
        OR EXISTS (SELECT FROM millrace.job AS j WHERE j.expiring <= at) THEN
-        RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, ''::bytea, ''::bytea;
+        RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
+                            NULL::bytea;
         RETURN;
     END IF;
     FOR level IN SELECT c.priority, array_agg(c.id) AS combos FROM millrace.combo AS c
@@ -215,7 +219,8 @@ BEGIN
                   ORDER BY r.available_at, r.seq FOR UPDATE OF r SKIP LOCKED) AS h;
         END IF;
         IF found_special THEN
-            RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, ''::bytea, ''::bytea;
+            RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
+                            NULL::bytea;
             RETURN;
         END IF;
         IF found_seqs IS NOT NULL THEN
@@ -263,7 +268,8 @@ END $$;
 -- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
 RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -339,7 +345,8 @@ END $$;
 
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
 CREATE FUNCTION millrace.extend_leases(given bigint, seqs bigint[], ids text[], spans bigint[], news bytea[])
-RETURNS integer[] LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+RETURNS integer[] LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     at bigint := millrace.clock(given);
     answers integer[];
@@ -358,8 +365,8 @@ BEGIN
     RETURN coalesce(answers, '{}');
 END $$;
 
--- Give the events that have none yet their numbers in the feed, in the order in which they were written. Answers how many
--- rows of them there were: as many as asked for, and there may be more.
+-- Give the events that have none yet their numbers in the feed, in the order in which they were written. Answers how
+-- many rows of them there were: as many as asked for, and there may be more.
 CREATE FUNCTION millrace.number_events(most integer) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -388,7 +395,8 @@ END $$;
 -- Jobs that upkeep has to look at: 1 ended ones by (finished_at, seq), 2 expired results by (result_until, seq).
 -- What the agenda says is a hint: it counts only where the job says the same. Rows without such a job go.
 CREATE FUNCTION millrace.on_agenda(wanted smallint, of_queue integer, before bigint, most integer)
-RETURNS TABLE (at bigint, seq bigint) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+RETURNS TABLE (at bigint, seq bigint) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
     row record;
@@ -448,7 +456,8 @@ FROM millrace.queue AS q LEFT JOIN millrace.tally AS t ON t.queue = q.id
 GROUP BY q.id;
 
 -- The first seq that was enqueued at an instant or after it, as far as seqs were enqueued in order: by halves.
-CREATE FUNCTION millrace.seq_at(instant bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+CREATE FUNCTION millrace.seq_at(instant bigint) RETURNS bigint LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     low bigint;
     high bigint;

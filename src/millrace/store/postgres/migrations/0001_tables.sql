@@ -23,7 +23,7 @@ CREATE TABLE millrace.queue (
     id             integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     name           text NOT NULL UNIQUE,
     settings       bytea,                          -- QueueSettings; NULL: as they are by default
-    exact          boolean NOT NULL DEFAULT false, -- a setting decides by numbers: steps take turns, so that they are exact
+    exact          boolean NOT NULL DEFAULT false, -- a setting decides by numbers, so steps take turns
     plain_in       boolean NOT NULL DEFAULT true,  -- nothing can refuse a plain job
     plain_out      boolean NOT NULL DEFAULT true,  -- nothing bounds a claim
     plain_end      boolean NOT NULL DEFAULT true,  -- nothing follows from the end of a plain job
@@ -97,7 +97,7 @@ CREATE TABLE millrace.job (
     failures       integer NOT NULL DEFAULT 0,
     blocked        integer NOT NULL DEFAULT 0,
     rank           smallint,                       -- of a line's member: -priority
-    state          smallint NOT NULL DEFAULT 0,    -- 0 waiting, or running if it has a lease; 2 completed, 3 dead, 4 cancelled
+    state          smallint NOT NULL DEFAULT 0,    -- 0 waiting (with a lease: running), 2 completed, 3 dead, 4 cancelled
     place          smallint,                       -- in its line: 1 waits there, 2 holds it closed, 3 outside until due
     archived       boolean NOT NULL DEFAULT false,
     plain          boolean NOT NULL DEFAULT true,  -- no line, no key, no hook, and its result is kept
@@ -150,7 +150,8 @@ CREATE TABLE millrace.lease (
     worker      text NOT NULL,
     progress    bytea,
     CONSTRAINT lease_pkey PRIMARY KEY (seq)
-) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,
+        autovacuum_vacuum_cost_delay = 0);
 
 -- The events of one call. An array with one element stands for as many equal ones as there are events.
 CREATE TABLE millrace.event (
