@@ -38,7 +38,9 @@ async def test_a_claim_and_an_end_of_ten_read_a_few_rows_each(tmp_path: Path, wa
             await store.enqueue(specs_like(Spec(id="x", task="work"), ids, [b""] * len(ids)))
         sql = store.session().sql
         async with connection.transaction():
-            jobs = await connection.fetch(sql["claim_plain"], None, ["default"], ["work"], 10, None, "w", "c")
+            jobs = await connection.fetch(
+                sql["claim_plain"], None, ["default"], ["work"], 10, None, "w", "c", None, None, None
+            )
             claimed = await rows_read(connection, store.address.schema)
             seqs, leases = [row[0] for row in jobs], [row[8] for row in jobs]
             await connection.fetch(sql["complete_plain"], None, seqs, leases, [None] * 10, [None] * 10)

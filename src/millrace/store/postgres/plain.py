@@ -17,6 +17,35 @@ from millrace.store.postgres.record import claimed_job, encode_spec
 ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
 
 
+Floor = tuple[int, int, int]  # combination, available_at and seq of the last job of a full claim
+_NO_FLOOR = (None, None, None)
+_FLOOR_LASTS = 0.25  # seconds; so late may a job be that came in below it
+
+
+class Floors:
+    """Where the next claim of this process may begin to look (see `claim_plain`): no longer than a moment, and only
+    while nothing but plain work was done here, so that what this process itself gives back is found in order."""
+
+    def __init__(self) -> None:
+        self._floor: Floor | None = None
+        self._until = 0.0
+
+    def forget(self) -> None:
+        self._floor = None
+
+    def at(self, time: float) -> Floor | None:
+        return self._floor if time < self._until else None
+
+    def taken(self, jobs: Sequence[Job], limit: int, combo_ids: ComboIds, used: Floor | None, time: float) -> None:
+        names = {(job.queue, job.task, job.priority) for job in jobs}
+        if len(jobs) < limit or len(names) != 1 or (combo := combo_ids.get(names.pop())) is None:
+            self._floor = None
+            return
+        self._floor = combo[0], jobs[-1].available_at, jobs[-1].seq
+        if used is None:
+            self._until = time + _FLOOR_LASTS
+
+
 def enqueue_arguments(
     specs: Sequence[Spec], combo_ids: ComboIds, watched: Mapping[str, int], reply_to: str | None
 ) -> list[Any] | None:
@@ -50,9 +79,9 @@ def enqueued(specs: Sequence[Spec], seqs: Sequence[int]) -> list[Enqueued]:
     return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for spec, seq in zip(specs, seqs, strict=True)]
 
 
-def claim_arguments(request: Claim, claim_id: str) -> list[Any]:
+def claim_arguments(request: Claim, claim_id: str, floor: Floor | None) -> list[Any]:
     tasks = None if request.tasks is None else list(request.tasks)
-    return [list(request.queues), tasks, request.limit, request.lease, request.worker, claim_id]
+    return [list(request.queues), tasks, request.limit, request.lease, request.worker, claim_id, *(floor or _NO_FLOOR)]
 
 
 def claimed(rows: Sequence[Any], request: Claim) -> list[Job] | None:

@@ -82,6 +82,7 @@ class PostgresStore:
         self._listener: Listener | None = None
         self._left: list[object] = []
         self._pid = os.getpid()
+        self.floors = plain.Floors()
         self._waiters = Waiters()
         self.watchers = Waiters()
         self.watching: Counter[str] = Counter()
@@ -167,6 +168,7 @@ class PostgresStore:
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
     def fit_out(self, tables: PostgresTables) -> None:
+        self.floors.forget()
         tables.watched = self.watching
         tables.reply_to = self.listener().mine
 
@@ -192,6 +194,7 @@ class PostgresStore:
         lost_reply: Callable[[], Awaitable[Before[T] | None]] | None = None,
         queues: Iterable[str] = (),
     ) -> T:
+        self.floors.forget()
         answer, tables = await self.session().write(question, queues=queues, again=lost_reply)
         if tables is not None:
             self.announce(tables.opened, tables.ended, tables.replies)
@@ -227,13 +230,14 @@ class PostgresStore:
     async def claim(self, request: Claim) -> list[Job]:
         session, claim_id = self.session(), self.claim_id()
         before = again.claimed_before(session, claim_id)
-        rows = await session.call(
-            "claim_plain", session.given(), *plain.claim_arguments(request, claim_id), again=before
-        )
+        floor = self.floors.at(session.loop.time())
+        arguments = plain.claim_arguments(request, claim_id, floor)
+        rows = await session.call("claim_plain", session.given(), *arguments, again=before)
         if isinstance(rows, Before):
             return cast("list[Job]", rows.answer)
         jobs = plain.claimed(rows, request)
         if jobs is not None:
+            self.floors.taken(jobs, request.limit, session.combo_ids, floor, session.loop.time())
             return jobs
         return await self._write(lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues)
 

@@ -160,8 +160,10 @@ BEGIN
 END $$;
 
 -- Due jobs in order, each under a new lease. One row with seq -1: it takes the long way.
+-- `floor` is a place in one combination up to which all was taken a moment ago: as long as an old transaction keeps vacuum
+-- from removing what was there, a claim would pass over it again and again. If there is too little above, all is looked at.
 CREATE FUNCTION millrace.claim_plain(given bigint, queues text[], tasks text[], most integer, span bigint, worker text,
-                                     claim text)
+                                     claim text, floor_combo integer, floor_at bigint, floor_seq bigint)
 RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at bigint, expires_at bigint,
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
@@ -199,7 +201,18 @@ BEGIN
                  WHERE c.queue = ANY (queue_ids) AND (tasks IS NULL OR c.task = ANY (tasks))
                  GROUP BY c.priority ORDER BY c.priority DESC LOOP
         EXIT WHEN left_over <= 0;
-        IF cardinality(level.combos) = 1 THEN
+        found_seqs := NULL;
+        IF level.combos = ARRAY[floor_combo] THEN
+            SELECT array_agg(h.ctid), array_agg(h.seq), bool_or(h.special)
+            INTO found_places, found_seqs, found_special
+            FROM (SELECT r.ctid, r.seq, r.special FROM millrace.ready AS r
+                  WHERE r.combo = floor_combo AND (r.available_at, r.seq) > (floor_at, floor_seq)
+                    AND r.available_at <= at
+                  ORDER BY r.available_at, r.seq LIMIT left_over FOR UPDATE SKIP LOCKED) AS h;
+        END IF;
+        IF cardinality(found_seqs) = left_over THEN
+            NULL;
+        ELSIF cardinality(level.combos) = 1 THEN
             SELECT array_agg(h.ctid), array_agg(h.seq), bool_or(h.special)
             INTO found_places, found_seqs, found_special
             FROM (SELECT r.ctid, r.seq, r.special FROM millrace.ready AS r
@@ -217,6 +230,15 @@ BEGIN
                   JOIN millrace.ready AS r ON r.combo = head.combo AND r.available_at = head.available_at
                                            AND r.seq = head.seq
                   ORDER BY r.available_at, r.seq FOR UPDATE OF r SKIP LOCKED) AS h;
+            IF coalesce(cardinality(found_seqs), 0) < left_over THEN  -- others are at the same heads: look behind them
+                SELECT array_agg(h.ctid), array_agg(h.seq), bool_or(h.special)
+                INTO found_places, found_seqs, found_special
+                FROM (SELECT head.* FROM unnest(level.combos) AS c (id) CROSS JOIN LATERAL
+                          (SELECT r.ctid, r.seq, r.special, r.available_at FROM millrace.ready AS r
+                           WHERE r.combo = c.id AND r.available_at <= at
+                           ORDER BY r.available_at, r.seq LIMIT left_over FOR UPDATE SKIP LOCKED) AS head
+                      ORDER BY head.available_at, head.seq LIMIT left_over) AS h;
+            END IF;
         END IF;
         IF found_special THEN
             RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,

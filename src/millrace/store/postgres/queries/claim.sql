@@ -5,7 +5,8 @@ SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[]
                               $7::bigint[], $8::bigint[], $9::text[]);
 
 -- name: claim_plain
-SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text);
+SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text,
+                                   $8::integer, $9::bigint, $10::bigint);
 
 -- name: complete_plain
 SELECT * FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[]);
