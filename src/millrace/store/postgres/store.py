@@ -59,7 +59,8 @@ T = TypeVar("T")
 
 _SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due
 _EVERYBODY = 1 << 30
-_EVENTS_AT_ONCE = 10_000  # read in one go, since a row that is read twice is unpacked twice
+_LARGE = 1_000  # events of a batch, from which on several …
+_BATCHES = 10  # … are read in one go: a row that is read twice is unpacked twice
 _LAST = (1 << 31) - 1
 _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
@@ -373,7 +374,7 @@ class PostgresStore:
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
         after, until = operate.span_bounds(span)
         while after < until:
-            events = await self._read(_span(after, until, max(batch, _EVENTS_AT_ONCE)))
+            events = await self._read(_span(after, until, batch * _BATCHES if batch >= _LARGE else batch))
             if not events:
                 return
             after += len(events)
