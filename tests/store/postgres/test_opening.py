@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, StoreError
 from millrace.store.connect import connect
 from millrace.store.postgres import PostgresStore
 from millrace.store.postgres.migrate import script, version_of
-from millrace.testing.builders import a_spec
-from tests.servers.postgres import drop_schema, shared_url
+from millrace.testing.builders import a_claim, a_spec
+from tests.servers.postgres import drop_schema, shared_url, url_for
 
 
 async def test_twenty_who_start_at_once_make_the_schema_once() -> None:
@@ -82,3 +84,27 @@ async def test_a_server_that_is_not_there_is_said_so() -> None:
         await connect("postgresql://ada:s3cret@127.0.0.1:1/jobs").connect()
 
     assert "s3cret" not in str(caught.value)
+
+
+async def test_behind_a_transaction_pooler_no_session_keeps_anything(tmp_path: Path) -> None:
+    store = PostgresStore(f"{url_for(tmp_path)}&pooler=transaction&notify=off&connections=1")
+    await store.connect()
+    try:
+        await store.enqueue([a_spec(id="a")])
+        await store.enqueue([a_spec(id="b"), a_spec(id="c", group="g", key="k")])
+        jobs = await store.claim(a_claim(5))
+        await store.settle([(job.lease, Change.completed()) for job in jobs])
+        async with store.session().connections.one() as connection:
+            prepared = await connection.fetch("SELECT statement FROM pg_prepared_statements WHERE NOT name LIKE ''")
+            settings = await connection.fetch(
+                "SELECT name FROM pg_settings WHERE source = 'session' AND name <> 'jit'"
+            )  # the driver's
+            locks = await connection.fetchval(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+        assert [job.id for job in jobs] == ["a", "b", "c"]
+        assert [row["statement"] for row in prepared if "millrace" in row["statement"]] == []
+        assert [row["name"] for row in settings] == []
+        assert locks == 0
+    finally:
+        await store.close()
