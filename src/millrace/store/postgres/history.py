@@ -37,10 +37,12 @@ class History(Registry):
         self._newest: dict[int, int] = {}  # of a job at hand: the row of its newest event
         self._past: dict[str, list[Past]] = {}
         self._past_known: set[str] = set()
-        self._past_newest: dict[int, int] = {}
+        self._new_past: dict[int, Past] = {}
+        self._dropped_past: list[int] = []
 
     def flush(self) -> None:
         super().flush()
+        self._flush_past()
         if self._events:
             self._write_events()
 
@@ -128,10 +130,10 @@ class History(Registry):
         unknown = [job_id for job_id in ids if job_id not in self._past_known]
         if not unknown:
             return
+        self._flush_past()
         self._past_known.update(unknown)
-        for job_id, seq, generation, state, token, gone_at, newest in self.rows("past", texts(unknown)):
+        for job_id, seq, generation, state, token, gone_at in self.rows("past", texts(unknown)):
             self._past.setdefault(job_id, []).append(Past(job_id, seq, generation, STATES[state], token, gone_at))
-            self._past_newest[seq] = newest
 
     def past(self, job_id: str) -> list[Past]:
         if job_id not in self._past_known:
@@ -139,22 +141,39 @@ class History(Registry):
         return self._past.get(job_id, [])
 
     def add_past(self, past: Past) -> None:
-        self.prefetch_past([past.id])
-        newest = self._newest[past.seq]
-        self._past.setdefault(past.id, []).append(past)
-        self._past_newest[past.seq] = newest
-        self.rows("put_past", past.seq, past.id, past.generation, NUMBER[past.state], past.token, past.gone_at, newest)
+        self._new_past[past.seq] = past
+        if past.id in self._past_known:
+            self._past.setdefault(past.id, []).append(past)
 
     def stale_past(self, before: int, limit: int) -> list[Past]:
-        return [
+        self._flush_past()
+        found = [
             Past(job_id, seq, generation, STATES[state], token, gone_at)
             for job_id, seq, generation, state, token, gone_at in self.rows("stale_past", before, limit)
         ]
+        self.prefetch_children([past.id for past in found])
+        return found
+
+    def prefetch_children(self, parents: Sequence[str]) -> None:
+        """Who waits for these will be asked for next."""
+        raise NotImplementedError
 
     def drop_past(self, past: Past) -> None:
-        self.rows("drop_past", past.seq)
+        self._dropped_past.append(past.seq)
         if past.id in self._past:
             self._past[past.id] = [kept for kept in self._past[past.id] if kept.seq != past.seq]
+
+    def _flush_past(self) -> None:
+        if self._new_past:
+            rows = [
+                (past.seq, past.id, past.generation, NUMBER[past.state], past.token, past.gone_at, self._newest[seq])
+                for seq, past in self._new_past.items()
+            ]
+            self.rows("put_past", *(list(column) for column in zip(*rows, strict=True)))
+            self._new_past = {}
+        if self._dropped_past:
+            self.rows("drop_past", self._dropped_past)
+            self._dropped_past = []
 
 
 class FeedPage:

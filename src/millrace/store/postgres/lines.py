@@ -162,6 +162,9 @@ class Lines(Jobs):
             self.recent_seqs = recent
         return found
 
+    def prefetch_children(self, parents: Sequence[str]) -> None:
+        self._children_of(parents)
+
     def _children_of(self, parents: Sequence[str]) -> None:
         unknown = [parent for parent in dict.fromkeys(parents) if parent not in self._children]
         if not unknown:

@@ -79,11 +79,11 @@ FROM millrace.store LEFT JOIN LATERAL (
 ) AS page ON true;
 
 -- name: past
-SELECT id, seq, generation, state, token, gone_at, newest FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
+SELECT id, seq, generation, state, token, gone_at FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
 
 -- name: put_past
 INSERT INTO millrace.past (seq, id, generation, state, token, gone_at, newest)
-VALUES ($1::bigint, $2::text, $3::integer, $4::smallint, $5::text, $6::bigint, $7::bigint);
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::integer[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[]);
 
 -- name: stale_past
 SELECT id, seq, generation, state, token, gone_at
@@ -93,4 +93,4 @@ ORDER BY gone_at, seq
 LIMIT $2::integer;
 
 -- name: drop_past
-DELETE FROM millrace.past WHERE seq = $1::bigint;
+DELETE FROM millrace.past WHERE seq = ANY ($1::bigint[]);
