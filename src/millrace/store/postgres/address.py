@@ -15,7 +15,7 @@ from millrace.store.postgres.sql import check_schema
 
 OURS = ("schema", "notify", "pooler", "connections")
 CONNECT_TIMEOUT = 10.0  # seconds
-CALL_TIMEOUT = 60.0
+CALL_TIMEOUT = 20.0  # more than a statement waits for locks, less than a lease
 # Every question of this store has its index; a plan made while a table was small must do when it is large.
 _PLANS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
 

@@ -31,7 +31,7 @@ Question = Callable[[Ledger, int], T]
 
 SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
-_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '60s'"
+_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'"
 _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
