@@ -16,11 +16,15 @@ _ENDS = [KIND_NUMBER[kind] for kind in Kind if kind not in (Kind.CLAIMED, Kind.R
 
 def claimed_before(session: Session, claim_id: str) -> Callable[[], Awaitable[Before[list[Job]] | None]]:
     async def look() -> Before[list[Job]] | None:
-        async with session.connections.one() as connection:
-            rows = await connection.fetch(session.sql["held_by_claim"], f"{claim_id}.")
+        rows = await session.after_call(claim_id, "held_by_claim", f"{claim_id}.")
         return Before([job_from_row(row) for row in rows]) if rows else None
 
     return look
+
+
+def name_of(items: Sequence[tuple[Lease, Change]]) -> str:
+    """What a settle is called: by the first of its leases."""
+    return min(items, key=lambda item: item[0].seq)[0].id
 
 
 def settled_before(
@@ -29,14 +33,8 @@ def settled_before(
     """A batch happens entirely or not at all, so one end that is told of under its lease speaks for all."""
 
     async def look() -> Before[list[Receipt]] | None:
-        async with session.connections.one() as connection:
-            rows = await connection.fetch(
-                session.sql["ended_under"],
-                [lease.seq for lease, _ in items],
-                [lease.id for lease, _ in items],
-                _ENDS,
-                KIND_NUMBER[Kind.CANCELLED],
-            )
+        seqs, ids = [lease.seq for lease, _ in items], [lease.id for lease, _ in items]
+        rows = await session.after_call(name_of(items), "ended_under", seqs, ids, _ENDS, KIND_NUMBER[Kind.CANCELLED])
         ended = {row[0]: row[1] for row in rows}
         if not ended:
             return None

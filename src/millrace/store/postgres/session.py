@@ -42,6 +42,10 @@ class Before(Generic[T]):
     answer: T
 
 
+def call_lock(name: str) -> str:
+    return f"call {name}"
+
+
 class LongWay(Exception):
     """A plain statement turned out not to be enough."""
 
@@ -106,10 +110,16 @@ class Session:
         question: Question[T],
         *,
         queues: Iterable[str] = (),
+        call: str | None = None,
         again: Callable[[], Awaitable[Before[T] | None]] | None = None,
     ) -> tuple[T, PostgresTables | None]:
-        """`queues` are those that the step will look at: where steps take turns, it waits for its own at once."""
+        """`queues` are those that the step will look at: where steps take turns, it waits for its own at once.
+
+        `call` names this very call: who asks again after a lost reply waits until the first one is over.
+        """
         plan = Plan()
+        if call is not None:
+            plan.add_lock(call_lock(call), shared=False)
         for queue in queues:
             if queue in self.exact_locks:
                 plan.add_lock(self.exact_locks[queue], shared=False)
@@ -168,6 +178,13 @@ class Session:
         if not self.combo_names.keys() >= set(numbers):
             for combo, queue, task, priority in await self.call("combo_names"):
                 self.combo_names[combo] = queue, task, priority
+
+    async def after_call(self, call: str, name: str, *args: Any) -> Any:
+        """Rows of a statement, once a call whose reply was lost is over: the server may still be at it."""
+        async with self.connections.one() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '10s'")
+            await connection.fetch(self.sql["take_locks"], [call_lock(call)], [False], True)
+            return await connection.fetch(self.sql[name], *args)
 
     # ── trying again ──────────────────────────────────────────────────────────────────────────
 

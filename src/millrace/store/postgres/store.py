@@ -194,9 +194,10 @@ class PostgresStore:
         question: Question[T],
         lost_reply: Callable[[], Awaitable[Before[T] | None]] | None = None,
         queues: Iterable[str] = (),
+        call: str | None = None,
     ) -> T:
         self.floors.forget()
-        answer, tables = await self.session().write(question, queues=queues, again=lost_reply)
+        answer, tables = await self.session().write(question, queues=queues, call=call, again=lost_reply)
         if tables is not None:
             self.announce(tables.opened, tables.ended, tables.replies)
         return answer
@@ -240,7 +241,9 @@ class PostgresStore:
         if jobs is not None:
             self.floors.taken(jobs, request.limit, session.combo_ids, floor, session.loop.time())
             return jobs
-        return await self._write(lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues)
+        return await self._write(
+            lambda ledger, now: ledger.claim(request, claim_id, now), before, request.queues, claim_id
+        )
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -250,7 +253,7 @@ class PostgresStore:
         before = again.settled_before(self.session(), items)
         found = await self._complete(items, before)
         if found is None:
-            found = await self._write(lambda ledger, now: ledger.settle(items, now), before)
+            found = await self._write(lambda ledger, now: ledger.settle(items, now), before, call=again.name_of(items))
         return found
 
     async def _complete(self, items: Sequence[tuple[Lease, Change]], before: Any) -> list[Receipt] | None:
@@ -291,7 +294,7 @@ class PostgresStore:
     async def reclaim(self, request: Reclaim) -> list[Job]:
         claim_id = self.claim_id()
         before = again.claimed_before(self.session(), claim_id)
-        return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before)
+        return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before, call=claim_id)
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         loop = asyncio.get_running_loop()

@@ -183,6 +183,7 @@ DECLARE
     found_seqs bigint[];
     found_special boolean;
 BEGIN
+    PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || claim));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
     queue_ids := ARRAY(SELECT q.id FROM millrace.queue AS q WHERE q.name = ANY (queues) ORDER BY q.id);
     FOR one IN SELECT unnest(queue_ids) AS id LOOP
@@ -302,6 +303,7 @@ DECLARE
     ended_replies text[];
     gone integer;
 BEGIN
+    PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || leases[1]));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
     FOR one IN SELECT DISTINCT c.queue FROM millrace.lease AS l JOIN millrace.combo AS c ON c.id = l.combo
                WHERE l.seq = ANY (seqs) ORDER BY 1 LOOP
