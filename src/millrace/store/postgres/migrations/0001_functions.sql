@@ -168,7 +168,7 @@ RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at 
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -192,8 +192,10 @@ BEGIN
     at := millrace.clock(given);
     IF EXISTS (SELECT FROM millrace.queue AS q WHERE q.id = ANY (queue_ids) AND NOT q.plain_out)
        OR EXISTS (SELECT FROM millrace.task AS t WHERE tasks IS NULL OR t.name = ANY (tasks))
-       OR EXISTS (SELECT FROM millrace.job AS j WHERE j.place = 3 AND j.available_at <= at)
-       OR EXISTS (SELECT FROM millrace.job AS j WHERE j.expiring <= at) THEN
+       OR (SELECT j.available_at FROM millrace.job AS j WHERE j.place = 3
+           ORDER BY j.available_at, j.seq LIMIT 1) <= at  -- in this order, so that no other index will do
+       OR (SELECT j.expiring FROM millrace.job AS j WHERE j.expiring IS NOT NULL
+           ORDER BY j.expiring, j.seq LIMIT 1) <= at THEN
         RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
                             NULL::bytea;
         RETURN;
