@@ -1,0 +1,68 @@
+-- events: the feed, in blocks of 4,096 that are appended to at the end and dropped at the start. The number of an
+-- event is its cursor, and each names the one before of the same job: that chain is the job's history.
+local BLOCK = 4096
+local ARRAY = {}
+for n = 12, 18 do
+  ARRAY[n] = n < 16 and char(0x90 + n) or char(0xdc, 0, n)
+end
+
+local function block_of(number)
+  return P .. 'feed:' .. floor((number - 1) / BLOCK)
+end
+
+-- `more` holds worker, lease, duration, delay, reason, error: what is nil at the end takes no room.
+function T.log(job, kind, worker, lease, duration, delay, reason, failure)
+  job.events = job.events + 1
+  local counters = T.counters()
+  counters.events = counters.events + 1
+  local event
+  if failure or reason or delay then
+    event = ARRAY[18] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
+      job.attempt, job.failures, job.last_event, job.seq, worker, lease, duration, delay, reason, failure)
+  elseif duration then
+    event = ARRAY[15] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
+      job.attempt, job.failures, job.last_event, job.seq, worker, lease, duration)
+  elseif worker then
+    event = ARRAY[14] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
+      job.attempt, job.failures, job.last_event, job.seq, worker, lease)
+  else
+    event = ARRAY[12] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
+      job.attempt, job.failures, job.last_event, job.seq)
+  end
+  job.last_event = counters.events
+  T.feed[#T.feed + 1] = event
+end
+
+function T.write_events()
+  local events, counters = T.feed, T.at_hand
+  local number, first = counters.events - #events + 1, 1
+  while first <= #events do
+    local here = min(#events - first + 1, BLOCK - (number - 1) % BLOCK, MOST)
+    call('RPUSH', block_of(number), unpack(events, first, first + here - 1))
+    first, number = first + here, number + here
+  end
+  T.feed = {}
+end
+
+-- The events after a cursor, at most `limit`; the caller has seen to it that none of them is trimmed.
+function T.events_after(after, limit)
+  local counters = T.counters()
+  local last, number, found = min(counters.events, after + limit), after + 1, {}
+  while number <= last do
+    local here = min(last - number + 1, BLOCK - (number - 1) % BLOCK)
+    local part = T.in_block(number, here)
+    for i = 1, #part do
+      found[#found + 1] = part[i]
+    end
+    number = number + here
+  end
+  return found
+end
+
+-- The block at the start has lost its head: positions in it are counted from the first event that is kept.
+function T.in_block(number, count)
+  local start = floor((number - 1) / BLOCK) * BLOCK
+  local gone = max(0, T.counters().trimmed - start)
+  local at = number - 1 - start - gone
+  return call('LRANGE', block_of(number), at, at + count - 1)
+end
