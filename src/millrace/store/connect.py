@@ -5,6 +5,7 @@ sqlite:///jobs.db           a file, relative to the working directory
 sqlite:////var/lib/jobs.db  a file, absolute
 file:///var/lib/jobs        a directory of objects
 s3://bucket/prefix          a bucket, with ?endpoint=http://host:port for a server of one's own
+redis://host:6379/0         a Redis or Valkey server; also rediss://, valkey://, redis+unix:// and redis+sentinel://
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
 
-SCHEMES = ("memory", "sqlite", "file", "s3")
+SCHEMES = ("memory", "sqlite", "file", "s3", "redis")
+REDIS = frozenset(
+    f"{base}{kind}" for base in ("redis", "rediss", "valkey", "valkeys") for kind in ("", "+unix", "+sentinel")
+)
 _LATER = {
     "postgresql": ("postgres", "psycopg"),
     "postgres": ("postgres", "psycopg"),
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "valkey": ("redis", "redis"),
 }
 _DURABILITY = ("full", "relaxed")
 
@@ -54,6 +55,8 @@ def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | No
         return _directory(urlsplit(url), clock, env)
     if scheme == "s3":
         return _bucket(url, clock, env)
+    if scheme in REDIS:
+        return _redis(url, clock)
     if scheme in _LATER:
         _refuse_later(scheme)
     raise InvalidInput(
@@ -128,6 +131,20 @@ def _bucket(url: str, clock: Clock | None, env: Mapping[str, str] | None) -> Sto
     from millrace.store.object.opening import open_bucket
 
     return open_bucket(url, clock, env)
+
+
+def _redis(url: str, clock: Clock | None) -> Store:
+    from importlib.util import find_spec
+
+    try:
+        there = find_spec("redis") is not None
+    except ValueError:  # somebody has put something in its place
+        there = False
+    if not there:
+        raise MissingDriver("redis", "redis")
+    from millrace.store.redis import RedisStore
+
+    return RedisStore(url, clock=clock)
 
 
 def _options(parts: SplitResult, known: tuple[str, ...]) -> dict[str, str]:

@@ -134,8 +134,6 @@ class RedisStore:
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
 
     async def claim(self, request: Claim) -> list[Job]:
-        if request.limit <= 0:
-            return []
         wire = self._wire
         tasks = None if request.tasks is None else list(request.tasks)
         question = [request.queues, tasks, request.limit, request.lease, request.worker, wire.claim_id()]

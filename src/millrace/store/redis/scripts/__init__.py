@@ -10,44 +10,50 @@ from typing import NamedTuple
 from millrace.domain.job import Spec
 from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 
-_TABLES = ("open", "tables", "events", "jobs", "lines", "done")
-_RULES = (*_TABLES, "transition", "step", "admission", "ahead")
-_TIME = (*_RULES, "time")
-_READ = ("open", "tables", "events", "jobs", "lines", "rows")
-
-PIECES: dict[str, tuple[str, ...]] = {
-    "enqueue_plain": _TABLES,
-    "enqueue": _RULES,
-    "claim": (*_TIME, "limits", "rows"),
-    "settle": _RULES,
-    "extend": _TABLES,
-    "reclaim": (*_TIME, "rows"),
-    "cancel": _RULES,
-    "replay": (*_TIME, "replaying"),
-    "archive": (*_TIME, "replaying"),
-    "control_queue": _RULES,
-    "control_task": _RULES,
-    "drain": (*_RULES, "walk"),
-    "obliterate": (*_RULES, "walk"),
-    "upkeep_time": (*_TIME, "walk"),
-    "upkeep_queue": (*_TIME, "replaying"),
-    "upkeep_rest": (*_TIME, "replaying", "walk"),
-    "upkeep_past": _TABLES,
-    "advance": _RULES,
-    "beat": ("open", "tables"),
-    "get": _READ,
-    "find": (*_READ, "walk"),
-    "bounds": ("open", "tables", "walk"),
-    "count": ("open", "tables", "events", "jobs", "walk"),
-    "position": _RULES,
-    "lanes": ("open", "tables", "events", "jobs", "lines"),
-    "history": ("open", "tables", "events", "jobs", "lines"),
-    "feed": ("open", "tables", "events"),
-    "cursor_before": ("open", "tables", "events"),
-    "sleep": ("open", "tables", "events", "jobs", "lines", "limits"),
-    "wake_up": _TABLES,
-    "watch": ("open", "tables"),
+# Pieces that are read in when a function of their module is first called: putting functions together costs a script
+# more time than a few commands do, and most steps need few of them.
+MODULES: dict[str, tuple[str, ...]] = {
+    "T": ("events", "done", "jobs", "lines", "rows"),
+    "X": ("transition",),
+    "S": ("step",),
+    "A": ("admission", "ahead"),
+    "L": ("limits",),
+    "U": ("time", "replaying"),
+    "W": ("walk",),
 }
+METHODS = (
+    "enqueue_plain",
+    "enqueue",
+    "claim",
+    "settle",
+    "extend",
+    "reclaim",
+    "cancel",
+    "replay",
+    "archive",
+    "control_queue",
+    "control_task",
+    "drain",
+    "obliterate",
+    "upkeep_time",
+    "upkeep_queue",
+    "upkeep_rest",
+    "upkeep_past",
+    "advance",
+    "beat",
+    "get",
+    "find",
+    "bounds",
+    "count",
+    "position",
+    "lanes",
+    "history",
+    "feed",
+    "cursor_before",
+    "sleep",
+    "wake_up",
+    "watch",
+)
 
 
 class Script(NamedTuple):
@@ -58,9 +64,17 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    parts = [_defaults(), *(_text(f"lib/{piece}") for piece in PIECES[name]), _text(name)]
-    source = "\n".join(parts)
+    source = "\n".join([_library(), _text(name)])
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def _library() -> str:
+    parts = [_defaults(), _text("lib/open"), _text("lib/tables"), _text("lib/modules")]
+    for module, pieces in MODULES.items():
+        loaders = [f"function()\n{_text(f'lib/{piece}')}\nend" for piece in pieces]
+        parts.append(f"in_pieces({module}, {', '.join(loaders)})")
+    return "\n".join(parts)
 
 
 @cache

@@ -24,7 +24,7 @@ local function advance_one(move)
     return { 'early', current }
   end
   if items and #items > 0 then
-    local _, refused = attempt(A.enqueue, A.specs(items), false)
+    local _, refused = A.attempt(A.enqueue, A.specs(items), false)
     if refused then -- a full queue, for one: the tick is carried out once there is room
       return { 'refused', current, refused }
     end
@@ -39,4 +39,4 @@ local answers = {}
 for i, move in ipairs(asked[1]) do
   answers[i] = advance_one(move)
 end
-return done(answers)
+return T.done(answers)

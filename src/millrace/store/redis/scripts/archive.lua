@@ -18,4 +18,4 @@ for i, id in ipairs(ids) do
     answers[i] = 'done'
   end
 end
-return done(answers)
+return T.done(answers)

@@ -32,4 +32,4 @@ local answers = {}
 for i, id in ipairs(ids) do
   answers[i] = cancel_one(id)
 end
-return done(answers)
+return T.done(answers)

@@ -11,7 +11,7 @@ if repeated then
       jobs[#jobs + 1] = job
     end
   end
-  return rows_of(jobs)
+  return T.rows_of(jobs)
 end
 
 call('DEL', P .. 'none') -- a full memory stops who puts work in, not who takes it out: see docs/decisions/0012
@@ -30,7 +30,7 @@ local room, room_of_task, taken, taken_of_task = {}, {}, {}, {}
 local function task_room(name)
   if not room_of_task[name] then
     local row = T.task(name)
-    room_of_task[name] = row and allowance(row.limits, row) or UNLIMITED
+    room_of_task[name] = row and L.allowance(row.limits, row) or L.UNLIMITED
   end
   return room_of_task[name]
 end
@@ -100,8 +100,8 @@ for _, name in ipairs(queues) do
   if not seen[name] then
     seen[name] = true
     local row = T.queue(name)
-    room[name] = allowance(row.settings, row)
-    if room[name] > 0 then
+    room[name] = L.allowance(row.settings, row)
+    if room[name] > 0 and limit > 0 then
       local ranges = {}
       for _, range in ipairs(T.combos_of(name)) do
         if not known or known[range.task] then
@@ -139,13 +139,13 @@ end
 
 for name, count in pairs(taken) do
   local row = T.queue(name)
-  spend(row, row.settings, count)
+  L.spend(row, row.settings, count)
   T.put_queue(row)
 end
 for name, count in pairs(taken_of_task) do
   local row = T.task(name)
   if row then
-    spend(row, row.limits, count)
+    L.spend(row, row.limits, count)
     T.put_task(row)
   end
 end
@@ -159,5 +159,5 @@ for _, seq in ipairs(picked) do
   T.put_queue(row)
   jobs[#jobs + 1] = job
 end
-done(nil, picked)
-return rows_of(jobs)
+T.done(nil, picked)
+return T.rows_of(jobs)

@@ -35,4 +35,4 @@ for lane, by in pairs(paused) do
   end
 end
 T.stir(name, row.waiting)
-return done({ 'ok' })
+return T.done({ 'ok' })

@@ -41,4 +41,4 @@ T.hput(P .. 'limits', name, ARGV[6])
 for _, queue in ipairs(call('HKEYS', KEY.queue)) do
   T.stir(queue, T.queue(queue).waiting)
 end
-return done({ 'ok' })
+return T.done({ 'ok' })

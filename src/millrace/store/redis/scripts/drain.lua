@@ -52,4 +52,4 @@ if not lane or (line and line.waiting > 0) then
   count = count + drain_all(wanted(limit - count))
 end
 S.carry_out()
-return done(count)
+return T.done(count)

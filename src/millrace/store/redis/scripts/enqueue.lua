@@ -2,8 +2,8 @@
 if repeated then
   return repeated
 end
-local answers, refused = attempt(A.enqueue, A.specs(asked[1]), false)
+local answers, refused = A.attempt(A.enqueue, A.specs(asked[1]), false)
 if refused then
   return { 'refused', refused }
 end
-return done(answers)
+return T.done(answers)

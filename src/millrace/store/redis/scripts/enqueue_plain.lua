@@ -44,9 +44,9 @@ local function put_group(group)
   local rare = expires and { expires_at = now + expires } or nil
   local facts = pack(1, 'waiting', now, now + delay, 1, true, 0, nil, nil, nil, nil, nil, nil, false, rare)
   local told = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0)
-  local head, tail = ARRAY[12], ''
+  local head, tail = T.ARRAY[12], ''
   if delay > 0 then
-    head, tail = ARRAY[16], pack(nil, nil, nil, delay)
+    head, tail = T.ARRAY[16], pack(nil, nil, nil, delay)
   end
   local records, bodies, names, ready, all, due = {}, {}, {}, {}, {}, {}
   local seq, number, feed, at = counters.seq, counters.events, T.feed, now + delay
@@ -75,7 +75,7 @@ local function put_group(group)
   each_part(records, 'HSET', KEY.job, 2)
   each_part(bodies, 'HSET', KEY.spec, 2)
   each_part(names, 'HSET', KEY.id, 2)
-  each_part(ready, 'ZADD', T.ready_key(queue, task, priority), 2)
+  each_part(ready, 'ZADD', P .. 'r:' .. queue .. ':' .. task .. ':' .. priority, 2)
   each_part(all, 'ZADD', P .. 'q:' .. queue, 2)
   each_part(due, 'ZADD', KEY.expire, 2)
   call('SADD', P .. 'combos:' .. queue, task .. ':' .. priority)
@@ -88,4 +88,4 @@ end
 for _, group in ipairs(asked[1]) do
   put_group(group)
 end
-return done(first_seq)
+return T.done(first_seq)

@@ -23,4 +23,4 @@ for i, item in ipairs(asked[1]) do
     receipts[i] = job.cancel_requested and 'C' or 'O'
   end
 end
-return done(table.concat(receipts))
+return T.done(table.concat(receipts))

@@ -29,4 +29,4 @@ for _, seq in ipairs(seqs) do
     jobs[#jobs + 1] = job
   end
 end
-return { now, last, looked_at, #seqs < budget and looked_at == #seqs and 1 or 0, rows_of(jobs) }
+return { now, last, looked_at, #seqs < budget and looked_at == #seqs and 1 or 0, T.rows_of(jobs) }

@@ -4,4 +4,4 @@ local jobs = {}
 for _, id in ipairs(asked[1]) do
   jobs[#jobs + 1] = T.by_id(id)
 end
-return { now, rows_of(jobs) }
+return { now, T.rows_of(jobs) }

@@ -22,4 +22,4 @@ for _, seq in ipairs(seqs) do
     S.remove(job, 'pruned', 'obliterated')
   end
 end
-return done(#seqs)
+return T.done(#seqs)

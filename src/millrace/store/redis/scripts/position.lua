@@ -3,4 +3,4 @@ local job = T.by_id(asked[1])
 if not job or job.state ~= 'waiting' then
   return -1
 end
-return A.ahead(job, MOST_AHEAD)
+return A.ahead(job, A.MOST_AHEAD)

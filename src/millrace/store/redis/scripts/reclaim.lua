@@ -16,7 +16,7 @@ if repeated then
       jobs[#jobs + 1] = job
     end
   end
-  return rows_of(jobs)
+  return T.rows_of(jobs)
 end
 
 local function set_of(names)
@@ -58,5 +58,5 @@ for i, job in ipairs(found) do
   T.update(job)
   seqs[i], lost[i] = job.seq, job.lost_worker and 1 or 0
 end
-done(nil, { seqs, lost })
-return rows_of(found)
+T.done(nil, { seqs, lost })
+return T.rows_of(found)

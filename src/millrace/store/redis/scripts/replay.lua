@@ -7,4 +7,4 @@ local answers = {}
 for i, id in ipairs(asked[1]) do
   answers[i] = U.replay(id)
 end
-return done(answers)
+return T.done(answers)

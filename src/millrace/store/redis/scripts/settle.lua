@@ -21,7 +21,7 @@ local function check()
   end
 end
 
-local _, refused = attempt(check)
+local _, refused = A.attempt(check)
 if refused then
   return { 'refused', refused }
 end
@@ -51,4 +51,4 @@ local receipts = {}
 for i, item in ipairs(items) do
   receipts[i] = settle_one(item)
 end
-return done(table.concat(receipts))
+return T.done(table.concat(receipts))

@@ -18,10 +18,10 @@ end
 local limited = call('HGETALL', KEY.task)
 for i = 1, #limited, 2 do
   local row = T.task(limited[i])
-  if (not known or known[row.name]) and allowance(row.limits, row) <= 0 then
+  if (not known or known[row.name]) and L.allowance(row.limits, row) <= 0 then
     full[row.name] = true
     if not row.limits.max_running or row.running < row.limits.max_running then
-      maybe(next_token(row.limits, row))
+      maybe(L.next_token(row.limits, row))
     end
   end
 end
@@ -42,7 +42,7 @@ for _, name in ipairs(queues) do
         due = at and min(due or at, at) or due
       end
     end
-    maybe(due and max(due, next_token(settings, row)))
+    maybe(due and max(due, L.next_token(settings, row)))
   end
 end
 

@@ -18,8 +18,8 @@ if keep ~= 'never' then
   local left = trimmed
   while left > 0 do
     local number = counters.trimmed + 1
-    local here = min(left, BLOCK - (number - 1) % BLOCK)
-    call('LTRIM', block_of(number), here, -1)
+    local here = min(left, T.BLOCK - (number - 1) % T.BLOCK)
+    call('LTRIM', T.block_of(number), here, -1)
     counters.trimmed = counters.trimmed + here
     left = left - here
   end
@@ -40,4 +40,4 @@ for i = 1, #workers, 2 do
     gone = gone + 1
   end
 end
-return done({ trimmed, gone })
+return T.done({ trimmed, gone })

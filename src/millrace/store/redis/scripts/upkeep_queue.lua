@@ -36,4 +36,4 @@ if over > 0 then
   end
   evicted, archived = evicts and over or 0, evicts and 0 or over
 end
-return done({ pruned, evicted, archived })
+return T.done({ pruned, evicted, archived })

@@ -48,4 +48,4 @@ for _, id in ipairs(call('ZRANGEBYSCORE', KEY.watching, '-inf', instant, 'LIMIT'
   call('ZREM', KEY.watching, id)
   call('HDEL', KEY.watch, id)
 end
-return done({ retried, #results })
+return T.done({ retried, #results })

@@ -19,4 +19,4 @@ for _, name in ipairs(W.queues()) do
     needy[#needy + 1] = name
   end
 end
-return done({ promoted, expired, needy })
+return T.done({ promoted, expired, needy })

@@ -10,4 +10,4 @@ elseif not heard then
     T.stir(name, 1)
   end
 end
-return done(1)
+return T.done(1)

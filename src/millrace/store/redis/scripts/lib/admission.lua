@@ -1,12 +1,12 @@
 -- admission: what an enqueue of many specs does, decided before the first of them is written (domain/admission.py).
-local MOST_AHEAD = 10000
+A.MOST_AHEAD = 10000
 
 local function refuse(kind, ...)
   error({ refused = { kind, ... } })
 end
 
 -- What a refusal is to the caller; any other error is passed on.
-local function attempt(work, ...)
+function A.attempt(work, ...)
   local fine, answer = pcall(work, ...)
   if fine then
     return answer, nil
@@ -332,7 +332,7 @@ local function queued(job, row, ahead_in_lane)
   if job.lane then
     local line = T.line(job.queue, T.line_name(job))
     lane, depth = job.lane, line and line.waiting or 0
-    position = job.priority == 0 and ahead_in_lane or A.ahead(job, MOST_AHEAD)
+    position = job.priority == 0 and ahead_in_lane or A.ahead(job, A.MOST_AHEAD)
   elseif row.settings.max_depth then
     depth = row.waiting
   end

@@ -40,14 +40,20 @@ local function tell_of_ends()
 end
 
 function T.flush()
-  T.index()
+  if next(T.dirty) ~= nil then
+    T.index()
+  end
   if #T.feed > 0 then
     T.write_events()
   end
   T.write_queues()
-  T.write_lines()
-  T.write_tasks()
-  T.write_combos()
+  if next(T.changed_lines) ~= nil or next(T.changed_tasks) ~= nil then
+    T.write_lines()
+    T.write_tasks()
+  end
+  if next(T.combos) ~= nil then
+    T.write_combos()
+  end
   for key, changes in pairs(T.zsets) do
     write_zset(key, changes)
   end
@@ -60,7 +66,7 @@ function T.flush()
   T.zsets, T.hashes = {}, {}
 end
 
-local function done(answer, memo)
+function T.done(answer, memo)
   T.flush()
   if next(T.stirred) ~= nil then
     local instant = ARGV[3] ~= '' and server_time() or now

@@ -2,15 +2,16 @@
 -- event is its cursor, and each names the one before of the same job: that chain is the job's history.
 local BLOCK = 4096
 local ARRAY = {}
+T.BLOCK, T.ARRAY = BLOCK, ARRAY
 for n = 12, 18 do
   ARRAY[n] = n < 16 and char(0x90 + n) or char(0xdc, 0, n)
 end
 
-local function block_of(number)
+function T.block_of(number)
   return P .. 'feed:' .. floor((number - 1) / BLOCK)
 end
 
--- `more` holds worker, lease, duration, delay, reason, error: what is nil at the end takes no room.
+-- What is nothing at the end takes no room.
 function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   job.events = job.events + 1
   local counters = T.counters()
@@ -38,7 +39,7 @@ function T.write_events()
   local number, first = counters.events - #events + 1, 1
   while first <= #events do
     local here = min(#events - first + 1, BLOCK - (number - 1) % BLOCK, MOST)
-    call('RPUSH', block_of(number), unpack(events, first, first + here - 1))
+    call('RPUSH', T.block_of(number), unpack(events, first, first + here - 1))
     first, number = first + here, number + here
   end
   T.feed = {}
@@ -64,5 +65,5 @@ function T.in_block(number, count)
   local start = floor((number - 1) / BLOCK) * BLOCK
   local gone = max(0, T.counters().trimmed - start)
   local at = number - 1 - start - gone
-  return call('LRANGE', block_of(number), at, at + count - 1)
+  return call('LRANGE', T.block_of(number), at, at + count - 1)
 end

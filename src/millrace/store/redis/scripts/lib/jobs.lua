@@ -3,10 +3,9 @@
 local AT_FIRST = { failures = 0, blocked = 0, in_line = false, holds = false, cancel_requested = false,
   archived = false, result_expired = false, stalls = 0, snoozes = 0, releases = 0, replays = 0, auto_retries = 0,
   error = false, attempts = false, progress = false }
-local RARE = { 'lane', 'expires_at', 'reason', 'next_retry_at' }
-for name in pairs(AT_FIRST) do
-  RARE[#RARE + 1] = name
-end
+local RARE = { 'lane', 'expires_at', 'reason', 'next_retry_at', 'failures', 'blocked', 'in_line', 'holds',
+  'cancel_requested', 'archived', 'result_expired', 'stalls', 'snoozes', 'releases', 'replays', 'auto_retries', 'error',
+  'attempts', 'progress' }
 local FACTS = { __index = AT_FIRST }
 
 function T.line_name(job)
@@ -16,61 +15,96 @@ function T.line_name(job)
   return job.group and not job.hook and 'g:' .. job.group or nil
 end
 
+-- The names of a queue's indexes, put together once.
+local function names_of(queue)
+  local names = T.names[queue]
+  if not names then
+    names = { all = P .. 'q:' .. queue, again = P .. 'again:' .. queue, aside = P .. 'aside:' .. queue,
+      outside = P .. 'o:' .. queue, dead = P .. 'dead:' .. queue, shown = P .. 'shown:' .. queue,
+      finished = P .. 'fin:' .. queue, ready = {} }
+    T.names[queue] = names
+  end
+  return names
+end
+
 function T.ready_key(queue, task, priority)
   return P .. 'r:' .. queue .. ':' .. task .. ':' .. priority
 end
 
+local function ready_of(names, job)
+  local tasks = names.ready[job.task]
+  if not tasks then
+    tasks = {}
+    names.ready[job.task] = tasks
+  end
+  local key = tasks[job.priority]
+  if not key then
+    key = T.ready_key(job.queue, job.task, job.priority)
+    tasks[job.priority] = key
+  end
+  return key
+end
+
+local function places_in_line(job, names, at)
+  local line = T.line_name(job)
+  if not line then
+    return
+  end
+  if not job.open then
+    at[names.aside] = job.available_at
+  end
+  if job.in_line then
+    at[P .. 'm:' .. job.queue .. ':' .. line] = 15 - job.priority
+  elseif not job.holds then
+    at[KEY.outside] = job.available_at
+    at[names.outside] = job.available_at
+  end
+end
+
+local function places_at_the_end(job, names, at)
+  if job.state == 'dead' then
+    at[names.dead] = job.finished_at
+    if not job.archived then
+      at[names.shown] = job.finished_at
+    end
+  else
+    at[names.finished] = job.finished_at
+  end
+  if job.next_retry_at then
+    at[KEY.retry] = job.next_retry_at
+  end
+  if job.result_until then
+    at[KEY.results] = job.result_until
+  end
+end
+
 -- Every index that a job stands in, with its score there. Its name is the same in all: its seq, padded.
 local function places(job)
-  local at, queue, seq, state = {}, job.queue, job.seq, job.state
-  at[P .. 'q:' .. queue] = CLASS[state] + seq
+  local state, names = job.state, names_of(job.queue)
+  local at = { [names.all] = CLASS[state] + job.seq }
   if job.group then
-    at[P .. 'grouped:' .. job.group] = seq
+    at[P .. 'grouped:' .. job.group] = job.seq
   end
   if job.key then
-    at[P .. 'keyed:' .. job.key] = seq
+    at[P .. 'keyed:' .. job.key] = job.seq
   end
-  if state == 'waiting' then
+  if state == 'running' then
+    at[KEY.lease] = job.lease_until
+  elseif state == 'waiting' then
     if job.open then
-      at[T.ready_key(queue, job.task, job.priority)] = job.available_at
+      at[ready_of(names, job)] = job.available_at
     end
     if job.expires_at then
       at[KEY.expire] = job.expires_at
     end
     if job.blocked == 0 then
       if job.failures > 0 then
-        at[P .. 'again:' .. queue] = job.available_at
+        at[names.again] = job.available_at
       end
-      local line = T.line_name(job)
-      if line then
-        if not job.open then
-          at[P .. 'aside:' .. queue] = job.available_at
-        end
-        if job.in_line then
-          at[P .. 'm:' .. queue .. ':' .. line] = 15 - job.priority
-        elseif not job.holds then
-          at[KEY.outside] = job.available_at
-          at[P .. 'o:' .. queue] = job.available_at
-        end
-      end
+      places_in_line(job, names, at)
     end
-  elseif state == 'running' then
-    at[KEY.lease] = job.lease_until
   else
-    if state == 'dead' then
-      at[P .. 'dead:' .. queue] = job.finished_at
-      if not job.archived then
-        at[P .. 'shown:' .. queue] = job.finished_at
-      end
-    else
-      at[P .. 'fin:' .. queue] = job.finished_at
-    end
-    if job.next_retry_at then
-      at[KEY.retry] = job.next_retry_at
-    end
-    if job.result_until then
-      at[KEY.results] = job.result_until
-    end
+    places_at_the_end(job, names, at)
   end
   return at
 end
@@ -84,16 +118,17 @@ function T.constants(spec)
 end
 
 function T.load(seq, record)
-  local job, rare = { seq = seq, record = record }, nil
-  local _
-  _, job.id, job.token, job.queue, job.task, job.priority, job.lease, job.keep_result, job.expires, job.group,
-    job.retry_blocks, job.key, job.scope, job.on_dependency, job.on_dead_letter, job.hook, job.waits,
-    job.generation, job.state, job.enqueued_at, job.available_at, job.events, job.open, job.attempt, job.started_at,
-    job.worker, job.lease_id, job.lease_until, job.finished_at, job.result_until, job.result, rare, job.last_event
+  local _, id, token, queue, task, priority, lease, keep_result, expires, group, retry_blocks, key, scope,
+    on_dependency, on_dead_letter, hook, waits, generation, state, enqueued_at, available_at, events, open, attempt,
+    started_at, worker, lease_id, lease_until, finished_at, result_until, result, rare, last_event
     = cmsgpack.unpack_limit(record, 40, 2)
-  if job.token == true then
-    job.token = job.id
-  end
+  local job = { seq = seq, record = record, id = id, token = token == true and id or token, queue = queue, task = task,
+    priority = priority, lease = lease, keep_result = keep_result, expires = expires, group = group,
+    retry_blocks = retry_blocks, key = key, scope = scope, on_dependency = on_dependency,
+    on_dead_letter = on_dead_letter, hook = hook, waits = waits, generation = generation, state = state,
+    enqueued_at = enqueued_at, available_at = available_at, events = events, open = open, attempt = attempt,
+    started_at = started_at, worker = worker, lease_id = lease_id, lease_until = lease_until,
+    finished_at = finished_at, result_until = result_until, result = result, last_event = last_event, places = false }
   if rare then
     for name, value in pairs(rare) do
       job[name] = value
@@ -104,8 +139,18 @@ function T.load(seq, record)
   return job
 end
 
+local function is_plain(job)
+  return job.failures == 0 and job.blocked == 0 and not (job.lane or job.in_line or job.holds or job.expires_at
+    or job.reason or job.error or job.attempts or job.progress or job.cancel_requested or job.archived
+    or job.result_expired or job.next_retry_at) and job.snoozes == 0 and job.releases == 0 and job.replays == 0
+    and job.stalls == 0 and job.auto_retries == 0
+end
+
 local function rare_facts(job)
   local rare = nil
+  if is_plain(job) then
+    return nil
+  end
   for i = 1, #RARE do
     local name = RARE[i]
     local value = job[name]
@@ -226,6 +271,20 @@ function T.delete(job)
   T.dirty[seq] = job
 end
 
+-- One more job may be claimable, or will be let into its line: who waits is woken.
+local function tell_of_place(job, was, is)
+  local names = names_of(job.queue)
+  local ready = ready_of(names, job)
+  if is[ready] and is[ready] ~= was[ready] then
+    T.stir(job.queue, 1)
+    local combos = T.combos[job.queue] or {}
+    T.combos[job.queue] = combos
+    combos[job.task .. ':' .. job.priority] = true
+  elseif is[names.outside] and is[names.outside] ~= was[names.outside] then
+    T.stir(job.queue, 1)
+  end
+end
+
 -- Bring the indexes in line with the facts of all jobs that have changed.
 function T.index()
   local dirty = T.dirty
@@ -240,17 +299,9 @@ function T.index()
     else
       is = places(job)
       write_record(job)
-      local ready = T.ready_key(job.queue, job.task, job.priority)
-      local outside = P .. 'o:' .. job.queue
-      if is[ready] ~= nil and is[ready] ~= was[ready] then
-        T.stir(job.queue, 1)
-        local combos = T.combos[job.queue] or {}
-        T.combos[job.queue] = combos
-        combos[job.task .. ':' .. job.priority] = true
-      elseif is[outside] ~= nil and is[outside] ~= was[outside] then
-        T.stir(job.queue, 1)
-      end
-      if job.finished_at and CLASS[job.state] > 0 then
+      if job.state == 'waiting' then
+        tell_of_place(job, was, is)
+      elseif job.finished_at and CLASS[job.state] > 0 then
         T.ended[job.id] = true
       end
     end

@@ -1,5 +1,5 @@
 -- limits: pause, `max_running` and token buckets become one number before any job is looked at (domain/limits.py).
-local UNLIMITED = 2 ^ 52
+L.UNLIMITED = 2 ^ 52
 
 local function capacity(limits)
   return limits.burst or max(1, ceil(limits.rate or 0))
@@ -14,11 +14,11 @@ local function refill(row, limits)
   return min(size, row.tokens + max(0, now - row.tokens_at) * (limits.rate or 0) / 1000)
 end
 
-local function allowance(limits, row)
+function L.allowance(limits, row)
   if limits.paused then
     return 0
   end
-  local allowed = UNLIMITED
+  local allowed = L.UNLIMITED
   if limits.max_running then
     allowed = max(0, limits.max_running - row.running)
   end
@@ -28,7 +28,7 @@ local function allowance(limits, row)
   return allowed
 end
 
-local function spend(row, limits, taken)
+function L.spend(row, limits, taken)
   if not limits.rate then
     row.tokens, row.tokens_at = nil, nil
   else
@@ -36,7 +36,7 @@ local function spend(row, limits, taken)
   end
 end
 
-local function next_token(limits, row)
+function L.next_token(limits, row)
   if not limits.rate then
     return now
   end

@@ -96,7 +96,15 @@ end
 
 -- ── dependencies, kept by the parent's id: a later generation of it resolves them too ───────────
 
+-- Most stores know no dependencies: then no end of a job has to look for dependents.
+local function anybody_waits()
+  T.anybody_waits = T.anybody_waits or (call('EXISTS', KEY.awaited) == 1 and 'yes' or 'no')
+  return T.anybody_waits == 'yes'
+end
+
 function T.add_dependency(parent, child, nth)
+  T.anybody_waits = 'yes'
+  call('SADD', KEY.awaited, parent)
   T.zput(P .. 'kids:' .. parent, member(child), child)
   T.zput(P .. 'open:' .. child, parent, nth)
 end
@@ -107,11 +115,20 @@ function T.drop_dependency(parent, child)
 end
 
 function T.children(parent)
+  if not anybody_waits() then
+    return {}
+  end
   local found = call('ZRANGE', T.look(P .. 'kids:' .. parent), 0, -1)
   for i = 1, #found do
     found[i] = tonumber(found[i])
   end
   return found
+end
+
+function T.nobody_waits_for(parent)
+  if anybody_waits() and call('EXISTS', T.look(P .. 'kids:' .. parent)) == 0 then
+    call('SREM', KEY.awaited, parent)
+  end
 end
 
 function T.parents(child)

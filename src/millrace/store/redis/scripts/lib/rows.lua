@@ -3,7 +3,7 @@ local function blob_of(key, has, seq)
   return has and T.hget(key, seq) or false
 end
 
-local function rows_of(jobs)
+function T.rows_of(jobs)
   local rows = {}
   for first = 1, #jobs, MOST do
     local last, seqs = min(#jobs, first + MOST - 1), {}

@@ -1,7 +1,5 @@
 -- step: what a change of one job means for the others, as in domain/step.py: lines elect, dependents are unblocked or
 -- die, keys are freed, hooks are enqueued. All of it in the same script, so a crash leaves either all or nothing.
-local S = { ended = {}, first = 1, emptied = {}, wiped = nil }
-local A = {} -- admission, which steps use and which uses steps
 
 local function place_of(job)
   return job.queue .. ':' .. (job.lane or '')
@@ -380,6 +378,7 @@ function S.carry_out()
       for _, child in ipairs(orphans(job)) do
         parent_ended(child, job.id, job.state)
       end
+      T.nobody_waits_for(job.id)
       prune_at_once(job)
     end
   end

@@ -1,16 +1,17 @@
 -- tables: what the rules work on. Records are read once and written once per step; every index is derived from the
 -- facts of a job alone (`places`), and is brought in line with them before anybody looks into it.
-local KEY = {}
-for name in ('job spec id past gone result error progress after queue settings line key window task worker schedule '
-  .. 'store lease expire outside retry results asleep watch watching'):gmatch('%S+') do
-  KEY[name] = P .. name
-end
+local KEY = setmetatable({}, { __index = function(known, name)
+  local key = P .. name
+  known[name] = key
+  return key
+end })
 
 local CLASS = { waiting = 0, running = 0, completed = 2 ^ 50, dead = 2 * 2 ^ 50, cancelled = 3 * 2 ^ 50 }
 local MOST = 4000 -- values handed to one command
 
 local T = { jobs = {}, ids = {}, dirty = {}, queues = {}, changed = {}, lines = {}, changed_lines = {}, tasks = {},
-  changed_tasks = {}, zsets = {}, hashes = {}, feed = {}, combos = {}, stirred = {}, ended = {}, at_hand = nil }
+  changed_tasks = {}, zsets = {}, hashes = {}, feed = {}, combos = {}, stirred = {}, ended = {}, at_hand = false,
+  names = {}, anybody_waits = false }
 
 local function member(seq)
   return format('%016.0f', seq)
@@ -114,10 +115,8 @@ function T.queue(name)
       row.waiting, row.running, row.completed, row.dead, row.cancelled, row.blocked, row.archived, row.archived_dead,
         row.live, row.processed, row.died, row.taken, row.next_lane, row.tokens, row.tokens_at = unpacked(kept)
     else
-      for counter in ('waiting running completed dead cancelled blocked archived archived_dead live processed died '
-        .. 'taken next_lane'):gmatch('%S+') do
-        row[counter] = 0
-      end
+      row.waiting, row.running, row.completed, row.dead, row.cancelled, row.blocked, row.archived, row.archived_dead,
+        row.live, row.processed, row.died, row.taken, row.next_lane = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     end
     T.queues[name] = row
   end

@@ -1,7 +1,6 @@
 -- time: what becomes of jobs because time has passed, done in bounded pieces by whoever comes by.
-local U = {}
 
-local function due(key, instant, limit)
+function U.due(key, instant, limit)
   local found = call('ZRANGEBYSCORE', T.look(key), '-inf', instant, 'LIMIT', 0, limit)
   for i = 1, #found do
     found[i] = tonumber(found[i])
@@ -9,11 +8,10 @@ local function due(key, instant, limit)
   T.prefetch(found)
   return found
 end
-U.due = due
 
 -- Let group members that have become due into their lines; time alone never changes who is open.
 function U.promote(limit)
-  local seqs = due(KEY.outside, now, limit)
+  local seqs = U.due(KEY.outside, now, limit)
   for _, seq in ipairs(seqs) do
     local job = T.by_seq(seq)
     local line = job and S.line_of(job)
@@ -27,7 +25,7 @@ function U.promote(limit)
 end
 
 function U.expire(limit)
-  local seqs = due(KEY.expire, now, limit)
+  local seqs = U.due(KEY.expire, now, limit)
   for _, seq in ipairs(seqs) do
     local job = T.by_seq(seq)
     if job and job.state == 'waiting' then -- it may have died with a parent meanwhile

@@ -1,6 +1,5 @@
 -- transition: the state machine of one job, as in domain/transition.py. Each changes the job and logs its event.
 local MOST_ATTEMPTS = 50
-local X = {}
 
 local function put_error(job, failure)
   if failure or job.error then

@@ -1,6 +1,5 @@
 -- walk: jobs by seq, over queues and kinds of states, from the index that is narrow enough.
 local PAGE = 500
-local W = {}
 
 function W.queues()
   local names = call('HKEYS', KEY.queue)
