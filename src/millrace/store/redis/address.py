@@ -11,7 +11,7 @@ Options: prefix, durability, replicas, patience, timeout, connections; over TLS 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
@@ -49,7 +49,9 @@ class Address(msgspec.Struct, frozen=True):
         base, _, kind = scheme.lower().partition("+")
         secure = base in ("rediss", "valkeys")
         if base not in ("redis", "rediss", "valkey", "valkeys") or kind not in ("", "unix", "sentinel"):
-            raise InvalidInput(f"{scheme}:// is not a Redis URL; use redis://, rediss://, redis+unix:// or redis+sentinel://")
+            raise InvalidInput(
+                f"{scheme}:// is not a Redis URL; use redis://, rediss://, redis+unix:// or redis+sentinel://"
+            )
         parts = urlsplit("redis://" + rest)
         said = dict(parse_qsl(parts.query, keep_blank_values=True))
         known = (*_TUNING, *(_TLS if secure else ()), *(("db",) if kind == "unix" else ()))
@@ -85,13 +87,11 @@ class Address(msgspec.Struct, frozen=True):
         if self.sentinels:
             if self.tls is not None:
                 shared["ssl"] = True
-            watch = Sentinel(list(self.sentinels), socket_timeout=min(options.timeout, 5.0))
-            return watch.master_for(self.service, **shared)  # type: ignore[no-any-return]
+            watch = cast(Any, Sentinel)(list(self.sentinels), socket_timeout=min(options.timeout, 5.0))
+            return cast(Redis, watch.master_for(self.service, **shared))
         pool_options: dict[str, Any] = {"max_connections": options.connections, "timeout": options.patience, **shared}
         if self.socket is not None:
-            pool = BlockingConnectionPool(
-                connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options
-            )
+            pool = BlockingConnectionPool(connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options)
         else:
             host, port = place or (self.host, self.port)
             kind = Connection if self.tls is None else SSLConnection
@@ -154,7 +154,9 @@ def _sentinel(parts: SplitResult) -> dict[str, Any]:
     service, _, db = parts.path.strip("/").partition("/")
     hosts = [place for place in parts.netloc.rpartition("@")[2].split(",") if place]
     if not service or not hosts:
-        raise InvalidInput("a sentinel URL names hosts and a service: redis+sentinel://host:26379,host:26379/mymaster/0")
+        raise InvalidInput(
+            "a sentinel URL names hosts and a service: redis+sentinel://host:26379,host:26379/mymaster/0"
+        )
     places: list[tuple[str, int]] = []
     for place in hosts:
         host, _, port = place.partition(":")

@@ -55,8 +55,8 @@ def _refuse_what_endangers_jobs(health: Health, options: RedisOptions, version: 
         raise StoreError(f"the server is Redis {health.version}; version 6.2 or later is needed (or any Valkey)")
     if health.eviction not in (None, "noeviction"):
         raise StoreError(
-            f"the server may throw away jobs when its memory is full: maxmemory-policy is {health.eviction!r}. Set it to "
-            "noeviction (CONFIG SET maxmemory-policy noeviction, and in its configuration file)"
+            f"the server may throw away jobs when its memory is full: maxmemory-policy is {health.eviction!r}. Set it "
+            "to noeviction (CONFIG SET maxmemory-policy noeviction, and in its configuration file)"
         )
     if options.durability == "disk":
         _refuse_a_lazy_disk(health)
@@ -70,8 +70,8 @@ def _refuse_what_endangers_jobs(health: Health, options: RedisOptions, version: 
 def _refuse_a_lazy_disk(health: Health) -> None:
     if not health.appendonly:
         raise StoreError(
-            "durability=disk needs a server that writes to its disk: set appendonly yes (CONFIG SET appendonly yes, and "
-            "in its configuration file), or use durability=relaxed"
+            "durability=disk needs a server that writes to its disk: set appendonly yes (CONFIG SET appendonly yes, "
+            "and in its configuration file), or use durability=relaxed"
         )
     if not health.waits_for_disk and health.appendfsync != "always":
         raise StoreError(

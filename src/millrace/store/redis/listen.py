@@ -1,7 +1,7 @@
 """Hints from the server: a connection of its own, on which scripts say who may wake up.
 
-A hint is never a proof. When the connection is lost, everybody who waits is woken once it stands again, because what was
-said meanwhile nobody has heard.
+A hint is never a proof. When the connection is lost, everybody who waits is woken once it stands again, because what
+was said meanwhile nobody has heard.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import msgspec
 Durability = Literal["relaxed", "disk", "replicated"]
 
 DURABILITY: dict[Durability, str] = {
-    "relaxed": "an answer survives a killed client; a crash of the server may take back what it had not yet written out",
+    "relaxed": "an answer survives a killed client; a crash of the server may take back what is not on its disk",
     "disk": "an answer to an enqueue, a settle or an operator survives a crash of the server: it is on its disk",
     "replicated": "an answer to an enqueue, a settle or an operator is held by replicas too, as many as were asked for",
 }

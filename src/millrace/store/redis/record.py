@@ -1,8 +1,8 @@
 """Jobs and events as the scripts keep them, and back.
 
-Scripts read and write msgpack, but know no binary: bytes (a spec, a result) travel beside it, and an error is JSON text.
-What a script would have to put into words (the payload of a hook, a dependency's failure) it leaves as facts, and whoever
-reads them spells them out here, with the same functions as every other store.
+Scripts read and write msgpack, but know no binary: bytes (a spec, a result) travel beside it, and an error is JSON
+text. What a script would have to put into words (the payload of a hook, a dependency's failure) it leaves as facts, and
+whoever reads them spells them out here, with the same functions as every other store.
 """
 
 from __future__ import annotations

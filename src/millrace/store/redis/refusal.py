@@ -18,7 +18,7 @@ from millrace.domain.errors import (
 
 def refusal(reply: list[Any]) -> QueueError:
     kind = reply[0].decode()
-    facts = [fact.decode() if isinstance(fact, bytes) else fact for fact in reply[1:]]
+    facts: list[Any] = [fact.decode() if isinstance(fact, bytes) else fact for fact in reply[1:]]
     match kind, facts:
         case "queue_full", [queue, depth, most, lane]:
             return QueueFull(queue, depth, most, lane)

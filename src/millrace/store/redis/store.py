@@ -340,4 +340,3 @@ def _copied(job: Job) -> Job:
 
 def _values(kept: Any) -> list[bytes]:
     return list(kept.values()) if isinstance(kept, dict) else list(kept[1::2])
-

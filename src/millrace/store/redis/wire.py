@@ -1,8 +1,8 @@
 """Scripts over the wire: a call is repeated until it has an answer, and still happens once.
 
 A connection that breaks leaves it open whether the server has carried out what was asked. So a call that changes
-something has a number, the script keeps its answer under the caller's slot in the same atomic step, and the same call is
-simply sent again: it is done, or it is answered from memory.
+something has a number, the script keeps its answer under the caller's slot in the same atomic step, and the same call
+is simply sent again: it is done, or it is answered from memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import (
@@ -36,7 +36,15 @@ from millrace.store.redis.scripts import Script, script
 
 Connect = Callable[[tuple[str, int] | None], Redis]
 
-_UNREACHABLE = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, TryAgainError, ReadOnlyError, OSError)
+_UNREACHABLE = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    ClusterDownError,
+    TryAgainError,
+    ReadOnlyError,
+    OSError,
+)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _WAIT_SHARE = 0.5  # of the timeout: how long a server may take to write to its disk, or to its replicas
 
@@ -90,7 +98,7 @@ class Wire:
 
     async def command(self, *words: Any) -> Any:
         """A plain command that may be repeated."""
-        return await self._patiently(lambda: self.client.execute_command(*words))
+        return await self._patiently(lambda: self._once(words, None))
 
     def _new_slot(self) -> str:
         self._made += 1
@@ -113,7 +121,7 @@ class Wire:
 
     async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None) -> Any:
         if confirm is None:
-            return await self.client.execute_command(*words)
+            return await cast(Any, self.client).execute_command(*words)
         async with self.client.pipeline(transaction=False) as pipe:
             pipe.execute_command(*words)
             pipe.execute_command(*confirm)
@@ -182,8 +190,8 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
             "disk, or at its replicas (INFO persistence, INFO replication)"
         )
     return StoreError(
-        f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether the "
-        "call was carried out is not known; asking again is safe"
+        f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether "
+        "the call was carried out is not known; asking again is safe"
     )
 
 

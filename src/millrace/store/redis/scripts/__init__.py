@@ -21,6 +21,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "U": ("time", "replaying"),
     "W": ("walk",),
 }
+SHORTCUTS = ("claim", "settle")  # what is usual is tried first, before anything else is read in
+ALONE = ("enqueue_plain",)  # needs none of the pieces
 METHODS = (
     "enqueue_plain",
     "enqueue",
@@ -64,13 +66,16 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    source = "\n".join([_library(), _text(name)])
+    begin = [_text("lib/open"), _text("lib/write")]
+    shortcut = [_text(f"plain/{name}")] if name in SHORTCUTS else []
+    library = [] if name in ALONE else [_library()]
+    source = "\n".join([*begin, *shortcut, *library, _text(name)])
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
 def _library() -> str:
-    parts = [_defaults(), _text("lib/open"), _text("lib/tables"), _text("lib/modules")]
+    parts = [_defaults(), _text("lib/tables"), _text("lib/modules")]
     for module, pieces in MODULES.items():
         loaders = [f"function()\n{_text(f'lib/{piece}')}\nend" for piece in pieces]
         parts.append(f"in_pieces({module}, {', '.join(loaders)})")

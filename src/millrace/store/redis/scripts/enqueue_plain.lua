@@ -6,62 +6,52 @@ if repeated then
   return repeated
 end
 
-local function takes_all(settings)
-  local rejects = settings.dead_overflow == 'reject' and settings.dead_cap
-  return not settings.lanes and not settings.max_depth and not rejects
-end
-
-local function all_unknown(ids)
-  local any_past = call('EXISTS', KEY.past) == 1
+local any_past = call('EXISTS', P .. 'past') == 1
+for _, group in ipairs(asked[1]) do
+  local settings, ids = call('HGET', P .. 'settings', group[1]), group[11]
+  settings = settings and unpacked(settings)
+  if settings and (settings.lanes or settings.max_depth or (settings.dead_overflow == 'reject' and settings.dead_cap)) then
+    return -1
+  end
   for first = 1, #ids, MOST do
     local last = min(#ids, first + MOST - 1)
-    for _, key in ipairs({ KEY.id, any_past and KEY.past or nil }) do
-      local found = call('HMGET', key, unpack(ids, first, last))
-      for i = 1, last - first + 1 do
-        if found[i] then
-          return false
-        end
+    local known = call('HMGET', P .. 'id', unpack(ids, first, last))
+    local gone = any_past and call('HMGET', P .. 'past', unpack(ids, first, last)) or {}
+    for i = 1, last - first + 1 do
+      if known[i] or gone[i] then
+        return -1
       end
     end
   end
-  return true
 end
+
+local kept = call('HMGET', P .. 'store', 'seq', 'events')
+local seq, number, body, events = tonumber(kept[1] or 0), tonumber(kept[2] or 0), 4, {}
+local first_seq, first_number = seq + 1, number + 1
 
 for _, group in ipairs(asked[1]) do
-  if not takes_all(T.queue(group[1]).settings) or not all_unknown(group[11]) then
-    return -1
-  end
-end
-
-local counters, body = T.counters(), 4
-local first_seq = counters.seq + 1
-
-local function put_group(group)
   local queue, task, priority, lease, keep_result, expires, retry_blocks, on_dependency, on_dead_letter, delay, ids,
     tokens = unpack(group, 1, 12)
   local constant = pack(queue, task, priority, lease, keep_result, expires, nil, retry_blocks, nil, 'live',
     on_dependency, on_dead_letter, false, false)
   local rare = expires and { expires_at = now + expires } or nil
   local facts = pack(1, 'waiting', now, now + delay, 1, true, 0, nil, nil, nil, nil, nil, nil, false, rare)
-  local told = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0)
-  local head, tail = T.ARRAY[12], ''
+  local told, head, tail = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0), '\156', ''
   if delay > 0 then
-    head, tail = T.ARRAY[16], pack(nil, nil, nil, delay)
+    head, tail = '\220\0\16', pack(nil, nil, nil, delay)
   end
-  local records, bodies, names, ready, all, due = {}, {}, {}, {}, {}, {}
-  local seq, number, feed, at = counters.seq, counters.events, T.feed, now + delay
+  local records, bodies, names, ready, all, due, at = {}, {}, {}, {}, {}, {}, now + delay
   for i = 1, #ids do
-    local id = ids[i]
-    local token = tokens and tokens[i] or id
-    local packed, name = pack(id), nil
+    local id, n = ids[i], 2 * i
+    local packed = pack(id)
+    local token = '\195' -- true: it is the id
+    if tokens and tokens[i] ~= id then
+      token = pack(tokens[i])
+    end
     seq, number, body = seq + 1, number + 1, body + 1
-    name = member(seq)
-    local part = #packed + #constant
-    local packed_token = token == id and '\195' or pack(token)
-    part = part + #packed_token
-    local n = 2 * i
-    records[n - 1], records[n] = seq, char(floor(part / 256), part % 256) .. packed .. packed_token .. constant
-      .. facts .. pack(number)
+    local name, part = format('%016.0f', seq), #packed + #token + #constant
+    records[n - 1], records[n] = seq, char(floor(part / 256), part % 256) .. packed .. token .. constant .. facts
+      .. pack(number)
     bodies[n - 1], bodies[n] = seq, ARGV[body]
     names[n - 1], names[n] = id, seq
     ready[n - 1], ready[n] = at, name
@@ -69,23 +59,29 @@ local function put_group(group)
     if expires then
       due[n - 1], due[n] = now + expires, name
     end
-    feed[#feed + 1] = head .. packed .. told .. pack(seq) .. tail
+    events[#events + 1] = head .. packed .. told .. pack(seq) .. tail
   end
-  counters.seq, counters.events = seq, number
-  each_part(records, 'HSET', KEY.job, 2)
-  each_part(bodies, 'HSET', KEY.spec, 2)
-  each_part(names, 'HSET', KEY.id, 2)
+  each_part(records, 'HSET', P .. 'job', 2)
+  each_part(bodies, 'HSET', P .. 'spec', 2)
+  each_part(names, 'HSET', P .. 'id', 2)
   each_part(ready, 'ZADD', P .. 'r:' .. queue .. ':' .. task .. ':' .. priority, 2)
   each_part(all, 'ZADD', P .. 'q:' .. queue, 2)
-  each_part(due, 'ZADD', KEY.expire, 2)
+  each_part(due, 'ZADD', P .. 'expire', 2)
   call('SADD', P .. 'combos:' .. queue, task .. ':' .. priority)
-  local row = T.queue(queue)
-  row.waiting, row.live = row.waiting + #ids, row.live + #ids
-  T.put_queue(row)
-  T.stir(queue, #ids)
+  local row = call('HGET', P .. 'queue', queue)
+  local waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken,
+    next_lane, tokens_left, tokens_at = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, nil, nil
+  if row then
+    waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken,
+      next_lane, tokens_left, tokens_at = unpacked(row)
+  end
+  call('HSET', P .. 'queue', queue, pack(waiting + #ids, running, completed, dead, cancelled, blocked, archived,
+    archived_dead, live + #ids, processed, died, taken, next_lane, tokens_left, tokens_at))
 end
-
+push_events(events, first_number)
+call('HSET', P .. 'store', 'seq', seq, 'events', number)
 for _, group in ipairs(asked[1]) do
-  put_group(group)
+  wake(group[1], #group[11])
 end
-return T.done(first_seq)
+call('SET', MEMO, pack(tonumber(ARGV[2]), first_seq), 'EX', REMEMBERED)
+return first_seq

@@ -49,7 +49,7 @@ end
 if instant and instant <= now then
   return 0
 end
-local expires = server_time() + length
+local expires = server_time + length
 call('HSET', KEY.asleep, sleeper, pack(listener, queues))
 for _, name in ipairs(queues) do
   call('ZADD', P .. 'idle:' .. name, expires, sleeper)

@@ -18,7 +18,7 @@ if keep ~= 'never' then
   local left = trimmed
   while left > 0 do
     local number = counters.trimmed + 1
-    local here = min(left, T.BLOCK - (number - 1) % T.BLOCK)
+    local here = min(left, BLOCK - (number - 1) % BLOCK)
     call('LTRIM', T.block_of(number), here, -1)
     counters.trimmed = counters.trimmed + here
     left = left - here

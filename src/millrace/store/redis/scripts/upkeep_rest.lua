@@ -36,15 +36,14 @@ for _, name in ipairs(call('ZRANGEBYSCORE', T.look(KEY.window), '-inf', now, 'LI
   T.zput(KEY.window, name, false)
 end
 
-local instant = server_time()
 for _, queue in ipairs(W.queues()) do
   local key = P .. 'idle:' .. queue
-  for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', '(' .. format('%.0f', instant), 'LIMIT', 0, 100)) do
+  for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', '(' .. format('%.0f', server_time), 'LIMIT', 0, 100)) do
     call('ZREM', key, name)
     call('HDEL', KEY.asleep, name)
   end
 end
-for _, id in ipairs(call('ZRANGEBYSCORE', KEY.watching, '-inf', instant, 'LIMIT', 0, 100)) do
+for _, id in ipairs(call('ZRANGEBYSCORE', KEY.watching, '-inf', server_time, 'LIMIT', 0, 100)) do
   call('ZREM', KEY.watching, id)
   call('HDEL', KEY.watch, id)
 end

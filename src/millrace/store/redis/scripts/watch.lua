@@ -11,7 +11,7 @@ if wanted then
 end
 if #listeners > 0 then
   call('HSET', KEY.watch, id, table.concat(listeners, ' '))
-  call('ZADD', KEY.watching, server_time() + length, id)
+  call('ZADD', KEY.watching, server_time + length, id)
 else
   call('HDEL', KEY.watch, id)
   call('ZREM', KEY.watching, id)

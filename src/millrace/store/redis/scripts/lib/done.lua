@@ -1,50 +1,11 @@
 -- done: write what the step has changed, wake who waits for it, and keep the answer for whoever asks again.
-local REMEMBERED = 600 -- seconds: longer than anybody repeats a call
-
-local function wake(queue, jobs, instant)
-  local key = P .. 'idle:' .. queue
-  for _, name in ipairs(call('ZRANGEBYSCORE', key, instant, '+inf', 'LIMIT', 0, min(jobs, 100))) do
-    local sleeper = call('HGET', KEY.asleep, name)
-    call('ZREM', key, name)
-    if sleeper then
-      local listener, queues = unpacked(sleeper)
-      call('HDEL', KEY.asleep, name)
-      for _, other in ipairs(queues) do
-        call('ZREM', P .. 'idle:' .. other, name)
-      end
-      call('PUBLISH', P .. 'hear:' .. listener, 'w' .. name)
-    end
-  end
-end
-
-local function tell_of_ends()
-  local ids = {}
-  for id in pairs(T.ended) do
-    ids[#ids + 1] = id
-  end
-  if #ids == 0 or call('EXISTS', KEY.watch) == 0 then
-    return
-  end
-  for first = 1, #ids, MOST do
-    local last = min(#ids, first + MOST - 1)
-    local watched = call('HMGET', KEY.watch, unpack(ids, first, last))
-    for i = first, last do
-      local listeners = watched[i - first + 1]
-      if listeners then
-        for listener in listeners:gmatch('%S+') do
-          call('PUBLISH', P .. 'hear:' .. listener, 'e' .. ids[i])
-        end
-      end
-    end
-  end
-end
-
 function T.flush()
   if next(T.dirty) ~= nil then
     T.index()
   end
   if #T.feed > 0 then
-    T.write_events()
+    push_events(T.feed, T.at_hand.events - #T.feed + 1)
+    T.feed = {}
   end
   T.write_queues()
   if next(T.changed_lines) ~= nil or next(T.changed_tasks) ~= nil then
@@ -68,13 +29,14 @@ end
 
 function T.done(answer, memo)
   T.flush()
-  if next(T.stirred) ~= nil then
-    local instant = ARGV[3] ~= '' and server_time() or now
-    for queue, jobs in pairs(T.stirred) do
-      wake(queue, jobs, instant)
-    end
+  for queue, jobs in pairs(T.stirred) do
+    wake(queue, jobs)
   end
-  tell_of_ends()
+  local ids = {}
+  for id in pairs(T.ended) do
+    ids[#ids + 1] = id
+  end
+  tell_of_ends(ids)
   if ARGV[2] ~= '' then
     call('SET', MEMO, pack(tonumber(ARGV[2]), memo or answer), 'EX', REMEMBERED)
   end

@@ -1,8 +1,6 @@
 -- events: the feed, in blocks of 4,096 that are appended to at the end and dropped at the start. The number of an
 -- event is its cursor, and each names the one before of the same job: that chain is the job's history.
-local BLOCK = 4096
 local ARRAY = {}
-T.BLOCK, T.ARRAY = BLOCK, ARRAY
 for n = 12, 18 do
   ARRAY[n] = n < 16 and char(0x90 + n) or char(0xdc, 0, n)
 end
@@ -32,17 +30,6 @@ function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   end
   job.last_event = counters.events
   T.feed[#T.feed + 1] = event
-end
-
-function T.write_events()
-  local events, counters = T.feed, T.at_hand
-  local number, first = counters.events - #events + 1, 1
-  while first <= #events do
-    local here = min(#events - first + 1, BLOCK - (number - 1) % BLOCK, MOST)
-    call('RPUSH', T.block_of(number), unpack(events, first, first + here - 1))
-    first, number = first + here, number + here
-  end
-  T.feed = {}
 end
 
 -- The events after a cursor, at most `limit`; the caller has seen to it that none of them is trimmed.

@@ -7,21 +7,18 @@ local KEY = setmetatable({}, { __index = function(known, name)
 end })
 
 local CLASS = { waiting = 0, running = 0, completed = 2 ^ 50, dead = 2 * 2 ^ 50, cancelled = 3 * 2 ^ 50 }
-local MOST = 4000 -- values handed to one command
 
 local T = { jobs = {}, ids = {}, dirty = {}, queues = {}, changed = {}, lines = {}, changed_lines = {}, tasks = {},
   changed_tasks = {}, zsets = {}, hashes = {}, feed = {}, combos = {}, stirred = {}, ended = {}, at_hand = false,
   names = {}, anybody_waits = false }
 
-local function member(seq)
-  return format('%016.0f', seq)
+-- A number in nine bytes, as msgpack has it, so that what follows is found without a look at it.
+local function wide(number)
+  return char(0xcf) .. struct.pack('>I8', number)
 end
 
-local function each_part(values, command, key, width)
-  local step = MOST - MOST % (width or 1)
-  for first = 1, #values, step do
-    call(command, key, unpack(values, first, min(#values, first + step - 1)))
-  end
+local function member(seq)
+  return format('%016.0f', seq)
 end
 
 -- ── overlays: what is to be written, and is already so for who asks ─────────────────────────────
