@@ -35,11 +35,11 @@ async def store(tmp_path, clock) -> AsyncIterator[RedisStore]:
 
 async def keys(store: RedisStore) -> list[str]:
     found: list[str] = []
-    cursor = b"0"
+    cursor: object = 0
     while True:
         cursor, page = await store._wire.command("SCAN", cursor, "MATCH", f"{store._wire.prefix}*", "COUNT", 1000)
         found += [key.decode() for key in page]
-        if cursor == b"0":
+        if not int(str(cursor)):
             return sorted(found)
 
 

@@ -12,15 +12,22 @@ import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
+from millrace.domain.job import Spec
 from millrace.domain.request import Extension, WorkerInfo
 from millrace.domain.schedule import Move, Schedule
 from millrace.store.redis import RedisStore
-from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec
+from millrace.testing import builders
+from millrace.testing.builders import a_claim, a_reclaim, a_retry_change
 from millrace.testing.clock import VirtualClock
 from tests.servers.redis_server import url_for
 from tests.servers.tcp_proxy import Fate, TcpProxy, tcp_proxy
 
 Operation = Callable[[RedisStore, VirtualClock], Awaitable[Any]]
+
+
+def a_spec(id: str = "a", **more: Any) -> Spec:
+    """The same for the same id, so that twins are."""
+    return builders.a_spec(id=id, **{"token": f"token of {id}", **more})
 
 
 async def prepared(store: RedisStore, clock: VirtualClock) -> None:

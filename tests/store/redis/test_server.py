@@ -87,7 +87,7 @@ async def test_a_full_memory_stops_who_puts_work_in_and_loses_nothing(server):
     await store.connect()
     asked = specs(5)
     await store.enqueue(asked)
-    await store._wire.command("CONFIG", "SET", "maxmemory", "1mb")
+    await store._wire.command("CONFIG", "SET", "maxmemory", "1")
 
     for refused in ([a_spec(id="plain")], [a_spec(id="grouped", group="g")]):
         with pytest.raises(StoreError, match="no memory left"):
@@ -162,7 +162,7 @@ async def test_a_replica_is_not_written_to(server, tmp_path):
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
     store = RedisStore(f"{replica.url}?patience=0.3")
     try:
-        with pytest.raises(StoreError, match="could not be reached"):
+        with pytest.raises(StoreError, match="read-only replica"):
             await store.enqueue([a_spec()])
     finally:
         await store.close()

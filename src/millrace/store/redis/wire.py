@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -45,6 +46,7 @@ _UNREACHABLE = (
     ReadOnlyError,
     OSError,
 )
+_NOT_NOW = re.compile(r"\bREADONLY\b|^BUSY\b|\bLOADING\b|\bMASTERDOWN\b")  # inside a script, they are only text
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _WAIT_SHARE = 0.5  # of the timeout: how long a server may take to write to its disk, or to its replicas
 
@@ -169,7 +171,9 @@ class Wire:
             except _UNREACHABLE as error:
                 problem = error
             except RedisError as error:
-                raise _explained(error) from error
+                if not _NOT_NOW.search(str(error)):
+                    raise _explained(error) from error
+                problem = error
             if time.monotonic() + pause > deadline:
                 raise _given_up(problem, self._options.patience) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
@@ -188,6 +192,11 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
         return StoreError(
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
             "disk, or at its replicas (INFO persistence, INFO replication)"
+        )
+    if "READONLY" in str(problem):
+        return StoreError(
+            "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name it: "
+            "redis+sentinel://host:26379/mymaster"
         )
     return StoreError(
         f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether "
