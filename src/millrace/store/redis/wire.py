@@ -48,6 +48,7 @@ _UNREACHABLE = (
 )
 _NOT_NOW = re.compile(r"\bREADONLY\b|^BUSY\b|\bLOADING\b|\bMASTERDOWN\b")  # inside a script, they are only text
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+FIRST_PATIENCE = 2.0  # seconds
 _WAIT_SHARE = 0.5  # of the timeout: how long a server may take to write to its disk, or to its replicas
 
 
@@ -66,6 +67,7 @@ class Wire:
         self.place: tuple[str, int] | None = None  # where a cluster has sent us
         self.prefix = "{" + options.prefix + "}:"
         self.syncs_disk = True  # False where the server writes to its disk before it answers anyway
+        self.has_met = False  # a server that was never there is a wrong address rather than a restart
         self.chance = random.Random()
 
     @property
@@ -157,11 +159,14 @@ class Wire:
     # ── patience ──────────────────────────────────────────────────────────────────────────────
 
     async def _patiently(self, once: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + self._options.patience
+        patience = self._options.patience if self.has_met else min(FIRST_PATIENCE, self._options.patience)
+        deadline = time.monotonic() + patience
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await once()
+                answer = await once()
+                self.has_met = True
+                return answer
             except MovedError as moved:
                 self.place = (moved.host, moved.port)
                 await self.close()
@@ -175,7 +180,7 @@ class Wire:
                     raise _explained(error) from error
                 problem = error
             if time.monotonic() + pause > deadline:
-                raise _given_up(problem, self._options.patience) from problem
+                raise _given_up(problem, patience) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
 
