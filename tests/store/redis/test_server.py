@@ -178,3 +178,30 @@ def test_a_store_goes_along_to_another_event_loop(tmp_path: Path):
         return answer.status
 
     assert [asyncio.run(put(name)) for name in ("one", "two")] == ["queued", "queued"]
+
+
+async def test_a_user_of_its_own_needs_its_prefix_and_no_more(server):
+    """As docs/stores.md says."""
+    admin = RedisStore(server.url)
+    allowed = "~{millrace}:* resetchannels &{millrace}:* +@all -@admin -@dangerous +info +config|get"
+    await admin._wire.command("ACL", "SETUSER", "jobs", "on", ">s3cret", *allowed.split())
+    await admin.close()
+    store = RedisStore(f"redis://jobs:s3cret@127.0.0.1:{server.port}/0")
+    await store.connect()
+    await store.enqueue([a_spec(id="a"), a_spec(id="b", group="g")])
+    jobs = await store.claim(a_claim(2))
+    receipts = await store.settle([(job.lease, Change.completed()) for job in jobs])
+    await store.wait(["default"], None, 0.01)
+    await store.maintain()
+    assert receipts == [Receipt.OK] * 2
+    await store.close()
+
+    stranger = RedisStore(f"redis://jobs:s3cret@127.0.0.1:{server.port}/0?prefix=other")
+    with pytest.raises(StoreError, match=r"refuses|permission"):
+        await stranger.enqueue([a_spec()])
+    await stranger.close()
+    wrong = RedisStore(f"redis://jobs:wr0ng@127.0.0.1:{server.port}/0")
+    with pytest.raises(StoreError, match="user and password") as caught:
+        await wrong.connect()
+    assert "wr0ng" not in str(caught.value)
+    await wrong.close()
