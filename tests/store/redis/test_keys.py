@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millrace.domain.change import Change
+from millrace.domain.check import specs_like
+from millrace.domain.job import Spec
 from millrace.store.redis import RedisStore
 from millrace.store.redis.scripts import METHODS, script
 from millrace.testing.builders import a_claim, a_retry_change, a_spec
@@ -114,3 +116,13 @@ async def test_retention_leaves_nothing_behind(store, clock):
 def test_a_script_says_what_it_is_for(name):
     text = script(name).source
     assert f"-- {name}:" in text
+
+
+async def test_ids_that_come_twice_in_one_call_are_one_job(store):
+    """Also in specs that were made from one template, as a data pipeline makes them."""
+    made = specs_like(Spec("template", "work"), ["a", "b", "a"], [b"1", b"2", b"3"])
+
+    answers = await store.enqueue(made)
+
+    assert [answer.id for answer in answers] == ["a", "b", "a"]
+    assert [row.waiting for row in await store.count()] == [2]

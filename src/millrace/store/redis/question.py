@@ -65,7 +65,9 @@ def packed_specs(specs: Sequence[Spec], bodies: list[bytes]) -> list[list[Any]]:
 
 
 def plain_groups(specs: Sequence[Spec]) -> list[tuple[Any, ...]] | None:
-    """Runs of specs that differ in id, token and payload only; None when one of them is not plain."""
+    """Runs of specs that differ in id, token and payload only; None when one is not plain, or two share an id."""
+    if len({spec.id for spec in specs}) < len(specs):
+        return None
     if type(specs) is Checked:  # made from one template
         first = specs[0]
         return None if _is_special(first) else [_group(first, specs)]
@@ -82,7 +84,7 @@ def plain_groups(specs: Sequence[Spec]) -> list[tuple[Any, ...]] | None:
         template = mine
         run.append(spec)
     groups.append(_group(run[0], run))
-    return groups if len({spec.id for spec in specs}) == len(specs) else None
+    return groups
 
 
 def _is_special(spec: Spec) -> bool:
