@@ -92,7 +92,7 @@ async def test_what_is_removed_leaves_nothing_behind(store, clock):
         pass
 
     left = kinds(await keys(store), store)
-    assert left <= LASTING | PASSING | WAITING | {"line", "awaited"}, left - LASTING
+    assert left <= LASTING | PASSING | WAITING | {"line"}, left - LASTING
     page = await store.events(None, 1_000)
     assert page.events == ()
 
@@ -109,7 +109,7 @@ async def test_retention_leaves_nothing_behind(store, clock):
             pass
 
     left = kinds(await keys(store), store)
-    assert left <= LASTING | PASSING | WAITING | {"line", "awaited"}, left
+    assert left <= LASTING | PASSING | WAITING | {"line"}, left
 
 
 @pytest.mark.parametrize("name", METHODS)

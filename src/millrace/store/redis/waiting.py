@@ -33,6 +33,9 @@ async def sleep(
             timeout = min(timeout, left / 1000)
         if timeout > 0:
             await _within(heard, timeout)
+    except asyncio.CancelledError:
+        heard.clear()  # whoever is cancelled claims nothing: a hint it has heard is somebody else's
+        raise
     finally:
         listener.forget(word, heard)
         if asleep and not heard.is_set():

@@ -207,6 +207,7 @@ function S.finished(job, was)
   if job.blocked > 0 then
     for _, parent in ipairs(T.parents(job.seq)) do
       T.drop_dependency(parent, job.seq)
+      T.nobody_waits_for(parent)
     end
     row.blocked = row.blocked - 1
     job.blocked = 0
