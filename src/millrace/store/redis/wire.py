@@ -200,8 +200,8 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
         )
     if "READONLY" in str(problem):
         return StoreError(
-            "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name it: "
-            "redis+sentinel://host:26379/mymaster"
+            "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
+            "it: redis+sentinel://host:26379/mymaster"
         )
     return StoreError(
         f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether "
