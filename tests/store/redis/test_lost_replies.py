@@ -160,12 +160,12 @@ async def test_a_call_that_was_long_on_its_way_does_nothing_when_its_caller_has_
     """Its connection was given up, the call sent again and answered; then the first sending arrives after all."""
     wire = twins.good._wire
     wire._calls += 10
-    await twins.good.enqueue([a_spec(id="first")])
+    await twins.good.cancel(["new-0"])
     before = await everything(twins.good)
     wire._calls -= 5
 
     with pytest.raises(StoreError, match="SUPERSEDED"):
-        await twins.good.enqueue([a_spec(id="late")])
+        await twins.good.cancel(["new-1"])
 
     assert await everything(twins.good) == before
 

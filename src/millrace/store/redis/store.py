@@ -124,11 +124,15 @@ class RedisStore:
             return []
         groups = plain_groups(specs)
         if groups is not None:
-            first = await self._wire.change("enqueue_plain", [groups], list(map(encode_spec, specs)))
+            bodies = list(map(encode_spec, specs))
+            if all(spec.token for spec in specs):  # then a call that is sent again is known by its tokens
+                first = await self._wire.ask("enqueue_plain", [groups], bodies, durable=True)
+            else:
+                first = await self._wire.change("enqueue_plain", [groups], bodies)
             if first >= 0:
                 waiting = State.WAITING
                 return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
-        bodies: list[bytes] = []
+        bodies = []
         items = packed_specs(specs, bodies)
         answers = _accepted(await self._wire.change("enqueue", [items], bodies))
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]

@@ -85,9 +85,11 @@ class Wire:
         self._calls += 1
         return f"{self._salt}-{self._calls:x}"
 
-    async def ask(self, name: str, question: Sequence[Any], bodies: Sequence[bytes] = ()) -> Any:
-        """A question changes nothing, so it may be asked as often as one likes."""
-        return await self._send(script(name), "", "", question, bodies, durable=False)
+    async def ask(
+        self, name: str, question: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = False
+    ) -> Any:
+        """What changes nothing, or nothing the second time, may be asked as often as one likes."""
+        return await self._send(script(name), "", "", question, bodies, durable=durable)
 
     async def change(
         self, name: str, question: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = True

@@ -83,5 +83,7 @@ call('HSET', P .. 'store', 'seq', seq, 'events', number)
 for _, group in ipairs(asked[1]) do
   wake(group[1], #group[11])
 end
-call('SET', MEMO, pack(tonumber(ARGV[2]), first_seq), 'EX', REMEMBERED)
+if ARGV[2] ~= '' then -- else every spec has a token, which tells a call that is sent again
+  call('SET', MEMO, pack(tonumber(ARGV[2]), first_seq), 'EX', REMEMBERED)
+end
 return first_seq
