@@ -19,6 +19,7 @@ def test_a_url_names_server_database_and_user(scheme):
     assert (found.host, found.port, found.db) == ("h", 7000, 3)
     assert (found.username, found.password) == ("ada", "s3/cret")
     assert (found.options.prefix, found.options.durability, found.options.timeout) == ("shop", "disk", 2.5)
+    assert "s3/cret" not in repr(found)
     assert found.shown == f"{scheme}://ada@h:7000/3?prefix=shop&durability=disk&timeout=2.5"
     assert (found.tls is not None) == (scheme in ("rediss", "valkeys"))
 
@@ -56,6 +57,8 @@ async def test_tls_sockets_and_sentinels_have_connections_of_their_own():
         ("redis://:s3cret@h/0?timeout=soon", "timeout"),
         ("redis://:s3cret@h/0?ca=/etc/ca.pem", "no option 'ca'"),
         ("rediss://:s3cret@h/0?verify=maybe", "yes or no"),
+        ("redis://:s3cret/s3cret@h/0", "percent-encoded"),
+        ("redis://:s3cret?s3cret@h/0", "percent-encoded"),
         ("redis+sentinel://:s3cret@h:26379", "names hosts and a service"),
         ("redis+sentinel://:s3cret@h:x/m", "a number, not 'x'"),
     ],

@@ -43,6 +43,9 @@ class Address(msgspec.Struct, frozen=True):
     password: str | None = None
     tls: dict[str, str] | None = None
 
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"  # without the password
+
     @classmethod
     def parse(cls, url: str) -> Address:
         scheme, _, rest = url.partition("://")
@@ -53,6 +56,8 @@ class Address(msgspec.Struct, frozen=True):
                 f"{scheme}:// is not a Redis URL; use redis://, rediss://, redis+unix:// or redis+sentinel://"
             )
         parts = urlsplit("redis://" + rest)
+        if "@" in parts.path + parts.query + parts.fragment:  # what stands there may be the end of a password
+            raise InvalidInput("a user or password with any of /?#@ in it is percent-encoded in a URL: %2F, %3F, %23, %40")
         said = dict(parse_qsl(parts.query, keep_blank_values=True))
         known = (*_TUNING, *(_TLS if secure else ()), *(("db",) if kind == "unix" else ()))
         unknown = sorted(set(said) - set(known))
