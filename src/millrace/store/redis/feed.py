@@ -13,11 +13,12 @@ from millrace.store.redis.wire import Wire
 
 
 async def page(wire: Wire, cursor: str | None, limit: int) -> EventPage:
+    """A cursor is given out for what is as durable as the store promises, and not before."""
     if cursor == operate.END:
-        _, newest, _ = await wire.ask("feed", [None, 0])
+        _, newest, _ = await wire.ask("feed", [None, 0], durable=True)
         return EventPage((), str(newest))
     after = None if cursor is None else operate.cursor_number(cursor)
-    trimmed, newest, events = await wire.ask("feed", [after, limit])
+    trimmed, newest, events = await wire.ask("feed", [after, limit], durable=True)
     start = trimmed if after is None else after
     if start > newest:  # a server that lost its last moments in a crash counts them anew: nothing may be passed over
         operate.event_spans(cast(Ledger, _Bounds(trimmed, newest)), cursor, 1, None, None)
@@ -27,7 +28,7 @@ async def page(wire: Wire, cursor: str | None, limit: int) -> EventPage:
 
 
 async def spans(wire: Wire, after: str | None, n: int, limit: int | None, until: str | None) -> list[EventSpan]:
-    trimmed, newest, _ = await wire.ask("feed", [None, 0])
+    trimmed, newest, _ = await wire.ask("feed", [None, 0], durable=True)
     return operate.event_spans(cast(Ledger, _Bounds(trimmed, newest)), after, n, limit, until)
 
 
