@@ -48,6 +48,7 @@ class RedisServer:
         self.folder = Path(tempfile.mkdtemp(prefix="millrace-redis-"))
         self.port = free_port()
         self.options: Sequence[str] = options
+        self.first: Sequence[str] = ()  # what stands before all options: a configuration file
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -57,7 +58,7 @@ class RedisServer:
     def start(self) -> RedisServer:
         plain = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", "")
         log = open(self.folder / "log", "ab")  # noqa: SIM115 (it is the process's)
-        self.process = subprocess.Popen([binary(), *plain, *self.options], stdout=log, stderr=log)
+        self.process = subprocess.Popen([binary(), *self.first, *plain, *self.options], stdout=log, stderr=log)
         log.close()
         end = time.monotonic() + PATIENCE
         while not self._answers():

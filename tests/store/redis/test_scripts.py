@@ -9,9 +9,46 @@ import pytest
 from millrace.store.redis.scripts import METHODS, script
 
 KNOWN = {
-    *("and break do else elseif end false for function if in local nil not or repeat return then true until".split()),
-    *("while ARGV KEYS cmsgpack redis struct bit math string table".split()),
-    *("error ipairs next pairs pcall rawget setmetatable tonumber tostring type unpack".split()),
+    *(
+        [
+            "and",
+            "break",
+            "do",
+            "else",
+            "elseif",
+            "end",
+            "false",
+            "for",
+            "function",
+            "if",
+            "in",
+            "local",
+            "nil",
+            "not",
+            "or",
+            "repeat",
+            "return",
+            "then",
+            "true",
+            "until",
+        ]
+    ),
+    *(["while", "ARGV", "KEYS", "cmsgpack", "redis", "struct", "bit", "math", "string", "table"]),
+    *(
+        [
+            "error",
+            "ipairs",
+            "next",
+            "pairs",
+            "pcall",
+            "rawget",
+            "setmetatable",
+            "tonumber",
+            "tostring",
+            "type",
+            "unpack",
+        ]
+    ),
 }
 _STRING = re.compile(r"'(?:\\.|[^'\\])*'")
 _COMMENT = re.compile(r"--[^\n]*")

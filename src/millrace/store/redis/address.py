@@ -57,7 +57,9 @@ class Address(msgspec.Struct, frozen=True):
             )
         parts = urlsplit("redis://" + rest)
         if "@" in parts.path + parts.query + parts.fragment:  # what stands there may be the end of a password
-            raise InvalidInput("a user or password with any of /?#@ in it is percent-encoded in a URL: %2F, %3F, %23, %40")
+            raise InvalidInput(
+                "in a URL, a user or password with any of /?#@ in it is percent-encoded: %2F, %3F, %23, %40"
+            )
         said = dict(parse_qsl(parts.query, keep_blank_values=True))
         known = (*_TUNING, *(_TLS if secure else ()), *(("db",) if kind == "unix" else ()))
         unknown = sorted(set(said) - set(known))
@@ -102,6 +104,14 @@ class Address(msgspec.Struct, frozen=True):
             kind = Connection if self.tls is None else SSLConnection
             pool = BlockingConnectionPool(connection_class=kind, host=host, port=port, **pool_options)
         return Redis.from_pool(pool)
+
+
+async def close_client(client: Redis) -> None:
+    """Its connections, and those to the sentinels that were asked for the master."""
+    await client.aclose()
+    manager: Any = getattr(client.connection_pool, "sentinel_manager", None)
+    for sentinel in () if manager is None else manager.sentinels:
+        await sentinel.aclose()
 
 
 def _shown(scheme: str, parts: SplitResult) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from millrace.store.redis.address import close_client
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _QUIET = 30.0  # seconds without a word after which the connection is tried
 
@@ -78,7 +80,7 @@ class Listener:
                 pause = min(_LONGEST_PAUSE, pause * 2)
             finally:
                 with contextlib.suppress(RedisError, OSError):
-                    await client.aclose()
+                    await close_client(client)
 
     async def _hear(self, channel: object) -> None:
         while True:

@@ -31,6 +31,7 @@ from redis.exceptions import (
 
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock
+from millrace.store.redis.address import close_client
 from millrace.store.redis.options import RedisOptions
 from millrace.store.redis.question import encode
 from millrace.store.redis.scripts import Script, script
@@ -79,7 +80,7 @@ class Wire:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.aclose()
+            await close_client(client)
 
     def claim_id(self) -> str:
         self._calls += 1
