@@ -99,6 +99,7 @@ async def test_who_has_waited_leaves_no_trace(make: Make):
     await store.wait(["default", "other"], None, 0.05)
     async with store.watch("job") as watch:
         await watch.wait(0.01)
+    await store._here().listener.close()
 
     for key in ("asleep", "idle:default", "idle:other", "watch", "watching"):
         assert await store._wire.command("EXISTS", f"{store._wire.prefix}{key}") == 0, key

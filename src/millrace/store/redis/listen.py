@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -31,6 +32,7 @@ class Listener:
         self._hears = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._numbers = 0
+        self._passing: set[asyncio.Task[Any]] = set()
 
     async def ready(self) -> None:
         """Return once the server would be heard, or soon after if it cannot be: polling is behind every hint."""
@@ -58,7 +60,22 @@ class Listener:
             self._expected.pop(word, None)
         return not waiting
 
+    def in_passing(self, call: Coroutine[Any, Any, Any]) -> None:
+        """Send what nobody waits for; an error in it is nobody's, too."""
+        task = asyncio.ensure_future(call)
+        self._passing.add(task)
+        task.add_done_callback(self._passed)
+
+    def _passed(self, task: asyncio.Task[Any]) -> None:
+        self._passing.discard(task)
+        if not task.cancelled():
+            task.exception()
+
     async def close(self) -> None:
+        if self._passing:
+            await asyncio.wait(self._passing, timeout=1.0)
+        for left in list(self._passing):
+            left.cancel()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -68,6 +68,5 @@ async def watching(wire: Wire, listener: Listener, job_id: str) -> AsyncIterator
         await wire.ask("watch", [job_id, listener.name, _WATCHED, True])
         yield _Watch(told)
     finally:
-        if listener.forget(word, told):
-            with contextlib.suppress(StoreError):
-                await asyncio.shield(wire.ask("watch", [job_id, listener.name, _WATCHED, False]))
+        if listener.forget(word, told):  # not waited for: whoever has an answer goes on with it
+            listener.in_passing(wire.ask("watch", [job_id, listener.name, _WATCHED, False]))
