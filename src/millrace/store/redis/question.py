@@ -11,7 +11,7 @@ import msgspec
 from millrace.domain.change import Change
 from millrace.domain.check import Checked
 from millrace.domain.job import Lease, Spec
-from millrace.store.redis.record import encode_spec, error_text
+from millrace.store.redis.record import error_text, spec_bodies
 
 encode = msgspec.msgpack.Encoder().encode
 BODIES = 5  # the number of the first of them among a script's arguments
@@ -57,10 +57,10 @@ def packed_specs(specs: Sequence[Spec], bodies: list[bytes]) -> list[list[Any]]:
                 spec.reuse,
                 spec.allow_missing,
                 spec.after or None,
-                BODIES + len(bodies),
+                BODIES + len(bodies) + len(items),
             ]
         )
-        bodies.append(encode_spec(spec))
+    bodies += spec_bodies(specs)
     return items
 
 

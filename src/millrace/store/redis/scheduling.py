@@ -9,8 +9,7 @@ import msgspec
 
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.store.redis.answers import numbers_from
-from millrace.store.redis.question import BODIES, packed_specs
-from millrace.store.redis.record import encode_spec as encode
+from millrace.store.redis.question import BODIES, encode, packed_specs
 from millrace.store.redis.refusal import refusal
 from millrace.store.redis.wire import Wire
 

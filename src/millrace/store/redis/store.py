@@ -51,7 +51,7 @@ from millrace.store.redis.health import Health, examine
 from millrace.store.redis.listen import Listener
 from millrace.store.redis.options import DURABILITY, RedisOptions
 from millrace.store.redis.question import BODIES, encode, packed_changes, packed_specs, plain_groups
-from millrace.store.redis.record import encode_spec, event_from, jobs_from
+from millrace.store.redis.record import event_from, jobs_from, spec_bodies
 from millrace.store.redis.refusal import refusal
 from millrace.store.redis.waiting import sleep, watching
 from millrace.store.redis.wire import Wire
@@ -124,7 +124,7 @@ class RedisStore:
             return []
         groups = plain_groups(specs)
         if groups is not None:
-            bodies = list(map(encode_spec, specs))
+            bodies = spec_bodies(specs)
             if all(spec.token for spec in specs):  # then a call that is sent again is known by its tokens
                 first = await self._wire.ask("enqueue_plain", [groups], bodies, durable=True)
             else:

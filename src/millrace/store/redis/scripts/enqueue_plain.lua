@@ -36,10 +36,8 @@ for _, group in ipairs(asked[1]) do
     on_dependency, on_dead_letter, false, false)
   local rare = expires and { expires_at = now + expires } or nil
   local facts = pack(1, 'waiting', now, now + delay, 1, true, 0, nil, nil, nil, nil, nil, nil, false, rare)
-  local told, head, tail = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0), '\156', ''
-  if delay > 0 then
-    head, tail = '\220\0\16', pack(nil, nil, nil, delay)
-  end
+  local told = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0, nil, nil, nil, delay > 0 and delay or nil,
+    nil, nil)
   local records, bodies, names, ready, all, due, at = {}, {}, {}, {}, {}, {}, now + delay
   for i = 1, #ids do
     local id, n = ids[i], 2 * i
@@ -59,7 +57,7 @@ for _, group in ipairs(asked[1]) do
     if expires then
       due[n - 1], due[n] = now + expires, name
     end
-    events[#events + 1] = head .. packed .. told .. pack(seq) .. tail
+    events[#events + 1] = '\220\0\18' .. packed .. told .. pack(seq)
   end
   each_part(records, 'HSET', P .. 'job', 2)
   each_part(bodies, 'HSET', P .. 'spec', 2)

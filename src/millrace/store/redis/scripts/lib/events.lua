@@ -1,35 +1,17 @@
 -- events: the feed, in blocks of 4,096 that are appended to at the end and dropped at the start. The number of an
 -- event is its cursor, and each names the one before of the same job: that chain is the job's history.
-local ARRAY = {}
-for n = 12, 18 do
-  ARRAY[n] = n < 16 and char(0x90 + n) or char(0xdc, 0, n)
-end
-
 function T.block_of(number)
   return P .. 'feed:' .. floor((number - 1) / BLOCK)
 end
 
--- What is nothing at the end takes no room.
+-- The seq stands last: Lua looks at few bytes of a long text to tell it from others, and always at the last one.
 function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   job.events = job.events + 1
   local counters = T.counters()
   counters.events = counters.events + 1
-  local event
-  if failure or reason or delay then
-    event = ARRAY[18] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
-      job.attempt, job.failures, job.last_event, job.seq, worker, lease, duration, delay, reason, failure)
-  elseif duration then
-    event = ARRAY[15] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
-      job.attempt, job.failures, job.last_event, job.seq, worker, lease, duration)
-  elseif worker then
-    event = ARRAY[14] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
-      job.attempt, job.failures, job.last_event, job.seq, worker, lease)
-  else
-    event = ARRAY[12] .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now, job.state,
-      job.attempt, job.failures, job.last_event, job.seq)
-  end
+  T.feed[#T.feed + 1] = '\220\0\18' .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now,
+    job.state, job.attempt, job.failures, job.last_event, worker, lease, duration, delay, reason, failure, job.seq)
   job.last_event = counters.events
-  T.feed[#T.feed + 1] = event
 end
 
 -- The events after a cursor, at most `limit`; the caller has seen to it that none of them is trimmed.

@@ -271,7 +271,7 @@ local function empty_hook(job)
   end
   local name = 'empty-' .. job.queue .. '-' .. format('%.0f', job.seq) .. '-' .. job.events
   local facts = char(0x95) .. pack(name, task, job.queue, job.lane, line and line.processed or row.processed)
-  return a_hook(name, task, job.queue, '\2' .. facts)
+  return a_hook(name, task, job.queue, '\2' .. facts .. char(job.seq % 256))
 end
 
 function S.bury(job, reason, failure)

@@ -61,8 +61,8 @@ local function claim_plainly()
     end
     number, attempt, n = number + 1, attempt + 1, n + 1
     local lease_id, lease_until = claim_id .. '.' .. format('%.0f', seq), now + (lease_time or lease)
-    events[i] = '\158' .. pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event, seq,
-      worker, lease_id)
+    events[i] = '\220\0\18' .. pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event,
+      worker, lease_id, nil, nil, nil, nil, seq)
     record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. pack(generation, 'running', enqueued_at,
       available_at, n, false, attempt, now, worker, lease_id, lease_until, nil, nil, false, nil, number)
     records[i] = record

@@ -38,13 +38,8 @@ local function settle_plainly(items)
       queues[queue] = ended
     end
     number, n = number + 1, n + 1
-    if item[10] then
-      events[i] = '\159' .. pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0, last_event,
-        seq, worker, lease_id, item[10])
-    else
-      events[i] = '\158' .. pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0, last_event,
-        seq, worker, lease_id)
-    end
+    events[i] = '\220\0\18' .. pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0,
+      last_event, worker, lease_id, item[10], nil, nil, nil, seq)
     local name, result, result_until = format('%016.0f', seq), item[5] and ARGV[item[5]], nil
     if result then
       results[#results + 1], results[#results + 2] = seq, result
