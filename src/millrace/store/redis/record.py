@@ -147,7 +147,7 @@ def failure(text: str | None) -> Failure | None:
 
 
 def spec_bodies(specs: Sequence[Spec]) -> list[bytes]:
-    """Specs as bytes. Each ends with a byte that differs from its neighbours': a script's texts are told apart by few of
+    """Specs as bytes. Each ends with a byte that differs from its neighbours': Lua tells long texts apart by few of
     their bytes, always by the last one, and specs that are alike would all look the same to it."""
     return [_encode(spec) + _TAILS[number & 255] for number, spec in enumerate(specs)]
 
