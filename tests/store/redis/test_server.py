@@ -13,7 +13,7 @@ from millrace.domain.errors import StoreError
 from millrace.domain.job import State
 from millrace.domain.request import Receipt
 from millrace.store.redis import RedisStore
-from millrace.testing.builders import a_claim, a_spec, specs
+from millrace.testing.builders import a_claim, a_retry_change, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.redis_server import RedisServer, url_for
 
@@ -86,7 +86,7 @@ async def test_a_full_memory_stops_who_puts_work_in_and_loses_nothing(server):
     store = RedisStore(server.url)
     await store.connect()
     asked = specs(5)
-    await store.enqueue(asked)
+    await store.enqueue([*asked, a_spec(group="g")])
     await store._wire.command("CONFIG", "SET", "maxmemory", "1")
 
     for refused in ([a_spec(id="plain")], [a_spec(id="grouped", group="g")]):
@@ -95,8 +95,11 @@ async def test_a_full_memory_stops_who_puts_work_in_and_loses_nothing(server):
     jobs = await store.claim(a_claim(3))
     receipts = await store.settle([(job.lease, Change.completed(b"done")) for job in jobs])
     cancelled = await store.cancel([asked[3].id])
+    rest = await store.claim(a_claim(3))  # one of a group among them, which is not plain
+    returned = await store.settle([(job.lease, a_retry_change(0)) for job in rest])
 
     assert (len(jobs), receipts, cancelled) == (3, [Receipt.OK] * 3, ["cancelled"])
+    assert (len(rest), returned) == (2, [Receipt.OK] * 2)
     assert await store.get(["plain", "grouped"]) == [None, None]
     assert_holds(await gather(store))
     await store._wire.command("CONFIG", "SET", "maxmemory", "0")
