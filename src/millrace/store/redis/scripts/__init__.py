@@ -15,8 +15,8 @@ from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 MODULES: dict[str, tuple[str, ...]] = {
     "T": ("events", "done", "jobs", "lines", "rows"),
     "X": ("transition",),
-    "S": ("step",),
-    "A": ("admission", "ahead"),
+    "S": ("step", "ending"),
+    "A": ("plan", "admission", "ahead"),
     "L": ("limits",),
     "U": ("time", "replaying"),
     "W": ("walk",),
