@@ -126,3 +126,21 @@ def place(request: pytest.FixtureRequest) -> Place:
     """Each of the stores in turn. A store that comes later joins `STORES` and every test here."""
     found: Place = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands start and stop a session of their own; here they are given the one there is."""
+    from millrace.cli import pipeline_lake
+    from millrace.spark import session as sessions
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            """Others still need it."""
+
+    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
+    monkeypatch.setattr(sessions, "session", lambda *_given, **_settings: Shared())
+    monkeypatch.delenv("MILLRACE_URL", raising=False)
