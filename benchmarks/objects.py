@@ -4,8 +4,9 @@ python -m benchmarks.objects [--on ministack|directory|directory-relaxed|URL] [-
 python -m benchmarks.objects --only process,claims,growth,race,idle
 
 bulk      jobs enqueued per second, 500 a call
-process   jobs per second by one worker process, 10 slots and a no-op handler, requests per job
-claims    milliseconds of a claim of that worker: p50 and p99
+process   jobs per second by one worker process, 10 slots and a no-op handler; requests per job, and what a claim takes
+          then: ten jobs each time, beside the settling of ten
+claims    milliseconds of a claim: p50 and p99 of 1,000, by a worker of 10 slots whose handlers take 50 to 200 ms
 growth    milliseconds and requests of a claim of 10 with ever more jobs waiting
 race      16 workers for the same jobs: swaps that were lost to others, per job
 idle      requests per second of a worker that has had nothing to do for a minute
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 import uuid
@@ -38,6 +40,7 @@ from millrace.store.object.store import ObjectStore
 PARTS = ("bulk", "process", "claims", "growth", "race", "idle")
 SIZES = (1_000, 10_000, 100_000)
 RACERS = 16
+CLAIMS = 1_000
 SETTLED_DOWN = 60.0  # seconds after which an idle worker is looked at
 LOOK = 20.0
 
@@ -101,6 +104,7 @@ class Timed:
 
     def __init__(self, store: ObjectStore) -> None:
         self.took: list[float] = []
+        self.enough = asyncio.Event()  # as many as percentiles need
         self._claim = store.claim
         store.claim = self.claim  # type: ignore[method-assign]
 
@@ -109,6 +113,8 @@ class Timed:
         jobs = await self._claim(request)
         if jobs:
             self.took.append((time.perf_counter() - began) * 1000)
+        if len(self.took) >= CLAIMS:
+            self.enough.set()
         return jobs
 
     def percentile(self, share: float) -> float:
@@ -117,6 +123,10 @@ class Timed:
 
 
 async def noop() -> None: ...
+
+
+async def a_while() -> None:
+    await asyncio.sleep(random.uniform(0.05, 0.2))
 
 
 async def process(url: str, jobs: int, slots: int) -> dict[str, Any]:
@@ -135,10 +145,22 @@ async def process(url: str, jobs: int, slots: int) -> dict[str, Any]:
             "bulk": round(bulk),
             "process": round(rate),
             "requests per job": shown(since(store, before), jobs),
-            "claims": len(timed.took),
             "claim p50 ms": timed.percentile(0.5),
             "claim p99 ms": timed.percentile(0.99),
         }
+
+
+async def claims(url: str, slots: int) -> dict[str, Any]:
+    """Claims as they come when jobs take a while: as many jobs as slots have become free."""
+    app = App(url)
+    app.task(name="noop")(a_while)
+    async with app:
+        store = cast("ObjectStore", await app.connected())
+        await fill(store, 4 * CLAIMS)
+        timed = Timed(store)
+        async with app.worker(slots=slots, name="bench"), asyncio.timeout(600):
+            await timed.enough.wait()
+    return {"claims": len(timed.took), "p50 ms": timed.percentile(0.5), "p99 ms": timed.percentile(0.99)}
 
 
 async def growth(url: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -208,10 +230,14 @@ async def idle(url: str) -> dict[str, Any]:
 
 async def measure(place: str, parts: set[str], jobs: int, slots: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {"on": place.partition("?")[0], "jobs": jobs, "slots": slots, "load": os.getloadavg()[0]}
-    if parts & {"bulk", "process", "claims"}:
+    if parts & {"bulk", "process"}:
         say(f"one worker works off {jobs} jobs")
         with somewhere(place) as url:
             found |= await process(url, jobs, slots)
+    if "claims" in parts:
+        say(f"{CLAIMS} claims of a worker whose jobs take a while")
+        with somewhere(place) as url:
+            found["claims"] = await claims(url, slots)
     if "growth" in parts:
         say("claims among ever more jobs")
         with somewhere(place) as url:

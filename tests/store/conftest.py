@@ -53,10 +53,17 @@ def make_postgres(clock: VirtualClock, folder: Path) -> Store:
     return store
 
 
+def make_redis(clock: VirtualClock, folder: Path) -> Store:
+    url = import_module("tests.servers.redis_server").url_for(folder)
+    store: Store = import_module("millrace.store.redis").RedisStore(url, clock=clock)
+    return store
+
+
 STORES: dict[str, Make] = {
     "memory": make_memory,
     "sqlite": make_sqlite,
     "object": make_object,
+    "redis": make_redis,
     "postgres": make_postgres,
 }
 TRANSACTIONAL = ("memory", "postgres", "sqlite")

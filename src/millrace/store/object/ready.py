@@ -1,8 +1,9 @@
 """What is claimable, as it was last listed: one listing serves many claims (BO-15).
 
 A listing may be used again for a moment, as long as it has enough to give; what this process itself puts in or takes
-out is kept up with meanwhile. Where others claim from the same head, claims step back from it at random, further each
-time somebody else was faster, and return to strict order when nobody is.
+out is kept up with meanwhile. After that moment a claim still takes from it, while the next listing is fetched beside;
+only a claim that finds too little, or comes after a pause, waits for one. Where others claim from the same head, claims
+step back from it at random, further each time somebody else was faster, and return to strict order when nobody is.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
+from millrace.domain.errors import StoreError
 from millrace.store.object.blobs import MAX_PAGE, Blobs
 from millrace.store.object.keys import Entry, Layout
 from millrace.store.object.log_scan import LogScan
 
 FEW = 800  # below it, one listing of everything is tried again
 MOST_PAGES = 1_000
+AT_ONCE = 64  # listings
+IN_A_ROW = 16  # listings that are fetched one after the other, so that claims go first
 WIDEST = 1_024
+LISTING_SHARE = 0.2  # of the time; where listings take long, each serves for longer …
+LONGEST = 1.0  # … but not for longer than this, in seconds
+STALE = 2  # a listing this many times as old as it may be serves no claim; a younger one does while the next is fetched
 
 
 class _Shelf:
@@ -30,12 +37,25 @@ class _Shelf:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.order = sorted(entries, key=_order)
         self.gone: set[str] = set()
+        self._keys = {entry.key for entry in self.order}
         self.ranges = len({(entry.task, entry.priority) for entry in self.order})
 
     def add(self, entry: Entry) -> None:
-        insort(self.order, entry, key=_order)
         self.gone.discard(entry.key)
+        if entry.key in self._keys:  # keys are put before they are told, so a listing may have had it already
+            return
+        self._keys.add(entry.key)
+        insort(self.order, entry, key=_order)
         self.ranges += 1  # at most
+
+
+class _Fetch:
+    """A listing under way. What comes and goes meanwhile may be in it, or not."""
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self.come: list[str] = []
+        self.gone: list[str] = []
 
 
 class ReadyOptions(msgspec.Struct, frozen=True):
@@ -48,13 +68,15 @@ class ReadyIndex:
     def __init__(self, blobs: Blobs, layout: Layout, options: ReadyOptions) -> None:
         self._blobs = blobs
         self._layout = layout
-        self._reuse = options.reuse
+        self._reuse = self._fresh = options.reuse
         self._page_size = options.page_size
         self._shards = options.shards or layout.shards
         self._only = None if options.shards is None else frozenset(options.shards)
         self._shelves: dict[str, _Shelf] = {}
         self._asked: tuple[frozenset[str], frozenset[str] | None] | None = None
         self._listed = -1e9
+        self._next: asyncio.Task[None] | None = None  # the next listing, fetched beside claims from this one
+        self._fetches: list[_Fetch] = []
         self._many = False  # more than one listing can hold
         self.instead: LogScan | None = None  # finds entries without the index
         self.spread = 0
@@ -63,17 +85,52 @@ class ReadyIndex:
         self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int, busy: Container[str]
     ) -> list[Entry]:
         """Entries of claimable jobs, enough for a claim: the first in order, the oldest, and the next that come due."""
-        if self._asked == (queues, tasks) and time.monotonic() - self._listed < self._reuse:
+        asked = queues, tasks
+        age = time.monotonic() - self._listed
+        if self._asked == asked and age < STALE * self._fresh:
             found, enough = self._candidates(queues, tasks, now, limit, busy)
             if enough:
+                if age >= self._fresh and self._next is None:
+                    self._next = asyncio.create_task(self._fetch_beside(queues, tasks, now, limit))
                 return found
-        started = time.monotonic()
-        listed: defaultdict[str, list[Entry]] = defaultdict(list)
-        for entry in await self._list(queues, tasks, now, limit):
-            listed[entry.queue].append(entry)
-        self._shelves = {queue: _Shelf(listed[queue]) for queue in queues}
-        self._asked, self._listed = (queues, tasks), started
+        await self._fetch(queues, tasks, now, limit)
         return self._candidates(queues, tasks, now, limit, busy)[0]
+
+    async def _fetch_beside(self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int) -> None:
+        try:
+            await self._fetch(queues, tasks, now, limit, at_once=1)  # claims go first
+        except StoreError:
+            pass  # a claim that comes when the listing is too old asks for itself, and is told
+        finally:
+            self._next = None
+
+    async def _fetch(
+        self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int, at_once: int = AT_ONCE
+    ) -> None:
+        began = time.monotonic()
+        fetch = _Fetch(began)
+        self._fetches.append(fetch)
+        try:
+            entries = await self._list(queues, tasks, now, limit, at_once)
+        finally:
+            self._fetches.remove(fetch)
+        listed: defaultdict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            listed[entry.queue].append(entry)
+        if self._asked == (queues, tasks) and self._listed > fetch.started:
+            return  # a claim could not wait for this one, and what it has listed itself is newer
+        self._shelves = {queue: _Shelf(listed[queue]) for queue in queues}
+        self._asked, self._listed = (queues, tasks), fetch.started
+        if self._reuse:
+            took = time.monotonic() - began
+            self._fresh = max(self._reuse, min(LONGEST, took / LISTING_SHARE))
+        self.added(fetch.come)
+        self.removed(fetch.gone)
+
+    async def close(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.wait([self._next])
 
     def _candidates(
         self, queues: Iterable[str], tasks: frozenset[str] | None, now: int, limit: int, busy: Container[str]
@@ -112,10 +169,13 @@ class ReadyIndex:
 
     def is_empty(self, queues: frozenset[str], tasks: frozenset[str] | None) -> bool:
         """Whether the listing that is still fresh has nothing at all for these, now or later."""
-        fresh = self._asked == (queues, tasks) and time.monotonic() - self._listed < self._reuse
+        fresh = self._asked == (queues, tasks) and time.monotonic() - self._listed < self._fresh
         return fresh and not self._many and not any(shelf.order for shelf in self._shelves.values())
 
     def added(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        for fetch in self._fetches:
+            fetch.come += keys
         for key in keys:
             entry = Layout.parse(key)
             shelf = None if entry is None else self._shelves.get(entry.queue)
@@ -123,6 +183,9 @@ class ReadyIndex:
                 shelf.add(entry)
 
     def removed(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        for fetch in self._fetches:
+            fetch.gone += keys
         for key in keys:
             if key.startswith("ready/"):
                 shelf = self._shelves.get(key.split("/", 3)[2])
@@ -131,6 +194,8 @@ class ReadyIndex:
 
     def forget(self) -> None:
         self._listed = -1e9
+        for fetch in self._fetches:
+            fetch.started = -1e9
 
     def others_were_faster(self, limit: int) -> None:
         self.spread = min(WIDEST, max(2 * self.spread, 16 * limit))
@@ -141,7 +206,9 @@ class ReadyIndex:
     def _is_ours(self, entry: Entry) -> bool:
         return self._only is None or self._layout.shard_of(entry.name) in self._only
 
-    async def _list(self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int) -> list[Entry]:
+    async def _list(
+        self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int, at_once: int
+    ) -> list[Entry]:
         if self.instead is not None:
             return await self.instead.entries(queues, tasks, now, limit + self.spread)
         if not self._many:
@@ -152,8 +219,14 @@ class ReadyIndex:
                 found = [entry for entry in parsed if entry is not None and entry.queue in queues]
                 return [entry for entry in found if self._is_ours(entry)]
         enough = limit + self.spread
-        parts = [self._best_of(shard, queue, tasks, now, enough) for shard in self._shards for queue in queues]
-        found = [entry for part in await asyncio.gather(*parts) for entry in part]
+        turn = asyncio.Semaphore(min(AT_ONCE, max(at_once, -(-len(self._shards) * len(queues) // IN_A_ROW))))
+
+        async def best_of(shard: str, queue: str) -> list[Entry]:
+            async with turn:
+                return await self._best_of(shard, queue, tasks, now, enough)
+
+        parts = await asyncio.gather(*(best_of(shard, queue) for shard in self._shards for queue in queues))
+        found = [entry for part in parts for entry in part]
         self._many = len(found) >= FEW
         return found
 
