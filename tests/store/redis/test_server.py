@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from millrace import App
 from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
 from millrace.domain.job import State
@@ -82,6 +85,41 @@ async def test_a_server_without_its_scripts_is_given_them_again(tmp_path):
     await store.close()
 
 
+async def test_scripts_may_be_flushed_at_any_instant(tmp_path):
+    """By somebody else, at random, while an app works: no call fails, nothing is lost, nothing happens twice."""
+    app, ran, chance = App(url_for(tmp_path)), Counter[int](), random.Random(1)
+    vandal = RedisStore(url_for(tmp_path))
+
+    @app.task
+    async def work(n: int) -> None:
+        ran[n] += 1
+
+    async def flush(stop: asyncio.Event) -> int:
+        flushes = 0
+        while not stop.is_set():
+            await vandal._wire.command("SCRIPT", "FLUSH")
+            flushes += 1
+            await asyncio.sleep(chance.uniform(0, 0.01))
+        return flushes
+
+    stop = asyncio.Event()
+    async with app, app.worker(slots=5):
+        flushing = asyncio.create_task(flush(stop))
+        for first in range(0, 200, 10):
+            await work.enqueue_many([{"n": n} for n in range(first, first + 10)])
+            await asyncio.sleep(chance.uniform(0, 0.02))
+        async with asyncio.timeout(60):
+            while sum(row.completed for row in await vandal.count()) < 200:
+                await asyncio.sleep(0.02)
+        stop.set()
+        flushes = await flushing
+
+    assert flushes > 20
+    assert ran == dict.fromkeys(range(200), 1)
+    assert_holds(await gather(vandal))
+    await vandal.close()
+
+
 async def test_a_full_memory_stops_who_puts_work_in_and_loses_nothing(server):
     store = RedisStore(server.url)
     await store.connect()
@@ -134,6 +172,29 @@ async def test_disk_is_refused_where_the_server_does_not_wait_for_its_disk(tmp_p
         await store.close()
     finally:
         lazy.close()
+
+
+async def test_a_disk_that_is_written_now_and_then_is_waited_for_or_refused():
+    """With WAITAOF, an answer comes when it is on the disk, so it survives whatever comes next. Without, see above."""
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "everysec").start()
+    store = RedisStore(f"{server.url}?durability=disk")
+    try:
+        if not (await store.examine()).waits_for_disk:
+            with pytest.raises(StoreError, match="appendfsync always"):
+                await store.connect()
+            return
+        await store.connect()
+        for _ in range(3):
+            kept = [answer.id for answer in await store.enqueue(specs(3))]
+            server.kill()
+            server.start()
+            assert None not in await store.get(kept)
+        await store._wire.command("CONFIG", "SET", "appendonly", "no")
+        with pytest.raises(StoreError, match="appendonly is disabled"):
+            await store.enqueue(specs(1))
+    finally:
+        await store.close()
+        server.close()
 
 
 async def test_replicated_counts_the_replicas_that_have_it(server):

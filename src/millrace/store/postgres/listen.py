@@ -65,6 +65,7 @@ class Listener:
         self.on_jobs: Callable[[Mapping[str, int]], object] = lambda jobs: None
         self.on_ended: Callable[[Sequence[str]], None] = lambda ids: None
         self.on_gap: Callable[[], None] = lambda: None
+        self.asleep: Callable[[], int] = lambda: 1  # how many wait for jobs in this process
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -179,10 +180,14 @@ class Listener:
             return
         if word.probe == self.mine:
             self._probed.set()
-        if word.jobs and word.sender != self.mine and random.random() < word.share:
+        if word.jobs and word.sender != self.mine and self._is_meant(word.share):
             self.on_jobs(word.jobs)
         if word.ended:
             self.on_ended(word.ended)
+
+    def _is_meant(self, share: float) -> bool:
+        """Workers of one process hear as one: the chance that any of them would look, had each heard by itself."""
+        return random.random() >= (1 - share) ** max(1, self.asleep())
 
     async def close(self) -> None:
         for task in (self._sending, self._listening):

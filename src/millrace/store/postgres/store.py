@@ -114,6 +114,7 @@ class PostgresStore:
         self._listener.on_jobs = self._waiters.wake
         self._listener.on_ended = self._tell_watchers
         self._listener.on_gap = self._wake_all
+        self._listener.asleep = lambda: self._waiters.asleep()[0]
         session.fit_out = self.fit_out
         self._session = session
 

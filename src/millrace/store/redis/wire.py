@@ -8,6 +8,7 @@ is simply sent again: it is done, or it is answered from memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import time
@@ -176,6 +177,9 @@ class Wire:
                 problem: Exception = moved
             except (AuthenticationError, NoPermissionError) as error:
                 raise StoreError(f"the Redis server refuses: {error}. Check the user and password of the URL") from None
+            except TimeoutError as error:
+                await self._close_idle_lines()
+                problem = error
             except _UNREACHABLE as error:
                 problem = error
             except RedisError as error:
@@ -186,6 +190,12 @@ class Wire:
                 raise _given_up(problem, patience) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def _close_idle_lines(self) -> None:
+        """Where one line has gone silent, others may have: to try them one by one would take a timeout each."""
+        if self._client is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _Unconfirmed(ConnectionError):

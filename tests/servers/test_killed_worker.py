@@ -1,0 +1,130 @@
+"""Two hundred jobs of 50 ms, the worker killed with -9 after a hundred and started again: all have run in a minute.
+
+With the settings that everything has by itself, on every store that a second process can open. What the dead worker
+held comes back when its lease of half a minute is over, so all stores wait side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from millrace.domain.job import State
+from millrace.domain.request import Query
+from millrace.store.connect import connect
+from millrace.store.protocol import Store
+from millrace.testing.invariants import assert_holds, gather
+from tests.servers import postgres, redis_server
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS, LIMIT = 200, 60.0
+PLACES = {
+    "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
+    "directory": lambda folder: f"file://{folder}/jobs",
+    "redis": redis_server.url_for,
+    "postgres": postgres.url_for,
+}
+PROGRAM = """
+import asyncio, os, sys
+from millrace import App
+
+app = App(os.environ["MILLRACE_URL"])
+ran = os.open(os.environ["RAN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+@app.task
+async def nap(n: int) -> int:
+    await asyncio.sleep(0.05)
+    os.write(ran, f"{n}\\n".encode())
+    return n
+
+async def main() -> None:
+    async with app:
+        if sys.argv[1] == "put":
+            await nap.enqueue_many([{"n": n} for n in range(200)])
+        else:
+            await app.worker().run()
+
+asyncio.run(main())
+"""
+
+
+class Place:
+    """One store, its worker, and what was run, written down outside of it."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        folder.mkdir()
+        self.name, self.url = name, PLACES[name](folder)
+        self._ran = folder / "ran"
+        self._program = folder / "naps.py"
+        self._program.write_text(PROGRAM)
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    def start(self, role: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "MILLRACE_URL": self.url,
+            "RAN": str(self._ran),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        }
+        self._worker = subprocess.Popen([sys.executable, str(self._program), role], env=environment)
+        return self._worker
+
+    def ran(self) -> Counter[str]:
+        return Counter(self._ran.read_text().split()) if self._ran.exists() else Counter()
+
+    def kill(self) -> None:
+        if self._worker is not None and self._worker.poll() is None:
+            self._worker.send_signal(signal.SIGKILL)
+            self._worker.wait()
+
+    async def story(self) -> float:
+        """Answers the seconds from the new start until everything had run."""
+        assert await asyncio.to_thread(self.start("put").wait, 60) == 0
+        self.start("work")
+        async with asyncio.timeout(LIMIT):
+            while self.ran().total() < JOBS // 2:
+                await asyncio.sleep(0.005)
+        self.kill()
+        assert len(self.ran()) < JOBS, f"{self.name}: it was killed too late to prove anything"
+        begun = time.monotonic()
+        self.start("work")
+        while len(self.ran()) < JOBS:
+            assert time.monotonic() - begun < LIMIT, f"{self.name}: {JOBS - len(self.ran())} jobs were left behind"
+            await asyncio.sleep(0.1)
+        return time.monotonic() - begun
+
+
+async def until_settled(store: Store) -> None:
+    async with asyncio.timeout(LIMIT):
+        while sum(row.completed for row in await store.count()) < JOBS:
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_what_a_killed_worker_held_has_run_within_a_minute_of_its_restart(tmp_path: Path):
+    places = [Place(name, tmp_path / name) for name in PLACES]
+    try:
+        took = await asyncio.gather(*(place.story() for place in places))
+        for place in places:
+            store = connect(place.url)
+            await store.connect()
+            await until_settled(store)
+            place.kill()
+            page = await store.find(Query(limit=1_000, state=State.COMPLETED.value))
+            assert_holds(await gather(store))
+            await store.close()
+            assert len(page.jobs) == JOBS, place.name
+            assert place.ran().total() <= JOBS + 10, f"{place.name}: more ran twice than its slots could hold"
+    finally:
+        for place in places:
+            place.kill()
+    print({place.name: f"{seconds:.1f} s" for place, seconds in zip(places, took, strict=True)})
