@@ -37,12 +37,13 @@ import asyncio, os, sys
 from millrace import App
 
 app = App(os.environ["MILLRACE_URL"])
-ran = os.open(os.environ["RAN"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 @app.task
 async def nap(n: int) -> int:
+    os.write(ledger, f"began {n}\\n".encode())
     await asyncio.sleep(0.05)
-    os.write(ran, f"{n}\\n".encode())
+    os.write(ledger, f"ended {n}\\n".encode())
     return n
 
 async def main() -> None:
@@ -62,7 +63,7 @@ class Place:
     def __init__(self, name: str, folder: Path) -> None:
         folder.mkdir()
         self.name, self.url = name, PLACES[name](folder)
-        self._ran = folder / "ran"
+        self._ledger = folder / "ledger"
         self._program = folder / "naps.py"
         self._program.write_text(PROGRAM)
         self._worker: subprocess.Popen[bytes] | None = None
@@ -71,14 +72,15 @@ class Place:
         environment = {
             **os.environ,
             "MILLRACE_URL": self.url,
-            "RAN": str(self._ran),
+            "LEDGER": str(self._ledger),
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         }
         self._worker = subprocess.Popen([sys.executable, str(self._program), role], env=environment)
         return self._worker
 
-    def ran(self) -> Counter[str]:
-        return Counter(self._ran.read_text().split()) if self._ran.exists() else Counter()
+    def ran(self, word: str = "ended") -> Counter[str]:
+        text = self._ledger.read_text() if self._ledger.exists() else ""
+        return Counter(line.split()[1] for line in text.splitlines() if line.startswith(word))
 
     def kill(self) -> None:
         if self._worker is not None and self._worker.poll() is None:
@@ -90,10 +92,10 @@ class Place:
         assert await asyncio.to_thread(self.start("put").wait, 60) == 0
         self.start("work")
         async with asyncio.timeout(LIMIT):
-            while self.ran().total() < JOBS // 2:
+            while self.ran().total() < JOBS // 2 or self.ran("began") == self.ran():
                 await asyncio.sleep(0.005)
         self.kill()
-        assert len(self.ran()) < JOBS, f"{self.name}: it was killed too late to prove anything"
+        assert len(self.ran()) < len(self.ran("began")), f"{self.name}: it was killed while it held nothing"
         begun = time.monotonic()
         self.start("work")
         while len(self.ran()) < JOBS:
