@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from millrace.store.redis import RedisStore
 from millrace.testing.builders import a_claim, a_retry_change, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.redis_server import RedisServer, url_for
+from tests.servers.tcp_proxy import script_call, tcp_proxy
 
 
 @pytest.fixture
@@ -220,6 +222,29 @@ async def test_replicated_counts_the_replicas_that_have_it(server):
     finally:
         await store.close()
         replica.close()
+
+
+@pytest.mark.parametrize("operation", ["enqueue", "cancel"])
+async def test_asking_again_makes_nothing_durable_that_is_not(server, operation):
+    """A server waits for what a connection has written. Whoever asks again has a new one, on which that is nothing."""
+    replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
+    async with tcp_proxy(f"{server.url}?durability=replicated&timeout=0.8&patience=1", script_call) as (proxy, url):
+        store = RedisStore(url)
+        try:
+            async with asyncio.timeout(20):
+                while not (await store.examine()).replicas:
+                    await asyncio.sleep(0.1)
+            await store.enqueue([a_spec(id="safe")])
+            await store.cancel(["nobody"])  # the server has the script from now on
+            assert replica.process is not None
+            replica.process.send_signal(signal.SIGSTOP)
+            proxy.lose(1)
+            with pytest.raises(StoreError, match="not as durable as asked: 0 of 1 replicas"):
+                await (store.cancel(["safe"]) if operation == "cancel" else store.enqueue([a_spec(id="unsafe")]))
+            assert proxy.hit and proxy.calls > 1
+        finally:
+            await store.close()
+            replica.close()
 
 
 async def test_a_replica_is_not_written_to(server, tmp_path):

@@ -24,6 +24,7 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     TimeoutError,
@@ -211,7 +212,7 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
             "disk, or at its replicas (INFO persistence, INFO replication)"
         )
-    if "READONLY" in str(problem):
+    if isinstance(problem, ReadOnlyError) or "READONLY" in str(problem):  # the text is that of scripts before Redis 7
         return StoreError(
             "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
             "it: redis+sentinel://host:26379/mymaster"
@@ -224,7 +225,7 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
 
 def _explained(error: RedisError) -> StoreError:
     text = str(error)
-    if "OOM" in text:
+    if isinstance(error, OutOfMemoryError) or "OOM" in text:
         return StoreError(
             "the Redis server has no memory left (maxmemory), so nothing was written. Jobs can still be run and "
             "removed, which frees some; or raise maxmemory, or shorten retention"
