@@ -105,9 +105,10 @@ class Wire:
         finally:
             self._slots.append(slot)
 
-    async def command(self, *words: Any) -> Any:
+    async def command(self, *words: Any, durable: bool = False) -> Any:
         """A plain command that may be repeated."""
-        return await self._patiently(lambda: self._once(words, None))
+        confirm = self._confirmation() if durable else None
+        return await self._patiently(lambda: self._once(words, confirm))
 
     def _new_slot(self) -> str:
         self._made += 1
