@@ -293,6 +293,8 @@ class PostgresStore:
         return [_RECEIPTS[answer] for answer in rows[0][0]]
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
+        if not (await self.session().call("overdue", self.session().given()))[0][0]:
+            return []
         claim_id = self.claim_id()
         before = again.claimed_before(self.session(), claim_id)
         return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before, call=claim_id)
