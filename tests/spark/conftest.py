@@ -21,13 +21,14 @@ import pytest
 from millrace.spark.open import Opened, opened
 from tests.object.stores import a_quick_folder
 from tests.servers.ministack import S3Server, ministack_server, s3_server
+from tests.servers.redis_server import url_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ministack_server", "s3_server"]
 
-STORES = ("sqlite", "directory", "s3")
+STORES = ("sqlite", "directory", "s3", "redis")
 
 
 @dataclass
@@ -113,6 +114,11 @@ def bucket(s3_server: S3Server) -> S3Server:
 @pytest.fixture
 def s3(environment: None, bucket: S3Server) -> Place:
     return Place("s3", bucket.address(secrets.token_hex(8)).url)
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Place:
+    return Place("redis", url_for(tmp_path))
 
 
 @pytest.fixture(params=STORES)
