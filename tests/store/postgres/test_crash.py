@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.postgres import PostgresServer, wheel_binaries
 
-CRASHES = 3
+CRASHES = (signal.SIGQUIT, signal.SIGKILL, signal.SIGKILL)  # at once; and every process of the server at once
 
 
 async def produce(store: PostgresStore, number: int, done: asyncio.Event) -> list[str]:
@@ -54,9 +55,9 @@ async def test_a_server_that_crashes_again_and_again_loses_nothing_that_was_ackn
         done, produced = asyncio.Event(), asyncio.Event()
         producers = [asyncio.ensure_future(produce(store, n, done)) for n in range(2)]
         workers = [asyncio.ensure_future(work(store, n, produced)) for n in range(2)]
-        for _ in range(CRASHES):
-            await asyncio.sleep(1.0)
-            await asyncio.to_thread(server.kill)
+        for how in CRASHES:
+            await asyncio.sleep(0.8)
+            await asyncio.to_thread(server.kill, how)
             await asyncio.to_thread(server.start)
         await asyncio.sleep(0.5)
         done.set()
@@ -71,6 +72,7 @@ async def test_a_server_that_crashes_again_and_again_loses_nothing_that_was_ackn
         completed = Counter(event.job for event in evidence.events if event.kind is Kind.COMPLETED)
         assert completed == ended
         assert set(completed.values()) == {1}
+        assert len(acknowledged) > 20 * len(CRASHES)
     finally:
         await store.close()
         await asyncio.to_thread(server.remove)

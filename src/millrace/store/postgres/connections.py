@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -11,11 +12,27 @@ import asyncpg
 
 from millrace.store.postgres.address import Address
 
+_LAST_WORD = 2.0  # seconds
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+def _keep_alive(connection: Any) -> None:
+    """Have the system notice a server that is gone without a word, also while nothing is asked of it."""
+    transport = getattr(connection, "_transport", None)  # the driver has no word for it
+    line = None if transport is None else transport.get_extra_info("socket")
+    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):  # not everywhere
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
 
 class Connections:
     def __init__(self, address: Address, most: int = 8) -> None:
         self._address = address
         self._free: list[Any] = []
+        self._silent: set[Any] = set()
         self._room = asyncio.Semaphore(most)
         self._closed = False
 
@@ -26,6 +43,9 @@ class Connections:
             connection = await self._take()
             try:
                 yield connection
+            except TimeoutError:
+                self._leave(connection)
+                raise
             except BaseException:
                 if connection.is_closed() or connection.is_in_transaction():
                     connection.terminate()
@@ -33,8 +53,20 @@ class Connections:
             finally:
                 if self._closed or connection.is_closed():
                     connection.terminate()
-                else:
+                elif connection not in self._silent:
                     self._free.append(connection)
+
+    def _leave(self, connection: Any) -> None:
+        """A server that did not answer in time may do so later, to the wrong question: this line is not used again.
+
+        The driver asks it to give up what it is at; that has a moment to get through.
+        """
+        self._silent.add(connection)
+        asyncio.get_running_loop().call_later(_LAST_WORD, self._end, connection)
+
+    def _end(self, connection: Any) -> None:
+        self._silent.discard(connection)
+        connection.terminate()
 
     async def _take(self) -> Any:
         while self._free:
@@ -45,10 +77,14 @@ class Connections:
 
     async def open(self) -> Any:
         """A connection of one's own, to be closed by who asked for it."""
-        return await asyncpg.connect(**self._address.arguments())
+        connection = await asyncpg.connect(**self._address.arguments())
+        _keep_alive(connection)
+        return connection
 
     async def close(self) -> None:
         self._closed = True
+        for connection in list(self._silent):
+            self._end(connection)
         while self._free:
             with suppress(Exception):  # it goes either way
                 await self._free.pop().close(timeout=2)

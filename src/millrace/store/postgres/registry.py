@@ -64,6 +64,7 @@ class Registry(Unit):
         self._changed_tasks: dict[str, TaskRow] = {}
         self.exact_locks: dict[str, str] = {}  # of queues that were seen to be exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
+        self.words_read: dict[str, tuple[int, int, int | None]] = {}  # of queues that were all looked at
 
     def flush(self) -> None:
         super().flush()
@@ -133,9 +134,10 @@ class Registry(Unit):
         if self.writes:
             known = {row[0] for row in self.rows("queue_names")}
             return sorted(known | self._changed_queues.keys())
-        found = self.rows("all_queues")
-        for row in found:
+        found = self.rows("all_queues", self.now)
+        for *row, later, retrying, first in found:
             self._take_queue(row[1], row)
+            self.words_read[row[1]] = later, retrying, first
         return sorted(row[1] for row in found)
 
     def queue_id(self, name: str) -> int | None:

@@ -31,8 +31,10 @@ Question = Callable[[Ledger, int], T]
 
 SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
-_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'"
-_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+IDLE_LIMIT = "15s"  # whoever falls silent in the middle of a step keeps its locks no longer; less than PATIENCE
+_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'; "
+_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '{}'"
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,12 @@ class Session:
                 plan.add_lock(self.exact_locks[queue], shared=False)
 
         async def step(connection: Any, attempt: int, cut: bool) -> tuple[T, PostgresTables]:
-            await connection.execute(_BEGIN)
+            await connection.execute(_BEGIN + _IDLE.format(IDLE_LIMIT))
             try:
                 answer, tables = await self._in_thread(lambda wire: self._run(wire, question, plan), connection)
                 await connection.execute("COMMIT")
-            except BaseException:
-                await _undo(connection)
+            except BaseException as error:
+                await _undo(connection, error)
                 raise
             self.combo_ids.update(tables.combo_ids)
             self.exact_locks = {
@@ -156,15 +158,16 @@ class Session:
             tables = PostgresTables(wire, self.sql, writes=False)
             tables.combo_names = self.combo_names  # what was seen here was committed
             given = self.given()
-            return question(Ledger(tables), tables.value("clock", None) if given is None else given)
+            tables.now = int(tables.value("clock", None)) if given is None else given
+            return question(Ledger(tables), tables.now)
 
         async def step(connection: Any, attempt: int, cut: bool) -> T:
-            await connection.execute(_LOOK)
+            await connection.execute(_LOOK + _IDLE.format(IDLE_LIMIT))
             try:
                 answer = await self._in_thread(look, connection)
                 await connection.execute("COMMIT")
-            except BaseException:
-                await _undo(connection)
+            except BaseException as error:
+                await _undo(connection, error)
                 raise
             return answer
 
@@ -237,8 +240,8 @@ class Session:
                 await asyncio.sleep(min(1.0, 0.002 * 2 ** min(attempt, 9)) * (0.5 + random.random()))
 
 
-async def _undo(connection: Any) -> None:
-    if connection.is_closed():
+async def _undo(connection: Any, error: BaseException) -> None:
+    if connection.is_closed() or isinstance(error, TimeoutError):  # who did not answer that will not answer this
         return
     try:
         await connection.execute("ROLLBACK")

@@ -67,7 +67,7 @@ _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 class PostgresStore:
     ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = True  # enqueues do not take turns, but for those into one line
+    steps_overlap = True
     durability = (
         "an answer survives a crash of the server and of its machine, where the server's fsync and synchronous_commit "
         "are on"
@@ -93,7 +93,7 @@ class PostgresStore:
     async def connect(self) -> None:
         if self._session is not None and not self._is_left():
             return
-        session = Session(self.address, self._clock)
+        session = self._new_session()
         try:
             async with session.connections.one() as connection:
                 await migrate(connection, self.address.schema)
@@ -104,6 +104,9 @@ class PostgresStore:
                 raise store_error(error, self.url) from error
             raise
         self._begin(session)
+
+    def _new_session(self) -> Session:
+        return Session(self.address, self._clock)
 
     def _begin(self, session: Session) -> None:
         if self._session is not None:
@@ -138,7 +141,7 @@ class PostgresStore:
         if self._session is None:
             raise StoreError(f"{self.url}: not connected. Call connect() first, or use `async with app:`")
         if self._is_left():
-            session = Session(self.address, self._clock)
+            session = self._new_session()
             session.identity = self._session.identity
             self._begin(session)
             return session
@@ -341,10 +344,18 @@ class PostgresStore:
         return await self._read(operate.counts)
 
     async def position(self, job_id: str) -> int | None:
-        return await self._read(lambda ledger, now: operate.position(ledger, job_id, now))
+        if not texts([job_id]):
+            return None
+        session = self.session()
+        found: int | None = (await session.call("position_of", session.given(), job_id, operate.MOST_AHEAD))[0][0]
+        return found
 
     async def lanes(self, queue: str) -> list[LaneStatus]:
-        return await self._read(lambda ledger, _: operate.lanes(ledger, queue))
+        def look(ledger: Ledger, _now: int) -> list[LaneStatus]:
+            _tables(ledger).look_at_lanes(queue)
+            return operate.lanes(ledger, queue)
+
+        return await self._read(look)
 
     async def history(self, job_id: str) -> list[Event]:
         session = self.session()

@@ -25,7 +25,9 @@ UPDATE millrace.store SET settings = $1::bytea;
 SELECT * FROM millrace.counted WHERE name = $1::text;
 
 -- name: all_queues
-SELECT * FROM millrace.counted ORDER BY name;
+-- Each with what waits in it for its time.
+SELECT counted.*, words.later, words.retrying, words.first
+FROM millrace.counted CROSS JOIN LATERAL millrace.words(counted.id, $1::bigint) AS words ORDER BY name;
 
 -- name: queue_names
 SELECT name FROM millrace.queue;
