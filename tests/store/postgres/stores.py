@@ -1,12 +1,15 @@
 """The store as the shared sentences use it: with a transaction of the caller's in hand, and connections that are kept.
 
-A new connection is a new process of the server, which has to read every table's description and make every plan anew;
-where many stores are opened one after the other on one event loop (`kept_open`), they hand their connections on.
+A new connection is a new process of the server, which has to read every table's description and make every plan anew.
+So one store's desks are the next one's. Connections of an event loop are handed on where many stores are opened one after
+the other on one loop (`kept_open`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,21 +19,39 @@ import psycopg
 from millrace.store.postgres import PostgresStore
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.connections import Connections
+from millrace.store.postgres.desk import Desk, Desks
 from millrace.store.postgres.session import Session
 
 _kept: dict[asyncio.AbstractEventLoop, list[Any]] = {}
+_desks: dict[tuple[int, str, str], list[Desk]] = {}
+
+
+class KeptDesks(Desks):
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._kept = _desks.setdefault((os.getpid(), address.dsn, address.pooler), [])
+        self._free, self._kept[:] = list(self._kept), []
+        self.lines = len(self._free)
+
+    def close(self) -> None:
+        self._closed = True
+        while self._free:
+            self._kept.append(self._free.pop())
 
 
 class KeptConnections(Connections):
-    def __init__(self, address: Address, most: int, kept: list[Any]) -> None:
-        super().__init__(address, most)
-        self._free = [connection for connection in kept if not connection.is_closed()]
-        kept.clear()
+    def __init__(self, address: Address, kept: list[Any] | None) -> None:
+        super().__init__(address)
+        self.desks = KeptDesks(address)
         self._kept = kept
+        if kept is not None:
+            self._free, kept[:] = [connection for connection in kept if not connection.is_closed()], []
+            self._lines = len(self._free)
 
     async def close(self) -> None:
-        self._kept += self._free
-        self._free = []
+        if self._kept is not None:
+            self._kept += self._free
+            self._free = []
         await super().close()
 
 
@@ -43,8 +64,7 @@ class PostgresForTests(PostgresStore):
 
     def _new_session(self) -> Session:
         session = super()._new_session()
-        if session.loop in _kept:
-            session.connections = KeptConnections(self.address, self.address.connections, _kept[session.loop])
+        session.connections = KeptConnections(self.address, _kept.get(session.loop))
         return session
 
 
@@ -63,3 +83,10 @@ def kept_open() -> Iterator[asyncio.Runner]:
 async def _close_all(connections: list[Any]) -> None:
     for connection in connections:
         await connection.close()
+
+
+@atexit.register
+def _close_desks() -> None:
+    for (owner, _, _), desks in _desks.items():
+        for desk in desks if owner == os.getpid() else ():
+            desk.end()

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import asyncpg
-
 from millrace.store.postgres.address import Address
+from millrace.store.postgres.desk import Desks
+from millrace.store.postgres.line import open_line
 
 _LAST_WORD = 2.0  # seconds
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-
-
-def _keep_alive(connection: Any) -> None:
-    """Have the system notice a server that is gone without a word, also while nothing is asked of it."""
-    transport = getattr(connection, "_transport", None)  # the driver has no word for it
-    line = None if transport is None else transport.get_extra_info("socket")
-    if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):  # not everywhere
-            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Connections:
-    def __init__(self, address: Address, most: int = 8) -> None:
+    """For statements on the event loop. `desks` are those of steps, which run in threads; `room` is for both."""
+
+    def __init__(self, address: Address) -> None:
         self._address = address
+        self._most = max(2, address.connections)  # a step and a statement need one each
         self._free: list[Any] = []
         self._silent: set[Any] = set()
-        self._room = asyncio.Semaphore(most)
+        self._lines = 0
         self._closed = False
+        self.room = asyncio.Semaphore(address.connections)
+        self.desks = Desks(address)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
-        """A connection for one step; it comes back only if the step left it between transactions."""
-        async with self._room:
+        """A connection for one statement; it comes back only if that left it between transactions."""
+        async with self.room:
             connection = await self._take()
             try:
                 yield connection
@@ -51,10 +42,37 @@ class Connections:
                     connection.terminate()
                 raise
             finally:
-                if self._closed or connection.is_closed():
-                    connection.terminate()
-                elif connection not in self._silent:
+                if self._closed or connection.is_closed() or connection in self._silent:
+                    self._lines -= 1
+                    if connection not in self._silent:
+                        connection.terminate()
+                else:
                     self._free.append(connection)
+
+    async def _take(self) -> Any:
+        while self._free:
+            connection = self._free.pop()
+            if not connection.is_closed():
+                return connection
+            self._lines -= 1
+        if self._lines + self.desks.lines >= self._most:
+            await asyncio.to_thread(self.desks.end_idle)
+        self._lines += 1
+        try:
+            return await self.open()
+        except BaseException:
+            self._lines -= 1
+            raise
+
+    async def open(self) -> Any:
+        """A connection of one's own, to be closed by who asked for it."""
+        return await open_line(self._address)
+
+    def make_room(self) -> None:
+        """One more is about to be opened for a step: an idle one makes way, if there are too many."""
+        if self._free and self._lines + self.desks.lines >= self._most:
+            self._free.pop().terminate()
+            self._lines -= 1
 
     def _leave(self, connection: Any) -> None:
         """A server that did not answer in time may do so later, to the wrong question: this line is not used again.
@@ -68,19 +86,6 @@ class Connections:
         self._silent.discard(connection)
         connection.terminate()
 
-    async def _take(self) -> Any:
-        while self._free:
-            connection = self._free.pop()
-            if not connection.is_closed():
-                return connection
-        return await self.open()
-
-    async def open(self) -> Any:
-        """A connection of one's own, to be closed by who asked for it."""
-        connection = await asyncpg.connect(**self._address.arguments())
-        _keep_alive(connection)
-        return connection
-
     async def close(self) -> None:
         self._closed = True
         for connection in list(self._silent):
@@ -89,6 +94,3 @@ class Connections:
             with suppress(Exception):  # it goes either way
                 await self._free.pop().close(timeout=2)
 
-    def abandon(self) -> None:
-        """In a forked child: they are the parent's, and closing them here would end its sessions."""
-        self._free = []
