@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of the store, in the length of a test."""
     monkeypatch.setattr(address, "CONNECT_TIMEOUT", 0.4)
     monkeypatch.setattr(address, "CALL_TIMEOUT", 0.4)
-    monkeypatch.setattr(session, "IDLE_LIMIT", "300ms")
+    monkeypatch.setitem(address.STEP_LIMITS, "idle_in_transaction_session_timeout", "300ms")
     monkeypatch.setattr(session, "PATIENCE", 3.0)
 
 

@@ -16,6 +16,8 @@ from millrace.store.postgres.sql import check_schema
 OURS = ("schema", "notify", "pooler", "connections")
 CONNECT_TIMEOUT = 10.0  # seconds
 CALL_TIMEOUT = 20.0  # more than a statement waits for locks, less than a lease
+# Of a step. Whoever falls silent in the middle of one keeps its locks no longer than that.
+STEP_LIMITS = {"lock_timeout": "10s", "statement_timeout": "20s", "idle_in_transaction_session_timeout": "15s"}
 # Every question of this store has its index; a plan made while a table was small must do when it is large.
 _PLANS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
 # Have the server notice a client that is gone without a word: what it had locked is let go.
@@ -84,3 +86,16 @@ class Address(msgspec.Struct, frozen=True):
             "statement_cache_size": 200 if direct else 0,
             "server_settings": {"application_name": "millrace"} | (_PLANS | _KEEPALIVE if direct else {}),
         }
+
+    def arguments_for_steps(self) -> dict[str, Any]:
+        """The same with the limits of a step, which a session of our own keeps; `begins_with` sets them elsewhere."""
+        given = self.arguments()
+        if self.pooler == "none":
+            given["server_settings"] |= STEP_LIMITS
+        return given
+
+    def begins_with(self) -> str:
+        """After BEGIN."""
+        if self.pooler == "none":
+            return ""
+        return "".join(f"; SET LOCAL {name} = '{value}'" for name, value in STEP_LIMITS.items())

@@ -66,7 +66,7 @@ class Connections:
 
     async def open(self) -> Any:
         """A connection of one's own, to be closed by who asked for it."""
-        return await open_line(self._address)
+        return await open_line(self._address.arguments())
 
     def make_room(self) -> None:
         """One more is about to be opened for a step: an idle one makes way, if there are too many."""

@@ -30,7 +30,7 @@ class Desk:
         self._loop = asyncio.new_event_loop()
         self._used = 0.0
         try:
-            self._connection: Any = self._wait(open_line(address))
+            self._connection: Any = self._wait(open_line(address.arguments_for_steps()))
         except BaseException:
             self._loop.close()
             raise

@@ -7,13 +7,11 @@ from typing import Any
 
 import asyncpg
 
-from millrace.store.postgres.address import Address
-
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
-async def open_line(address: Address) -> Any:
-    connection = await asyncpg.connect(**address.arguments())
+async def open_line(arguments: dict[str, Any]) -> Any:
+    connection = await asyncpg.connect(**arguments)
     _keep_alive(connection)
     return connection
 

@@ -30,10 +30,8 @@ Question = Callable[[Ledger, int], T]
 
 SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
-IDLE_LIMIT = "15s"  # whoever falls silent in the middle of a step keeps its locks no longer; less than PATIENCE
-_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'; "
-_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-_IDLE = "SET LOCAL idle_in_transaction_session_timeout = '{}'"
+_BEGIN = "BEGIN"
+_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Session:
         def make_room() -> None:
             self.loop.call_soon_threadsafe(connections.make_room)
 
-        begin += _IDLE.format(IDLE_LIMIT)
+        begin += self.address.begins_with()
         async with connections.room:
             return await self.loop.run_in_executor(self.threads, connections.desks.run, begin, work, make_room)
 

@@ -62,6 +62,7 @@ _EVERYBODY = 1 << 30
 _LARGE = 1_000  # events of a batch, from which on several …
 _BATCHES = 10  # … are read in one go: a row that is read twice is unpacked twice
 _LAST = (1 << 31) - 1
+_END = (1 << 63) - 1
 _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 
@@ -369,13 +370,12 @@ class PostgresStore:
             pass
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        await self._number()
         session = self.session()
         after = int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() else None
-        rows = await session.call(
-            "feed_page", None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
-        )
-        await session.know_combos(number for row in rows if row[2] is not None for number in row[7])
+        wanted = None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
+        while (rows := await session.call("feed_page", *wanted, NUMBERED_AT_ONCE))[0][0]:
+            pass  # there is more to be numbered
+        await session.know_combos(number for row in rows if row[3] is not None for number in row[8])
         page = FeedPage(rows, session.combo_names.__getitem__)
         return operate.events(Ledger(cast("Tables", page)), cursor, limit)
 
@@ -414,9 +414,10 @@ class PostgresStore:
 
     async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
-        while jobs := await self._read(_scan(after, to, batch)):
-            after = jobs[-1].seq
-            yield jobs
+        session = self.session()
+        while rows := await session.call("scan", session.given(), after, min(to, _END), min(batch, _LAST)):
+            after = rows[-1][1]
+            yield [without_expired_result(job_from_row(row[1:]), row[0]) for row in rows]
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -479,10 +480,6 @@ def _tables(ledger: Ledger) -> PostgresTables:
 
 def _span(after: int, until: int, batch: int) -> Callable[[Ledger, int], list[Event]]:
     return lambda ledger, _now: operate.span_events(ledger, after, until, batch)
-
-
-def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:
-    return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
 
 
 class _Watch:

@@ -65,18 +65,7 @@ SELECT wanted, coalesce(edge.hidden, 0), at, seqs, before, combos, generations, 
 FROM walk LEFT JOIN edge ON edge.event = walk.id;
 
 -- name: feed_page
--- A page of the feed after a number, or from its start, with the bounds of the feed in each row.
-SELECT store.trimmed, store.numbered, page.*
-FROM millrace.store LEFT JOIN LATERAL (
-    SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
-           workers, leases, delays, durations, reasons, errors
-    FROM millrace.feed JOIN millrace.event ON event.id = feed.event
-    WHERE feed.last > coalesce($1::bigint, store.trimmed)
-      AND feed.last <= coalesce((SELECT last FROM millrace.feed
-                                 WHERE last >= coalesce($1::bigint, store.trimmed) + $2::bigint ORDER BY last LIMIT 1),
-                                coalesce($1::bigint, store.trimmed) + $2::bigint)
-    ORDER BY feed.last
-) AS page ON true;
+SELECT * FROM millrace.feed_page($1::bigint, $2::bigint, $3::integer);
 
 -- name: past
 SELECT id, seq, generation, state, token, gone_at FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
