@@ -60,16 +60,21 @@ class Track(msgspec.Struct):
 class Audit:
     """`specs` by id; an id that is missing was carried by another job (a hook) and is taken as it comes.
 
-    `clock_may_step` is for stores on a real clock, whose events may be a few milliseconds out of order.
+    `clock_may_step` is for stores on a real clock, whose events may be a few milliseconds out of order. `steps_overlap`
+    is for those whose steps do (see `Store`): there only what is told of one job is in order.
     """
 
-    def __init__(self, specs: Mapping[str, Spec], *, clock_may_step: bool = False) -> None:
+    def __init__(
+        self, specs: Mapping[str, Spec], *, clock_may_step: bool = False, steps_overlap: bool = False
+    ) -> None:
         self.specs = specs
         self.tracks: dict[int, Track] = {}
         self.newest: dict[str, Track] = {}
         self.problems: list[str] = []
         self._slack = 50 if clock_may_step else 0
-        self._at = self._seq = 0
+        self._overlap = steps_overlap
+        self._times: dict[int, int] = {}  # of the newest event of all jobs (0), or of each
+        self._seq = 0
         self._leases: set[str] = set()
         self._claims: dict[tuple[int, int], Event] = {}
         self._completions: dict[tuple[int, int], Event] = {}
@@ -84,8 +89,9 @@ class Audit:
         return self
 
     def _take(self, event: Event) -> None:
-        self._want(event.at >= self._at - self._slack, event, f"the feed goes back in time by {self._at - event.at} ms")
-        self._at = max(self._at, event.at)
+        last = self._times.get(event.seq if self._overlap else 0, 0)
+        self._want(event.at >= last - self._slack, event, f"the feed goes back in time by {last - event.at} ms")
+        self._times[event.seq if self._overlap else 0] = max(last, event.at)
         if event.kind is Kind.ENQUEUED:
             self._enqueued(event)
             return

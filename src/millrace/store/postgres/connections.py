@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.desk import Desks
-from millrace.store.postgres.line import open_line
+from millrace.store.postgres.line import FORGET_PLANS, Plans, open_line
 
 _LAST_WORD = 2.0  # seconds
 
@@ -22,6 +23,7 @@ class Connections:
         self._most = max(2, address.connections)  # a step and a statement need one each
         self._free: list[Any] = []
         self._silent: set[Any] = set()
+        self._plans: WeakKeyDictionary[Any, Plans] = WeakKeyDictionary()
         self._lines = 0
         self._closed = False
         self.room = asyncio.Semaphore(address.connections)
@@ -33,6 +35,8 @@ class Connections:
         async with self.room:
             connection = await self._take()
             try:
+                if self._plans.setdefault(connection, Plans()).are_old():
+                    await connection.execute(FORGET_PLANS)
                 yield connection
             except TimeoutError:
                 self._leave(connection)

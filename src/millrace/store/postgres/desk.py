@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from millrace.store.postgres.address import Address
-from millrace.store.postgres.line import open_line
+from millrace.store.postgres.line import FORGET_PLANS, Plans, open_line
 from millrace.store.postgres.unit import Held, Row
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ class Desk:
     def __init__(self, address: Address) -> None:
         self._loop = asyncio.new_event_loop()
         self._used = 0.0
+        self._plans = Plans()
         try:
             self._connection: Any = self._wait(open_line(address.arguments_for_steps()))
         except BaseException:
@@ -43,6 +44,9 @@ class Desk:
             return self._wait(self._connection.fetch(sql, *args))  # type: ignore[no-any-return]
         except asyncpg.LockNotAvailableError as error:
             raise Held from error
+
+    def begin(self, sql: str) -> None:
+        self.execute(f"{sql}; {FORGET_PLANS}" if self._plans.are_old() else sql)
 
     def execute(self, sql: str) -> None:
         self._wait(self._connection.execute(sql))
@@ -89,7 +93,7 @@ class Desks:
         """A transaction, in the thread that calls this."""
         desk = self._take(make_room)
         try:
-            desk.execute(begin)
+            desk.begin(begin)
             answer = work(desk)
             desk.execute("COMMIT")
         except BaseException as error:

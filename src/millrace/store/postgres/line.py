@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import socket
+from time import monotonic
 from typing import Any
 
 import asyncpg
 
+# A server keeps the plans of a session. One that was made while a table was small may read all of it, and would go on doing
+# so when it has grown, until somebody analyzes the table: plans are made anew from time to time.
+PLAN_AGAIN = 2.0  # seconds
+FORGET_PLANS = "DISCARD PLANS"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class Plans:
+    """How old the plans of a session are."""
+
+    def __init__(self) -> None:
+        self._made = monotonic()
+
+    def are_old(self) -> bool:
+        """And if so, they are about to be forgotten."""
+        old = monotonic() - self._made > PLAN_AGAIN
+        if old:
+            self._made = monotonic()
+        return old
 
 
 async def open_line(arguments: dict[str, Any]) -> Any:

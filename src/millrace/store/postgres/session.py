@@ -195,7 +195,8 @@ class Session:
                         raise
                     raise store_error(error, self.address.url) from error
                 if self.loop.time() > deadline:
-                    raise store_error(error.__cause__ or error, self.address.url) from error
+                    told = error.__cause__ if isinstance(error, Held) and error.__cause__ else error
+                    raise store_error(told, self.address.url) from error
             attempt += 1
             if self.loop.time() > deadline:
                 raise StoreError(

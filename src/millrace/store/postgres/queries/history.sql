@@ -50,10 +50,13 @@ WITH RECURSIVE start AS (
     UNION ALL
     SELECT walk.wanted, earlier.*
     FROM walk
-    JOIN millrace.event AS earlier
-      ON earlier.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
-                           ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
-     AND earlier.id <> walk.id
+    CROSS JOIN LATERAL (  -- with OFFSET it is looked up for each, and never joined by reading all of it
+        SELECT * FROM millrace.event
+        WHERE event.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
+                              ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
+          AND event.id <> walk.id
+        OFFSET 0
+    ) AS earlier
 ), edge AS (
     SELECT feed.event, store.trimmed - feed.last + feed.size AS hidden
     FROM millrace.store JOIN LATERAL (
