@@ -66,9 +66,7 @@ class Audit:
     step, and so are the seqs of a group.
     """
 
-    def __init__(
-        self, specs: Mapping[str, Spec], *, clock_may_step: bool = False, steps_overlap: bool = False
-    ) -> None:
+    def __init__(self, specs: Mapping[str, Spec], *, clock_may_step: bool = False, steps_overlap: bool = False) -> None:
         self.specs = specs
         self.tracks: dict[int, Track] = {}
         self.newest: dict[str, Track] = {}

@@ -1,8 +1,8 @@
 """The store as the shared sentences use it: with a transaction of the caller's in hand, and connections that are kept.
 
 A new connection is a new process of the server, which has to read every table's description and make every plan anew.
-So one store's desks are the next one's. Connections of an event loop are handed on where many stores are opened one after
-the other on one loop (`kept_open`).
+So one store's desks are the next one's. Connections of an event loop are handed on where many stores are opened one
+after the other on one loop (`kept_open`).
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Measured:
         async with self.store.session().connections.one() as connection:
             await connection.fetch(flush)
         async with self.store.session().connections.room:
-            await asyncio.to_thread(self.store.session().connections.desks.run, "BEGIN", lambda desk: desk.execute(flush), int)
+            await asyncio.to_thread(
+                self.store.session().connections.desks.run, "BEGIN", lambda desk: desk.execute(flush), int
+            )
         count: int = await self._witness.fetchval(READ, self.store.address.schema, list(TABLES))
         return count
 

@@ -62,7 +62,9 @@ async def pages_of_a_claim(store: PostgresStore) -> int:
         await attempt.start()
         try:
             sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store.session().sql["claim_plain"]
-            await connection.fetch(store.session().sql["claim_plain"], None, *arguments)  # what is read only once is read
+            await connection.fetch(
+                store.session().sql["claim_plain"], None, *arguments
+            )  # what is read only once is read
             await attempt.rollback()
             attempt = connection.transaction()
             await attempt.start()

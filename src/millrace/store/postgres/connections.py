@@ -97,4 +97,3 @@ class Connections:
         while self._free:
             with suppress(Exception):  # it goes either way
                 await self._free.pop().close(timeout=2)
-

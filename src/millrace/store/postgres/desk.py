@@ -1,7 +1,8 @@
 """Where a step of the ledger sits: a connection with an event loop of its own, which runs only while it is asked.
 
-The ledger is plain code that asks for rows as it goes, so a step runs in a thread. Were its questions put to a connection on
-the store's event loop, each would cross from one thread to the other and back, which takes longer than the question.
+The ledger is plain code that asks for rows as it goes, so a step runs in a thread. Were its questions put to a
+connection on the store's event loop, each would cross from one thread to the other and back, which takes longer than
+the question itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Desk:
 
     def rows(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         try:
-            return self._wait(self._connection.fetch(sql, *args))  # type: ignore[no-any-return]
+            return self._wait(self._connection.fetch(sql, *args))
         except asyncpg.LockNotAvailableError as error:
             raise Held from error
 

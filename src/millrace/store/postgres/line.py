@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 
-# A server keeps the plans of a session. One that was made while a table was small may read all of it, and would go on doing
-# so when it has grown, until somebody analyzes the table: plans are made anew from time to time.
+# A server keeps the plans of a session. One that was made while a table was small may read all of it, and would go on
+# doing so when it has grown, until somebody analyzes the table: plans are made anew from time to time.
 PLAN_AGAIN = 2.0  # seconds
 FORGET_PLANS = "DISCARD PLANS"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))

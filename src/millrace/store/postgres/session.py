@@ -1,8 +1,8 @@
 """A store's life on one event loop: its connections, and steps of the ledger run over them.
 
-A plain statement is asked on the loop, a step of the ledger runs in a thread. What met a lock, a deadlock or somebody who
-was faster was undone, and is done again. After a lost connection nobody knows whether it happened: it is asked for again,
-and told so.
+A plain statement is asked on the loop, a step of the ledger runs in a thread. What met a lock, a deadlock or somebody
+who was faster was undone, and is done again. After a lost connection nobody knows whether it happened: it is asked for
+again, and told so.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Session:
             tables.now = int(tables.value("clock", None)) if given is None else given
             return question(Ledger(tables), tables.now)
 
-        return await _unbroken(self._tries(lambda: self._at_a_desk(_LOOK, look), None))  # type: ignore[no-any-return]
+        return await _unbroken(self._tries(lambda: self._at_a_desk(_LOOK, look), None))
 
     async def _at_a_desk(self, begin: str, work: Callable[[Desk], T]) -> T:
         connections = self.connections
