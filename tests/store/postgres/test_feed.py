@@ -41,7 +41,7 @@ async def follow(store: PostgresStore, done: asyncio.Event) -> list[Event]:
 
 
 async def follow_ids(store: PostgresStore, done: asyncio.Event) -> list[str]:
-    """What many do: read whatever has a higher id than what was seen. But ids are not seen in the order they are drawn."""
+    """What many do: read whatever has a higher id than what was seen. But ids are not seen in the order of drawing."""
     connection = await asyncpg.connect(store.address.dsn)
     sql = f'SELECT id, ids FROM "{store.address.schema}".event WHERE id > $1 ORDER BY id'
     jobs: list[str] = []

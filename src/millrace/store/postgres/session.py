@@ -72,6 +72,11 @@ class Session:
         await self.loop.run_in_executor(self.threads, self.connections.desks.close)
         self.threads.shutdown(wait=False)
 
+    def leave(self) -> None:
+        """The event loop is over, and nothing can be done on it; desks have loops of their own, and can be closed."""
+        self.threads.submit(self.connections.desks.close)
+        self.threads.shutdown(wait=False)
+
     # ── one statement ─────────────────────────────────────────────────────────────────────────
 
     async def call(

@@ -112,6 +112,8 @@ class PostgresStore:
     def _begin(self, session: Session) -> None:
         if self._session is not None:
             self._left.append((self._session, self._listener))  # somebody else's: not even to be closed from here
+            if self._pid == os.getpid():
+                self._session.leave()
             self._salt = secrets.token_hex(6)  # who was there before goes on counting claims under the old one
         self._pid = os.getpid()
         self._listener = Listener(session.connections, self.address.schema, self.address.notify)
