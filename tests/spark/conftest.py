@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ministack_server", "s3_server"]
 
 STORES = ("sqlite", "directory", "s3", "redis", "postgres")
+# For a case that takes long: a file and a bucket at every push, all of them at night.
+BY_NIGHT = [name if name in ("sqlite", "s3") else pytest.param(name, marks=pytest.mark.nightly) for name in STORES]
 
 
 @dataclass

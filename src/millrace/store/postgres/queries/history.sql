@@ -46,7 +46,8 @@ WITH RECURSIVE start AS (
     SELECT job.seq, coalesce(lease.newest, job.newest)
     FROM millrace.job LEFT JOIN millrace.lease ON lease.seq = job.seq WHERE job.id = $1::text
 ), walk AS (
-    SELECT start.seq AS wanted, event.* FROM start JOIN millrace.event ON event.id = start.newest
+    SELECT start.seq AS wanted, newest.*
+    FROM start CROSS JOIN LATERAL (SELECT * FROM millrace.event WHERE event.id = start.newest OFFSET 0) AS newest
     UNION ALL
     SELECT walk.wanted, earlier.*
     FROM walk
