@@ -59,10 +59,10 @@ class Connections:
             if not connection.is_closed():
                 return connection
             self._lines -= 1
-        if self._lines + self.desks.lines >= self._most:
-            await asyncio.to_thread(self.desks.end_idle)
         self._lines += 1
         try:
+            if self._lines + self.desks.lines > self._most:
+                await asyncio.to_thread(self.desks.end_idle)
             return await self.open()
         except BaseException:
             self._lines -= 1
@@ -73,8 +73,8 @@ class Connections:
         return await open_line(self._address.arguments())
 
     def make_room(self) -> None:
-        """One more is about to be opened for a step: an idle one makes way, if there are too many."""
-        if self._free and self._lines + self.desks.lines >= self._most:
+        """One more is being opened for a step: idle ones make way, if there are too many."""
+        while self._free and self._lines + self.desks.lines > self._most:
             self._free.pop().terminate()
             self._lines -= 1
 

@@ -110,10 +110,13 @@ class Desks:
                 if desk.is_alive():
                     return desk
                 self._end(desk)
-        make_room()
-        desk = Desk(self._address)
         self._count(1)
-        return desk
+        make_room()
+        try:
+            return Desk(self._address)
+        except BaseException:
+            self._count(-1)
+            raise
 
     def _undo(self, desk: Desk, error: BaseException) -> None:
         if isinstance(error, TimeoutError):  # who did not answer that will not answer this
