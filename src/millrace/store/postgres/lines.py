@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millrace.domain.job import Job
+from millrace.domain.job import Job, lane_line
 from millrace.domain.tables import KeyHold, Line
 from millrace.store.postgres.history import texts
 from millrace.store.postgres.jobs import Jobs
@@ -67,6 +67,12 @@ class Lines(Jobs):
         if place not in self._lines:
             self._load_lines([place])
         return self._lines[place]
+
+    def look_at_lanes(self, queue: str) -> None:
+        """All of a pool's lanes at once."""
+        lanes = self.queue(queue).settings.lanes or 0
+        if lanes:
+            self._load_lines([(queue, lane_line(lane)) for lane in range(lanes)])
 
     def put_line(self, line: Line) -> None:
         place = line.queue, line.name

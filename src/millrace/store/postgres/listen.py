@@ -23,6 +23,7 @@ from millrace.store.postgres.trouble import is_cut
 
 _APART = 0.005  # seconds between two notifications of one process, at least
 _PROBE_PATIENCE = 2.0
+PROBE_EVERY = 60.0  # seconds; a server that fell silent is noticed by its answer to this, which does not come
 _COUNT_EVERY = 10.0  # seconds
 _SPARE = 4
 _MOST_IDS = 60  # in one notification, which may have 8,000 bytes
@@ -144,9 +145,11 @@ class Listener:
                     if self._heard_once.is_set():
                         self.on_gap()  # what was said meanwhile is lost
                     self._heard_once.set()
-                    await self._probe(connection)
                     pause = 0.1
-                    await lost.wait()
+                    while not lost.is_set():
+                        await self._probe(connection)
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(lost.wait(), PROBE_EVERY)
                 finally:
                     connection.terminate()
             except Exception as error:
