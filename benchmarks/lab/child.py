@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.lab.environment import ROOT
 from benchmarks.lab.measure import IDLE, ROUND_TRIPS, SETTLING, WARM_UP, Idle
-from benchmarks.lab.subject import READY
+from benchmarks.lab.subject import PLACES, READY
 
 LIMIT = 180.0  # seconds for one measurement
 PATIENCE = 10.0  # seconds for a child to end when asked to
@@ -29,6 +29,7 @@ class Script(NamedTuple):
     python: Path
     memory: bool = False
     trips: bool = True  # does it have a worker to talk to?
+    share: float = 1.0  # of the jobs that it is given: the slow ones get fewer, so that a round ends
 
     def command(self, verb: str, path: Path, number: int) -> list[str]:
         options = ["--path", str(path), "--number", str(number)]
@@ -79,8 +80,9 @@ def end(child: subprocess.Popen[str]) -> None:
 
 def one_round(script: Script, jobs: int) -> dict[str, Any]:
     """Every figure of one subject, once, in fresh directories."""
+    jobs = max(1, round(jobs * script.share))
     with TemporaryDirectory(prefix="millrace-bench-") as place:
-        single, many, talk = (new(Path(place) / name) for name in ("single", "many", "talk"))
+        single, many, talk = (new(Path(place) / name) for name in PLACES)
         figures = ask(script, "enqueue", single, jobs)
         figures |= ask(script, "bulk", many, jobs)
         figures |= ask(script, "process", many, jobs)

@@ -37,7 +37,7 @@ def test_compare_prints_figures_of_millrace_and_the_floor():
     assert set(found["millrace"]) >= FIGURES
     assert set(found["floor"]) >= {"bulk", "process"}
     assert set(found["ratio"]) == {"enqueue", "bulk", "process", "p50"}
-    assert set(found["floor_share"]) == {"bulk", "process"}
+    assert set(found["floor_share"]) == {"enqueue", "bulk", "process"}
     assert found["peers"] == {}
 
 
