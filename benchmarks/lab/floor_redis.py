@@ -1,8 +1,8 @@
 """The floor under the Redis store: redis-py and three short scripts doing the same writes, deciding nothing.
 
 1,000 enqueues per call in bulk; 100 claims per call; 100 ends per call; records and events of the same size. What
-Millrace needs beyond this is the price of its rules, its runtime and Python. The single enqueue is barer still: the same
-bytes to a script that does nothing with them, which is the fastest that anything with a script can be.
+Millrace needs beyond this is the price of its rules, its runtime and Python. The single enqueue is barer still: the
+same bytes to a script that does nothing with them, which is the fastest that anything with a script can be.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A PostgreSQL server for the length of a run, on loopback, and the database in it that belongs to one directory.
 
 It waits for the disk as it does by default: fsync and synchronous_commit are on. `MILLRACE_BENCH_POSTGRES` names the
-server to the processes of a run (postgresql://user@host:port). Set by hand, it is the one that is measured, and databases
-named bench_… are made in it and dropped.
+server to the processes of a run (postgresql://user@host:port). Set by hand, it is the one that is measured, and
+databases named bench_… are made in it and dropped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.lab.countdown import until
 from benchmarks.lab.redis_place import free_port
 from benchmarks.lab.subject import PLACES
 
@@ -51,9 +52,10 @@ def a_server() -> Iterator[Callable[[], None]]:
         place, port = Path(folder), free_port()
         if os.geteuid() == 0:
             shutil.chown(place, NOBODY, pwd.getpwnam(NOBODY).pw_gid)
-        _run(_program("initdb"), "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", place / "data")
+        data = str(place / "data")
+        _run(_program("initdb"), "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", data)
         options = [word for setting in (*SETTINGS, f"unix_socket_directories={folder}") for word in ("-c", setting)]
-        command = [_program("postgres"), "-D", str(place / "data"), "-p", str(port), *options]
+        command = [_program("postgres"), "-D", data, "-p", str(port), *options]
         with (place / "log").open("wb") as log:
             server = subprocess.Popen(command, stdout=log, stderr=log, user=_user())
         os.environ[VARIABLE] = f"postgresql://postgres@127.0.0.1:{port}"
@@ -90,10 +92,8 @@ async def quiet(url: str) -> None:
 
     line = await asyncpg.connect(url)
     try:
-        end = time.monotonic() + PATIENCE
-        busy = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'autovacuum worker')"
-        while await line.fetchval(busy) and time.monotonic() < end:
-            await asyncio.sleep(0.2)
+        idle = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'autovacuum worker')"
+        await asyncio.wait_for(until(lambda: line.fetchval(idle), 0.2), PATIENCE)
         await line.execute("CHECKPOINT")
     finally:
         await line.close()
@@ -113,8 +113,8 @@ def _program(name: str) -> str:
     return found
 
 
-def _run(*command: object) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, user=_user())
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, user=_user())
     if done.returncode:
         raise SystemExit(f"the PostgreSQL server could not be set up: {done.stderr or done.stdout}")
 

@@ -30,7 +30,7 @@ def url_of(path: Path) -> str:
 
 @contextmanager
 def a_server() -> Iterator[Callable[[], None]]:
-    """Everything in memory, nothing on disk: what a peer's own documentation takes for granted. Gives what empties it."""
+    """Everything in memory, nothing on disk: what the peers' documentation takes for granted. Gives what empties it."""
     if VARIABLE in os.environ:
         yield empty
         return

@@ -20,13 +20,14 @@ from benchmarks.lab.measure import IDLE, SETTLING, WARM_UP, Idle, milliseconds
 
 TEXT = "All work and no play makes Jack a dull boy. " * 2  # a payload of about 100 bytes
 READY = "ready"
+WORDS = ("durability", "durable", "delivery")
 PLACES = ("single", "many", "talk")  # the directories of one round: of single enqueues, of bulk, of round trips
 
 
 class Subject(Protocol):
     """A queue on a file or a server that two processes can open. Every duration is in seconds.
 
-    It may have a word on its `delivery`, too: what becomes of a job whose worker dies, and what is kept of one that ran.
+    It may say something of its `delivery`, too: what becomes of a job whose worker dies, and what is kept of one.
     """
 
     durability: str  # in words, for the table
@@ -89,7 +90,7 @@ def main(subjects: Mapping[str, Callable[[Path], Any]]) -> None:
     if asked.verb == "serve":
         subject.serve()
     else:
-        words = {name: getattr(subject, name) for name in ("durability", "durable", "delivery") if hasattr(subject, name)}
+        words = {name: getattr(subject, name) for name in WORDS if hasattr(subject, name)}
         print(json.dumps(words | answer(subject, asked.verb, asked.number)))
 
 

@@ -1,9 +1,9 @@
 """Celery on Redis: JSON messages, late acknowledgements, and tasks run in the worker's own process (the solo pool).
 
 Of its pools in one process, solo ran no-ops fastest here: threads and greenlets add a hand-over per task, and prefork a
-second process. What its guide on optimizing and the worker's own options name is set: no results where nobody reads them,
-a prefetch multiplier for short tasks, and none of the chatter between workers (gossip, mingle, heartbeats). It has no
-bulk enqueue: a group sends its tasks one by one.
+second process. What its guide on optimizing and the worker's own options name is set: no results where nobody reads
+them, a prefetch multiplier for short tasks, and none of the chatter between workers (gossip, mingle, heartbeats). It
+has no bulk enqueue: a group sends its tasks one by one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Chancy: psycopg with its C part, uvloop, its asyncio executor, many jobs at a time, eager polling.
 
-It keeps no results: a trip ends when whoever asked sees that the job has succeeded; asked every 10 ms. Ends are written in
-batches, every second by default (`send_outgoing_interval`), here every 10 ms.
+It keeps no results: a trip ends when whoever asked sees that the job has succeeded; asked every 10 ms. Ends are written
+in batches, every second by default (`send_outgoing_interval`), here every 10 ms.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from typing import Any
 import uvloop  # type: ignore[import-not-found]
 from chancy import Chancy, Job, Queue, Worker  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown
 from benchmarks.lab.measure import BARE_POLL
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
@@ -72,15 +72,12 @@ class OnChancy:
         return float(uvloop.run(self._process(jobs)))
 
     async def _process(self, jobs: int) -> float:
-        from benchmarks.peers import chancy_peer  # its worker finds tasks by the names of their modules, not in __main__
-
-        chancy_peer.left = jobs
+        countdown.left = jobs
         async with self._open() as chancy:
             worker = a_worker(chancy)
             began = time.perf_counter()
             await worker.start()
-            while chancy_peer.left > 0:
-                await asyncio.sleep(0.001)
+            await countdown.over.wait()
             await worker.stop()  # which writes the ends that are left
             return time.perf_counter() - began
 
@@ -118,12 +115,8 @@ def a_worker(chancy: Any) -> Any:
     return worker
 
 
-left = 0
-
-
 async def noop(*, number: int, text: str) -> None:
-    global left
-    left -= 1
+    countdown.one()
 
 
 if __name__ == "__main__":

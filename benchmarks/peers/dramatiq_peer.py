@@ -12,9 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-PREFETCH = 1_000
-os.environ.setdefault("dramatiq_queue_prefetch", str(PREFETCH))  # read when it is imported
-
 import dramatiq  # type: ignore[import-not-found]
 from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
 from dramatiq.results import Results  # type: ignore[import-not-found]
@@ -23,7 +20,8 @@ from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-fo
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
-THREADS = int(os.environ.get("BENCH_THREADS", "1"))  # for handlers that do nothing; its default of 8 is for those that wait
+THREADS = int(os.environ.get("BENCH_THREADS", "1"))
+PREFETCH = int(os.environ.get("BENCH_PREFETCH", "1000"))
 
 
 class OnDramatiq:
@@ -70,7 +68,9 @@ class OnDramatiq:
         threading.Event().wait()
 
     def _worker(self) -> Any:
-        return dramatiq.Worker(self.broker, worker_threads=THREADS)
+        worker = dramatiq.Worker(self.broker, worker_threads=THREADS)
+        worker.queue_prefetch = PREFETCH  # or the variable dramatiq_queue_prefetch
+        return worker
 
     def call(self, times: int) -> list[float]:
         return [self._round_trip(payload) for payload in payloads(times)]

@@ -20,10 +20,10 @@ from typing import Any
 
 import uvloop  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown, until
 from benchmarks.lab.measure import BARE_POLL
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
-
 
 ALIAS = b"\ntype Result[T] = "
 
@@ -45,8 +45,8 @@ class OnlyOnOldPython(PathFinder):
 if sys.version_info < (3, 12):
     sys.meta_path.insert(0, OnlyOnOldPython)  # type: ignore[arg-type]
 
-from oban import Oban, job  # type: ignore[import-not-found]
-from oban.schema import install as install_schema  # type: ignore[import-not-found]
+from oban import Oban, job  # type: ignore[import-not-found] # noqa: E402
+from oban.schema import install as install_schema  # type: ignore[import-not-found] # noqa: E402
 
 AT_ONCE, ENQUEUES = 100, 1_000
 
@@ -96,12 +96,10 @@ class OnOban:
         return float(uvloop.run(self._process(jobs)))
 
     async def _process(self, jobs: int) -> float:
-        global left
-        left = jobs
+        countdown.left = jobs
         began = time.perf_counter()
         async with self._open(queues={"default": AT_ONCE}):
-            while left > 0:
-                await asyncio.sleep(0.001)
+            await countdown.over.wait()
         return time.perf_counter() - began  # leaving has written the ends that were left
 
     def serve(self) -> None:
@@ -122,17 +120,16 @@ class OnOban:
     async def _round_trip(self, oban: Any, payload: dict[str, Any]) -> float:
         began = time.perf_counter()
         sent = await oban.enqueue(Noop.new(**payload))
-        while (await oban.get_job(sent.id)).state != "completed":
-            await asyncio.sleep(BARE_POLL)
+
+        async def completed() -> bool:
+            return bool((await oban.get_job(sent.id)).state == "completed")
+
+        await until(completed, BARE_POLL)
         return time.perf_counter() - began
 
 
-left = 0
-
-
 async def noop(number: int, text: str) -> None:
-    global left
-    left -= 1
+    countdown.one()
 
 
 Noop: Any = job(queue="default")(noop)

@@ -1,8 +1,8 @@
 """PgQueuer: asyncpg, uvloop, batches of 100; its logged tables ("durable"), which is the default.
 
 It keeps no results but tells that a job has ended (CompletionWatcher). Ends are written in batches, of as many as are
-claimed at a time or every 100 ms, so the worker of the round trips claims one at a time; and the watcher looks 1 ms after
-it was notified, not 50.
+claimed at a time or every 100 ms, so the worker of the round trips claims one at a time; and the watcher looks 1 ms
+after it was notified, not 50.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Procrastinate: psycopg with its C part, uvloop, many jobs at a time over a pool as large. Finished jobs are kept, its default.
+"""Procrastinate: psycopg with its C part, uvloop, many jobs at a time over a pool as large.
 
-It keeps no results: a trip ends when whoever asked sees that the job has succeeded; asked every 10 ms.
+Finished jobs are kept, its default, but no results: a trip ends when whoever asked sees that the job has succeeded; asked every 10 ms.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from itertools import islice
@@ -15,6 +14,7 @@ from typing import Any
 import uvloop  # type: ignore[import-not-found]
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import until
 from benchmarks.lab.measure import BARE_POLL
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
@@ -87,8 +87,11 @@ class OnProcrastinate:
     async def _round_trip(self, payload: dict[str, Any]) -> float:
         began = time.perf_counter()
         job = await self._noop.defer_async(**payload)
-        while (await self.app.job_manager.get_job_status_async(job)).value != "succeeded":
-            await asyncio.sleep(BARE_POLL)
+
+        async def succeeded() -> bool:
+            return bool((await self.app.job_manager.get_job_status_async(job)).value == "succeeded")
+
+        await until(succeeded, BARE_POLL)
         return time.perf_counter() - began
 
 

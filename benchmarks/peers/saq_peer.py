@@ -1,4 +1,4 @@
-"""SAQ on Redis: one worker with many jobs at a time, uvloop. Results are always kept, for ten minutes; callers are told.
+"""SAQ on Redis: one worker with many jobs at a time, uvloop. Results are kept, for ten minutes, and callers are told.
 
 There is no bulk enqueue: calls under way side by side are the fastest.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import uvloop  # type: ignore[import-not-found]
 from saq import Queue, Worker  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown, until
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -29,8 +30,6 @@ class OnSaq:
     def __init__(self, path: Path) -> None:
         logging.disable(logging.ERROR)
         self.url = url_of(path)
-        self._left = 0
-        self._done = asyncio.Event()
 
     def queue(self) -> Any:
         return Queue.from_url(self.url, max_concurrent_ops=AT_ONCE)
@@ -55,25 +54,23 @@ class OnSaq:
         return float(uvloop.run(self._process(jobs)))
 
     async def _process(self, jobs: int) -> float:
-        self._left = jobs
+        countdown.left = jobs
         queue = self.queue()
         await queue.connect()
-        worker: Any = Worker(queue, [("noop", self.noop), ("echo", echo)], concurrency=AT_ONCE)
+        worker: Any = Worker(queue, [("noop", noop), ("echo", echo)], concurrency=AT_ONCE)
         began = time.perf_counter()
         working = asyncio.create_task(worker.start())
-        await self._done.wait()
-        while await queue.count("incomplete"):
-            await asyncio.sleep(0.001)
+        await countdown.over.wait()
+
+        async def settled() -> bool:
+            return not await queue.count("incomplete")
+
+        await until(settled)
         seconds = time.perf_counter() - began
         await worker.stop()
         await working
         await queue.disconnect()
         return seconds
-
-    async def noop(self, ctx: dict[str, Any], *, number: int, text: str) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._done.set()
 
     def serve(self) -> None:
         uvloop.run(self._serve())
@@ -81,7 +78,7 @@ class OnSaq:
     async def _serve(self) -> None:
         queue = self.queue()
         await queue.connect()
-        functions = [("noop", self.noop), ("echo", echo)]
+        functions = [("noop", noop), ("echo", echo)]
         await Worker(queue, functions, concurrency=AT_ONCE, startup=[tell_ready]).start()
 
     def call(self, times: int) -> list[float]:
@@ -96,6 +93,10 @@ class OnSaq:
         began = time.perf_counter()
         assert await queue.apply("echo", timeout=30, **payload) == payload["number"]
         return time.perf_counter() - began
+
+
+async def noop(ctx: dict[str, Any], *, number: int, text: str) -> None:
+    countdown.one()
 
 
 async def echo(ctx: dict[str, Any], *, number: int, text: str) -> int:

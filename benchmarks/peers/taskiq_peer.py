@@ -20,6 +20,7 @@ from taskiq.acks import AcknowledgeType  # type: ignore[import-not-found]
 from taskiq.receiver import Receiver  # type: ignore[import-not-found]
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown, until
 from benchmarks.lab.measure import BARE_POLL
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
@@ -36,21 +37,14 @@ class OnTaskiq:
     def __init__(self, path: Path) -> None:
         logging.disable(logging.ERROR)
         self.url = url_of(path)
-        self._left = 0
-        self._done = asyncio.Event()
 
     def broker(self, *, results: bool) -> Any:
         broker: Any = RedisStreamBroker(self.url, consumer_id="0", xread_count=AT_ONCE)
         if results:
             broker = broker.with_result_backend(RedisAsyncResultBackend(self.url))
-        broker.register_task(self.noop, task_name="noop")
+        broker.register_task(noop, task_name="noop")
         broker.register_task(echo, task_name="echo")
         return broker
-
-    async def noop(self, number: int, text: str) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._done.set()
 
     def enqueue(self, jobs: int) -> float:
         return float(uvloop.run(self._add(jobs, 1)))
@@ -73,14 +67,17 @@ class OnTaskiq:
         return float(uvloop.run(self._process(jobs)))
 
     async def _process(self, jobs: int) -> float:
-        self._left = jobs
+        countdown.left = jobs
         broker, stop = self.broker(results=False), asyncio.Event()
         began = time.perf_counter()
         working = asyncio.create_task(self._receiver(broker).listen(stop))
-        await self._done.wait()
+        await countdown.over.wait()
         async with Redis.from_url(self.url) as client:
-            while (await client.xpending(STREAM, GROUP))["pending"]:
-                await asyncio.sleep(0.001)
+
+            async def settled() -> bool:
+                return not (await client.xpending(STREAM, GROUP))["pending"]
+
+            await until(settled)
         seconds = time.perf_counter() - began
         stop.set()
         await working
@@ -118,6 +115,10 @@ class OnTaskiq:
         result = await sent.wait_result(check_interval=BARE_POLL, timeout=30)
         assert result.return_value == payload["number"]
         return time.perf_counter() - began
+
+
+async def noop(number: int, text: str) -> None:
+    countdown.one()
 
 
 async def echo(number: int, text: str) -> int:
