@@ -1,6 +1,7 @@
 """Procrastinate: psycopg with its C part, uvloop, many jobs at a time over a pool as large.
 
-Finished jobs are kept, its default, but no results: a trip ends when whoever asked sees that the job has succeeded; asked every 10 ms.
+Finished jobs are kept, its default, but no results: a trip ends when whoever asked sees that the job has succeeded;
+asked every 10 ms.
 """
 
 from __future__ import annotations

@@ -19,10 +19,14 @@ def printed(*command: str) -> str:
     return done.stdout
 
 
+ON_SERVERS = [pytest.param(store, marks=pytest.mark.nightly) for store in ("redis", "postgres")]
+
+
 @pytest.mark.slow
-def test_compare_prints_figures_of_millrace_and_the_floor():
+@pytest.mark.parametrize("store", ["memory", *ON_SERVERS])
+def test_compare_prints_figures_of_millrace_and_the_floor(store):
     found = json.loads(
-        printed("benchmarks.compare", "--store", "memory", "--jobs", "200", "--repeat", "1", "--json", "--no-peers")
+        printed("benchmarks.compare", "--store", store, "--jobs", "200", "--repeat", "1", "--json", "--no-peers")
     )
 
     assert set(found) == {
@@ -41,8 +45,9 @@ def test_compare_prints_figures_of_millrace_and_the_floor():
     assert found["peers"] == {}
 
 
-def test_growth_prints_the_cost_at_each_size():
-    found = json.loads(printed("benchmarks.growth", "--store", "memory", "--sizes", "400,800", "--json"))
+@pytest.mark.parametrize("store", ["memory", *ON_SERVERS])
+def test_growth_prints_the_cost_at_each_size(store):
+    found = json.loads(printed("benchmarks.growth", "--store", store, "--sizes", "400,800", "--json"))
 
     assert [size["jobs"] for size in found["sizes"]] == [400, 800]
     assert found["sizes"][0]["factor"] == 1.0
