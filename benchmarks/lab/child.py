@@ -49,7 +49,10 @@ def ask(script: Script, verb: str, path: Path, number: int = 0) -> dict[str, Any
         raise Failed(f"{script.name} {verb}: no answer within {LIMIT:g} s") from None
     if done.returncode:
         raise Failed(f"{script.name} {verb}: exit {done.returncode}\n{done.stderr.strip()[-2_000:]}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Failed(f"{script.name} {verb}: no figures in what it printed: {done.stdout[-500:]!r}") from None
     return answer
 
 

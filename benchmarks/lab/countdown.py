@@ -10,11 +10,12 @@ class Countdown:
     def __init__(self) -> None:
         self.left = 0
         self.over = asyncio.Event()
+        self.at_the_end: Callable[[], None] = self.over.set
 
     def one(self) -> None:
         self.left -= 1
         if self.left == 0:
-            self.over.set()
+            self.at_the_end()
 
 
 countdown = Countdown()

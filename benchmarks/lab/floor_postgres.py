@@ -119,7 +119,6 @@ class Floor:
     async def _add(self, jobs: int, batch: int) -> float:
         async with self._line() as line:
             await migrate(line, "millrace")
-            await line.execute(ENQUEUE, [], [], 0)  # prepared
             began = time.perf_counter()
             specs = enumerate(HEAD + json.dumps(payload).encode() for payload in payloads(jobs))
             while part := list(islice(specs, batch)):

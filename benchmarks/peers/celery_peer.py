@@ -16,6 +16,7 @@ from typing import Any
 from celery import Celery, signals  # type: ignore[import-not-found]
 from celery.worker import state  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -35,18 +36,13 @@ class OnCelery:
             task_acks_late=True,
             worker_prefetch_multiplier=PREFETCH,
             worker_hijack_root_logger=False,
+            worker_redirect_stdouts=False,
             worker_send_task_events=False,
             broker_connection_retry_on_startup=True,
         )
-        self._left = 0
         self._done = threading.Event()
-        self._noop: Any = self.app.task(name="noop", ignore_result=True)(self.noop)
+        self._noop: Any = self.app.task(name="noop", ignore_result=True)(noop)
         self._echo: Any = self.app.task(name="echo")(echo)
-
-    def noop(self, number: int, text: str) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._done.set()
 
     def enqueue(self, jobs: int) -> float:
         self._noop.app.connection_for_write().ensure_connection()
@@ -58,7 +54,7 @@ class OnCelery:
     bulk = enqueue
 
     def process(self, jobs: int) -> float:
-        self._left = jobs
+        countdown.left, countdown.at_the_end = jobs, self._done.set
         ended: list[float] = []
         threading.Thread(target=self._end_when_all_is_settled, args=(ended,), daemon=True).start()
         began = time.perf_counter()
@@ -80,7 +76,7 @@ class OnCelery:
 
     def _work(self) -> None:
         self.app.Worker(
-            pool="solo", loglevel="ERROR", without_gossip=True, without_mingle=True, without_heartbeat=True
+            pool="solo", quiet=True, loglevel="ERROR", without_gossip=True, without_mingle=True, without_heartbeat=True
         ).start()
 
     def call(self, times: int) -> list[float]:
@@ -90,6 +86,10 @@ class OnCelery:
         began = time.perf_counter()
         assert self._echo.apply_async(kwargs=payload).get(timeout=30) == payload["number"]
         return time.perf_counter() - began
+
+
+def noop(number: int, text: str) -> None:
+    countdown.one()
 
 
 def echo(number: int, text: str) -> int:

@@ -106,7 +106,7 @@ class OnChancy:
 
 
 def a_job(payload: dict[str, Any]) -> Any:
-    return Job(NOOP, kwargs=payload, queue=QUEUE)
+    return Job(func=NOOP, kwargs=payload, queue=QUEUE)
 
 
 def a_worker(chancy: Any) -> Any:

@@ -17,6 +17,7 @@ from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
 from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 
+from benchmarks.lab.countdown import countdown
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -33,15 +34,10 @@ class OnDramatiq:
         url = url_of(path)
         self.broker: Any = RedisBroker(url=url)
         self.broker.add_middleware(Results(backend=RedisBackend(url=url)))
-        self._left = 0
+        dramatiq.set_broker(self.broker)
         self._done = threading.Event()
-        self._noop: Any = dramatiq.actor(self.noop, broker=self.broker, actor_name="noop")
+        self._noop: Any = dramatiq.actor(noop, broker=self.broker, actor_name="noop")
         self._echo: Any = dramatiq.actor(echo, broker=self.broker, actor_name="echo", store_results=True)
-
-    def noop(self, number: int, text: str) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._done.set()
 
     def enqueue(self, jobs: int) -> float:
         began = time.perf_counter()
@@ -52,7 +48,7 @@ class OnDramatiq:
     bulk = enqueue
 
     def process(self, jobs: int) -> float:
-        self._left = jobs
+        countdown.left, countdown.at_the_end = jobs, self._done.set
         worker = self._worker()
         began = time.perf_counter()
         worker.start()
@@ -79,6 +75,10 @@ class OnDramatiq:
         began = time.perf_counter()
         assert self._echo.send(**payload).get_result(block=True, timeout=30_000) == payload["number"]
         return time.perf_counter() - began
+
+
+def noop(number: int, text: str) -> None:
+    countdown.one()
 
 
 def echo(number: int, text: str) -> int:

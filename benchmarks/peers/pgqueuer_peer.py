@@ -94,7 +94,7 @@ class OnPgQueuer:
             watcher: Any = CompletionWatcher(
                 queuer.connection, queries=queuer.queries, debounce=timedelta(milliseconds=1)
             )
-            async with watcher:
+            async with queuer.connection, watcher:  # it gives back the connection that listens
                 return [await self._round_trip(queuer, watcher, payload) for payload in payloads(times)]
 
     async def _round_trip(self, queuer: Any, watcher: Any, payload: dict[str, Any]) -> float:

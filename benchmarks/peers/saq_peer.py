@@ -91,7 +91,9 @@ class OnSaq:
 
     async def _round_trip(self, queue: Any, payload: dict[str, Any]) -> float:
         began = time.perf_counter()
-        assert await queue.apply("echo", timeout=30, **payload) == payload["number"]
+        job = await queue.enqueue("echo", **payload)
+        await job.refresh(30)  # waits to be told; `Queue.apply` polls, every 500 ms
+        assert job.result == payload["number"]
         return time.perf_counter() - began
 
 
