@@ -71,7 +71,10 @@ def scripts(store: str, names: list[str]) -> list[Script]:
         peer = PEERS[store][name]
         module = f"benchmarks.peers.{peer.module}"
         found.append(Script(name, module, python_with(peer.environment), memory, share=peer.share))
-    return [*found, Script("floor", f"benchmarks.lab.floor_{store}", here, memory, trips=False)]
+    found.append(Script("floor", f"benchmarks.lab.floor_{store}", here, memory, trips=False))
+    if store == "postgres":
+        found = [script._replace(filled=postgres_place.analyzed) for script in found]
+    return found
 
 
 @contextmanager

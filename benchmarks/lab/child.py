@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ class Script(NamedTuple):
     python: Path
     memory: bool = False
     trips: bool = True  # does it have a worker to talk to?
+    filled: Callable[[Path], None] = lambda path: None  # called when jobs wait in its directory, before it works
     share: float = 1.0  # of the jobs that it is given: the slow ones get fewer, so that a round ends
 
     def command(self, verb: str, path: Path, number: int) -> list[str]:
@@ -88,6 +89,7 @@ def one_round(script: Script, jobs: int) -> dict[str, Any]:
         single, many, talk = (new(Path(place) / name) for name in PLACES)
         figures = ask(script, "enqueue", single, jobs)
         figures |= ask(script, "bulk", many, jobs)
+        script.filled(many)
         figures |= ask(script, "process", many, jobs)
         if script.trips:
             figures |= trips(script, talk)

@@ -74,14 +74,25 @@ def fresh() -> None:
 
 
 async def _fresh() -> None:
+    names = [f"bench_{name}" for name in PLACES]
+    drops = [f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names]
+    await _run_in(
+        f"{os.environ[VARIABLE]}/postgres", *drops, *(f"CREATE DATABASE {name}" for name in names), "CHECKPOINT"
+    )
+
+
+def analyzed(path: Path) -> None:
+    """As autovacuum would have done it, had it had the time: some plans are bad while a table counts as empty."""
+    asyncio.run(_run_in(url_of(path), "VACUUM ANALYZE", "CHECKPOINT"))
+
+
+async def _run_in(url: str, *statements: str) -> None:
     import asyncpg
 
-    line = await asyncpg.connect(f"{os.environ[VARIABLE]}/postgres")
+    line = await asyncpg.connect(url)
     try:
-        for name in PLACES:
-            await line.execute(f"DROP DATABASE IF EXISTS bench_{name} WITH (FORCE)")
-            await line.execute(f"CREATE DATABASE bench_{name}")
-        await line.execute("CHECKPOINT")
+        for statement in statements:
+            await line.execute(statement)
     finally:
         await line.close()
 

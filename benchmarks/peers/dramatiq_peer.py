@@ -1,12 +1,12 @@
-"""Dramatiq on Redis: one worker process; threads and prefetch as measured best, see below.
+"""Dramatiq on Redis: one worker process with its default of 8 threads, and a prefetch of 1,000.
 
-Results are a middleware that stores only those of actors who ask for it, so the no-op stores none. There is no bulk
+Its default is to prefetch two messages per thread, which suits long tasks; with 1,000 it did nearly three times as many
+no-ops. Results are a middleware that stores only those of actors who ask for it, so the no-op stores none. There is no bulk
 enqueue: a group sends its messages one by one.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -21,8 +21,7 @@ from benchmarks.lab.countdown import countdown
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
-THREADS = int(os.environ.get("BENCH_THREADS", "1"))
-PREFETCH = int(os.environ.get("BENCH_PREFETCH", "1000"))
+THREADS, PREFETCH = 8, 1_000
 
 
 class OnDramatiq:

@@ -48,7 +48,7 @@ if sys.version_info < (3, 12):
 from oban import Oban, job  # type: ignore[import-not-found] # noqa: E402
 from oban.schema import install as install_schema  # type: ignore[import-not-found] # noqa: E402
 
-AT_ONCE, ENQUEUES = 100, 1_000
+AT_ONCE, ENQUEUES = 200, 1_000
 
 
 class OnOban:
