@@ -1,8 +1,8 @@
 """Dramatiq on Redis: one worker process with its default of 8 threads, and a prefetch of 1,000.
 
 Its default is to prefetch two messages per thread, which suits long tasks; with 1,000 it did nearly three times as many
-no-ops. Results are a middleware that stores only those of actors who ask for it, so the no-op stores none. There is no bulk
-enqueue: a group sends its messages one by one.
+no-ops. Results are a middleware that stores only those of actors who ask for it, so the no-op stores none. There is no
+bulk enqueue: a group sends its messages one by one.
 """
 
 from __future__ import annotations
