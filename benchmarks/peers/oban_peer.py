@@ -29,7 +29,7 @@ ALIAS = b"\ntype Result[T] = "
 
 
 class WithoutAlias(SourceFileLoader):
-    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:
+    def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
         return super().source_to_code(bytes(data).replace(ALIAS, b"\nResult = list  # "), path, **options)
 
 
@@ -43,7 +43,7 @@ class OnlyOnOldPython(PathFinder):
 
 
 if sys.version_info < (3, 12):
-    sys.meta_path.insert(0, OnlyOnOldPython)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, OnlyOnOldPython)
 
 from oban import Oban, job  # type: ignore[import-not-found] # noqa: E402
 from oban.schema import install as install_schema  # type: ignore[import-not-found] # noqa: E402
