@@ -1,7 +1,7 @@
 """Millrace beside the queues a user would take instead, and the bare client beneath it, measured in one run.
 
-    python -m benchmarks.compare --store sqlite --jobs 10000 [--repeat 3] [--json] [--no-peers | --peers NAMES]
-                                 [--plot FILE.svg]
+    python -m benchmarks.compare --store sqlite --jobs 10000 [--repeat 3] [--json | --markdown]
+                                 [--no-peers | --peers NAMES] [--plot FILE.svg]
 
 Subjects take turns in every round, so that a slow minute of the machine meets them all; the medians of the rounds
 count. What each figure means: docs/benchmarks.md.
@@ -23,7 +23,7 @@ from benchmarks.lab import postgres_place, redis_place
 from benchmarks.lab.child import Failed, Script, end_in_order, one_round, say
 from benchmarks.lab.environment import python_with
 from benchmarks.lab.plot import picture
-from benchmarks.lab.report import Figures, result, summary, table
+from benchmarks.lab.report import Figures, markdown, result, summary, table
 
 
 class Peer(NamedTuple):
@@ -130,7 +130,9 @@ def main() -> int:
     parser.add_argument("--store", choices=PEERS, default="sqlite")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form.add_argument("--markdown", action="store_true", help="print the table for a document")
     parser.add_argument("--peers", help="names of peers, by commas, instead of all")
     parser.add_argument("--no-peers", action="store_true", help="measure Millrace and the floor alone")
     parser.add_argument("--plot", type=Path, help="draw the figures into this SVG file, too")
@@ -151,7 +153,7 @@ def main() -> int:
     found["load"] = load
     if asked.plot:
         asked.plot.write_text(picture(asked.store, found), encoding="utf-8")
-    print(json.dumps(found, indent=2) if asked.json else table(found))
+    print(json.dumps(found, indent=2) if asked.json else markdown(found) if asked.markdown else table(found))
     return 0
 
 

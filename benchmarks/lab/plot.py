@@ -41,7 +41,7 @@ def picture(store: str, found: Mapping[str, Any]) -> str:
     drawn: list[str] = []
     y = TOP
     for key, (words, form) in PANELS.items():
-        rows = [(name, figures[key]) for name, figures in subjects.items() if key in figures]
+        rows = [(name.removesuffix(f"-{store}"), figures[key]) for name, figures in subjects.items() if key in figures]
         rows.sort(key=lambda row: row[1], reverse=key != "p50")
         drawn.append(text(24, y + 18, "ink panel", words))
         drawn += bars(rows, y + HEAD, form)

@@ -64,6 +64,19 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def markdown(found: Mapping[str, Any]) -> str:
+    """The same table for a document."""
+    subjects = {"**millrace**": found["millrace"], **found["peers"], "floor": found["floor"]}
+    rows = [["", *(title for title, _ in COLUMNS.values()), "what is promised"]]
+    rows.append(["---", *("--:" for _ in COLUMNS), "---"])
+    rows += [row(name, figures) for name, figures in subjects.items()]
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    lines += ["", "| Millrace against the best peer | enqueue | bulk | process | p50 |", "|---|--:|--:|--:|--:|"]
+    lines += ["| " + " | ".join(ratio_row(found, key, words)) + " |" for key, words in RATIOS.items()]
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found["floor_share"].items())
+    return "\n".join([*lines, "", f"Of the floor's speed: {shares}. Load before the run: {found['load']:.1f}."])
+
+
 RATIOS = {"ratio": "of any durability", "ratio_same_durability": "of the same durability"}
 
 
