@@ -1,6 +1,6 @@
 """The floor under the PostgreSQL store: asyncpg and three statements writing the same rows into the same tables.
 
-1,000 enqueues per statement in bulk; 100 claims and 100 ends per statement; each statement a commit that waits for the
+2,000 enqueues per statement in bulk; 200 claims and 200 ends per statement; each statement a commit that waits for the
 disk. It decides nothing and checks nothing. What Millrace needs beyond this is the price of its rules, its runtime and
 Python.
 """
@@ -22,7 +22,7 @@ from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads
 from millrace.store.postgres.migrate import migrate
 
-ENQUEUES, CLAIMS = 1_000, 100
+ENQUEUES, CLAIMS = 2_000, 200  # per call, as Millrace with 200 slots
 LOOPS = 2  # that claim and end: while one waits for the disk, the other works
 HEAD = b"h" * 128  # what a stored spec holds beside its payload
 PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}

@@ -1,6 +1,6 @@
 """The floor under the Redis store: redis-py and three short scripts doing the same writes, deciding nothing.
 
-1,000 enqueues per call in bulk; 100 claims per call; 100 ends per call; records and events of the same size. What
+1,000 enqueues per call in bulk; 200 claims per call; 200 ends per call; records and events of the same size. What
 Millrace needs beyond this is the price of its rules, its runtime and Python. The single enqueue is barer still: the
 same bytes to a script that does nothing with them, which is the fastest that anything with a script can be.
 """
@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads
 
-ENQUEUES, CLAIMS = 1_000, 100
+ENQUEUES, CLAIMS = 1_000, 200
 HEAD = b"h" * 128  # what a stored spec holds beside its payload
 RECORD, MOVED = "r" * 150, "e" * 130  # what a record and an event take
 
