@@ -156,6 +156,17 @@ class Session:
         async with connections.room:
             return await self.loop.run_in_executor(self.threads, connections.desks.run, begin, work, make_room)
 
+    async def learn_combos(self, wanted: Iterable[tuple[str, str, int]]) -> bool:
+        """Look up the combinations that this process has not seen yet; False when that brought nothing."""
+        unknown = {combo for combo in wanted if combo not in self.combo_ids}
+        if not unknown:
+            return False
+        for combo, queue, name, task, priority in await self.call(
+            "combos_of_queues", [queue for queue, _, _ in unknown]
+        ):
+            self.combo_ids[name, task, priority] = combo, queue
+        return not unknown.isdisjoint(self.combo_ids)
+
     async def know_combos(self, numbers: Iterable[int]) -> None:
         if not self.combo_names.keys() >= set(numbers):
             for combo, queue, task, priority in await self.call("combo_names"):

@@ -220,6 +220,8 @@ class PostgresStore:
             return []
         session = self.session()
         arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
+            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
         if arguments is not None:
             try:
                 seqs = (await session.call("enqueue_plain", session.given(), *arguments))[0][0]

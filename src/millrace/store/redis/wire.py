@@ -34,6 +34,7 @@ from redis.exceptions import (
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock
 from millrace.store.redis.address import close_client
+from millrace.store.redis.lines import Lines
 from millrace.store.redis.options import RedisOptions
 from millrace.store.redis.question import encode
 from millrace.store.redis.scripts import Script, script
@@ -67,6 +68,7 @@ class Wire:
         self._slots: list[str] = []
         self._made = 0
         self._client: Redis | None = None
+        self._lines: Lines | None = None
         self.place: tuple[str, int] | None = None  # where a cluster has sent us
         self.prefix = "{" + options.prefix + "}:"
         self.syncs_disk = True  # False where the server writes to its disk before it answers anyway
@@ -79,10 +81,19 @@ class Wire:
             self._client = self._connect(self.place)
         return self._client
 
+    @property
+    def lines(self) -> Lines:
+        if self._lines is None:
+            self._lines = Lines(self._connect(self.place), self._options.connections, self._options.timeout)
+        return self._lines
+
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await close_client(client)
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            await lines.close()
 
     def claim_id(self) -> str:
         self._calls += 1
@@ -108,6 +119,8 @@ class Wire:
     async def command(self, *words: Any, durable: bool = False) -> Any:
         """A plain command that may be repeated."""
         confirm = self._confirmation() if durable else None
+        if confirm is None:  # the library makes values of the answers to some
+            return await self._patiently(lambda: cast(Any, self.client).execute_command(*words))
         return await self._patiently(lambda: self._once(words, confirm))
 
     def _new_slot(self) -> str:
@@ -130,15 +143,11 @@ class Wire:
         return await self._patiently(once)
 
     async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None) -> Any:
-        if confirm is None:
-            return await cast(Any, self.client).execute_command(*words)
-        async with self.client.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*words)
-            pipe.execute_command(*confirm)
-            answer, count = await pipe.execute(raise_on_error=False)
+        answer, *counts = await self.lines.exchange(words, *(() if confirm is None else (confirm,)))
         if isinstance(answer, Exception):
             raise answer
-        self._check(confirm, count)
+        if confirm is not None:
+            self._check(confirm, counts[0])
         return answer
 
     # ── durability ────────────────────────────────────────────────────────────────────────────

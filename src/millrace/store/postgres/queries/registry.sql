@@ -73,6 +73,10 @@ SELECT id FROM made
 UNION ALL
 SELECT id FROM millrace.combo WHERE queue = $1::integer AND task = $2::text AND priority = $3::smallint LIMIT 1;
 
+-- name: combos_of_queues
+SELECT combo.id, queue.id, queue.name, combo.task, combo.priority
+FROM millrace.combo JOIN millrace.queue ON queue.id = combo.queue WHERE queue.name = ANY ($1::text[]);
+
 -- name: combo_names
 SELECT combo.id, queue.name, combo.task, combo.priority
 FROM millrace.combo JOIN millrace.queue ON queue.id = combo.queue;
