@@ -11,46 +11,44 @@ import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
 from millrace.domain.errors import StoreError
+from millrace.store.redis import lines
 from millrace.store.redis.options import RedisOptions
 from millrace.store.redis.wire import Wire
 
 
 class StandIn:
-    """A client whose scripts answer `done` and whose confirmations answer as told, the last one again and again."""
+    """A server whose scripts answer `done` and whose confirmations answer as told, the last one again and again."""
 
     def __init__(self, *confirmations: Any) -> None:
         self._left = list(confirmations)
         self.sent: list[list[tuple[Any, ...]]] = []  # by round trip
+        self.connection_pool = self
+        self.is_connected = True
 
-    def pipeline(self, transaction: bool) -> Trip:
-        assert not transaction
-        return Trip(self)
+    def make_connection(self) -> StandIn:
+        return self
 
-    async def execute_command(self, *words: Any) -> Any:
-        self.sent.append([words])
-        return b"done"
+    async def send_packed_command(self, trip: list[tuple[Any, ...]], check_health: bool) -> None:
+        assert not check_health
+        self.sent.append(trip)
+        self._answers = [b"done", *(self.answer() for _ in trip[1:])]
+
+    async def read_response(self) -> Any:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def disconnect(self, nowait: bool) -> None:
+        assert nowait
 
     def answer(self) -> Any:
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
 
-class Trip:
-    def __init__(self, client: StandIn) -> None:
-        self._client = client
-        self._words: list[tuple[Any, ...]] = []
-
-    async def __aenter__(self) -> Trip:
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    def execute_command(self, *words: Any) -> None:
-        self._words.append(words)
-
-    async def execute(self, raise_on_error: bool) -> list[Any]:
-        assert not raise_on_error
-        self._client.sent.append(self._words)
-        return [b"done", self._client.answer()]
+@pytest.fixture(autouse=True)
+def words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_packed", lambda _, commands: list(commands))
 
 
 def wire(client: StandIn, **options: Any) -> Wire:

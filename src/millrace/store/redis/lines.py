@@ -1,4 +1,4 @@
-"""Connections for scripts: kept at hand, one exchange at a time on each, and one timer for all of it.
+"""Connections for scripts: kept at hand, one exchange at a time on each, and one timer for it.
 
 The client library's own way costs more time per command than the command: a lock, a look at the socket and a timer to
 get a connection, a task to write, a timer to read. Its connections are used here, so that TLS, sentinels and logging in
@@ -8,6 +8,8 @@ are its business; what breaks is thrown away, and whoever asked asks again (see 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -33,37 +35,41 @@ class Lines:
         self._client = client
         self._room = asyncio.Semaphore(most)
         self._timeout = timeout
-        self._free: list[Any] = []
+        self._free: list[tuple[Any, float]] = []  # with the instant of the last answer, the latest at the end
 
     async def exchange(self, *commands: tuple[Any, ...]) -> list[Any]:
         """What the server answers to each; a refusal is an answer, too."""
         async with self._room:
-            line = self._free.pop() if self._free else self._new()
+            began = time.monotonic()
+            line = self._free.pop()[0] if self._free else self._new()
             try:
-                async with asyncio.timeout(self._timeout):
-                    if not line.is_connected:
+                if not line.is_connected:
+                    async with asyncio.timeout(self._timeout):
                         await line.connect()  # which asks the sentinels, where there are any
+                async with asyncio.timeout(self._timeout):
                     await line.send_packed_command(_packed(line, commands), check_health=False)
                     answers = [await _answer(line) for _ in commands]
             except BaseException:
                 await line.disconnect(nowait=True)
-                await self._hang_up()  # what broke this one has mostly broken the others
+                await self._hang_up(before=began)  # what broke this one has mostly broken those that are as old
                 raise
-            self._free.append(line)
+            self._free.append((line, time.monotonic()))
             return answers
 
     async def close(self) -> None:
-        await self._hang_up()
+        await self._hang_up(before=math.inf)
         await close_client(self._client)
 
     def _new(self) -> Any:
         line: Any = cast(Any, self._client.connection_pool).make_connection()
-        line.socket_timeout = None  # the exchange has a timer
+        line.socket_timeout = None  # an exchange has a timer
         return line
 
-    async def _hang_up(self) -> None:
-        free, self._free = self._free, []
-        for line in free:
+    async def _hang_up(self, before: float) -> None:
+        """Those that were last answered before an instant: they have proved nothing since."""
+        old = [line for line, answered in self._free if answered < before]
+        self._free = [free for free in self._free if free[1] >= before]
+        for line in old:
             await line.disconnect(nowait=True)
 
 
