@@ -39,6 +39,7 @@ class TcpProxy:
         self.port = 0
         self.delay = 0.0  # seconds by which a request comes later
         self.lines = 0  # that were ever opened
+        self.dropped = 0  # requests that came on forgotten lines
         self.fate: Callable[[int], Fate] = lambda _: "pass"
         self.hit = False  # has `lose` met its request?
         self._open: set[_Line] = set()
@@ -117,6 +118,7 @@ class TcpProxy:
                 await asyncio.sleep(self.delay)
             await self._speaks.wait()
             if line.forgotten:
+                self.dropped += 1
                 continue
             there.write(data)
             await there.drain()

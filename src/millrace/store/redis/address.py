@@ -106,7 +106,7 @@ class Address(msgspec.Struct, frozen=True):
 
     def _watched(self, timeout: float) -> Any:
         """The sentinels: reached as the server is. One may have its password or none, and who has none refuses one."""
-        known: dict[str, Any] = {"socket_timeout": timeout}
+        known: dict[str, Any] = {"socket_timeout": timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
         if self.tls is not None:
             known |= {"ssl": True, **self.tls}
         watch = cast(Any, Sentinel)(list(self.sentinels), sentinel_kwargs=known)
