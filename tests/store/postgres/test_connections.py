@@ -17,7 +17,7 @@ from tests.servers.postgres import url_for
 async def sessions(store: PostgresStore) -> int:
     connection = await asyncpg.connect(store.address.dsn)
     try:
-        sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millrace' AND datname = current_database()"
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millrace'"
         return int(await connection.fetchval(sql))
     finally:
         await connection.close()

@@ -34,7 +34,8 @@ def test_every_sentence_holds_behind_a_transaction_pooler(pooled: str) -> None:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     tests = ["tests/store/test_conformance.py", "tests/store/test_races.py"]
-    command = [sys.executable, "-m", "pytest", *tests, "-k", "postgres", "-q", "-p", "no:cacheprovider"]
+    how = ["-k", "postgres", "-q", "-p", "no:cacheprovider", "--timeout=600"]  # every statement is prepared each time
+    command = [sys.executable, "-m", "pytest", *tests, *how]
 
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
 

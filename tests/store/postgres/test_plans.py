@@ -93,7 +93,7 @@ class Acts:
             "cancel one": (80, lambda: store.cancel([f"new-{n}"])),
             "replay one": (80, lambda: store.replay([f"new-{n}"])),
             "cancel it again": (80, lambda: store.cancel([f"new-{n}"])),
-            "upkeep": (400, lambda: store.maintain(100)),
+            "upkeep": (1_500, lambda: store.maintain(100)),  # it looks at a thousand rows of the feed at most
         }
 
     async def _claim(self) -> None:
