@@ -70,17 +70,21 @@ async def test_a_server_that_does_not_answer_in_time_is_given_up(tmp_path):
     await hasty.close()
 
 
+async def all_at_once(lines: Lines) -> set[int]:
+    """The numbers that the server gives to the lines, each of them in use."""
+    answers = await asyncio.gather(*(lines.exchange(("BLPOP", "nothing", 0.1), ("CLIENT", "ID")) for _ in range(MOST)))
+    return {number for _, number in answers}
+
+
 async def test_one_that_broke_takes_the_idle_ones_along(lines):
-    await asyncio.gather(*(lines.exchange(("BLPOP", "nothing", 0.1)) for _ in range(MOST)))
+    before = await all_at_once(lines)
     [victim] = await lines.exchange(("CLIENT", "ID"))
-    ids = set()
     with pytest.raises(ConnectionError):
         await lines.exchange(("CLIENT", "KILL", "ID", victim, "SKIPME", "no"), ("ECHO", "lost"))
-    for _ in range(MOST):
-        ids.add((await lines.exchange(("CLIENT", "ID")))[0])
+    after = await all_at_once(lines)
 
-    assert victim not in ids
-    assert len(ids) == 1
+    assert len(before) == len(after) == MOST
+    assert not before & after
 
 
 async def test_without_hiredis_the_library_packs(lines, monkeypatch):
