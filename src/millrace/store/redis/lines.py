@@ -50,7 +50,7 @@ class Lines:
                     await line.send_packed_command(_packed(line, commands), check_health=False)
                     answers = [await _answer(line) for _ in commands]
             except BaseException:
-                await line.disconnect(nowait=True)
+                await _drop(line)
                 await self._hang_up(before=began)  # what broke this one has mostly broken those that are as old
                 raise
             self._free.append((line, time.monotonic()))
@@ -58,6 +58,7 @@ class Lines:
 
     async def close(self) -> None:
         await self._hang_up(before=math.inf)
+        await asyncio.sleep(0)  # for their sockets to be closed, too
         await close_client(self._client)
 
     def _new(self) -> Any:
@@ -70,7 +71,15 @@ class Lines:
         old = [line for line, answered in self._free if answered < before]
         self._free = [free for free in self._free if free[1] >= before]
         for line in old:
-            await line.disconnect(nowait=True)
+            await _drop(line)
+
+
+async def _drop(line: Any) -> None:
+    """At once: to whom nobody listens any more, what is left to say is not said."""
+    writer = line._writer
+    if writer is not None:
+        writer.transport.abort()
+    await line.disconnect(nowait=True)
 
 
 def _packed(line: Any, commands: Sequence[tuple[Any, ...]]) -> Any:
