@@ -198,7 +198,7 @@ class Wire:
                     raise _explained(error) from error
                 problem = error
             if time.monotonic() + pause > deadline:
-                raise _given_up(problem, patience) from problem
+                raise _given_up(problem, patience, self.has_met) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
 
@@ -216,7 +216,7 @@ class _Unconfirmed(ConnectionError):
         super().__init__(what.format(options.timeout * _WAIT_SHARE))
 
 
-def _given_up(problem: Exception, patience: float) -> StoreError:
+def _given_up(problem: Exception, patience: float, has_met: bool) -> StoreError:
     if isinstance(problem, _Unconfirmed):
         return StoreError(
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
@@ -227,10 +227,10 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
             "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
             "it: redis+sentinel://host:26379/mymaster"
         )
-    return StoreError(
-        f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether "
-        "the call was carried out is not known; asking again is safe"
-    )
+    what = f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}"
+    if not has_met:
+        return StoreError(f"{what}. See that it runs, and that the URL is right")
+    return StoreError(f"{what}. Whether the call was carried out is not known; asking again is safe")
 
 
 def _explained(error: RedisError) -> StoreError:
