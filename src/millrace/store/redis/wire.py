@@ -198,9 +198,13 @@ class Wire:
                     raise _explained(error) from error
                 problem = error
             if time.monotonic() + pause > deadline:
-                raise _given_up(problem, patience, self.has_met) from problem
+                raise _given_up(problem, patience, self._has_been_asked()) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _has_been_asked(self) -> bool:
+        """Whether a server was ever there to hear anything."""
+        return self.has_met or (self._lines is not None and self._lines.has_opened)
 
     async def _close_idle_lines(self) -> None:
         """Where one line has gone silent, others may have: to try them one by one would take a timeout each."""
@@ -216,7 +220,7 @@ class _Unconfirmed(ConnectionError):
         super().__init__(what.format(options.timeout * _WAIT_SHARE))
 
 
-def _given_up(problem: Exception, patience: float, has_met: bool) -> StoreError:
+def _given_up(problem: Exception, patience: float, asked: bool) -> StoreError:
     if isinstance(problem, _Unconfirmed):
         return StoreError(
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
@@ -228,7 +232,7 @@ def _given_up(problem: Exception, patience: float, has_met: bool) -> StoreError:
             "it: redis+sentinel://host:26379/mymaster"
         )
     what = f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}"
-    if not has_met:
+    if not asked:
         return StoreError(f"{what}. See that it runs, and that the URL is right")
     return StoreError(f"{what}. Whether the call was carried out is not known; asking again is safe")
 
