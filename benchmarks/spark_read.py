@@ -1,6 +1,7 @@
-"""How fast Spark reads the feed of a SQLite store: every column of every event, on two cores.
+"""How fast Spark reads the feed of a store: every column of every event, on two cores.
 
-    python -m benchmarks.spark_read                     1,000,000 events
+    python -m benchmarks.spark_read                     1,000,000 events of a SQLite store
+    python -m benchmarks.spark_read --store postgres    the same on a server of its own
     python -m benchmarks.spark_read --events 100000 --repeat 5 --json
 
 The feed is made by enqueueing, claiming and settling jobs in batches, as bulk producers and workers do. Besides the
@@ -13,11 +14,11 @@ import argparse
 import asyncio
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.lab.new_store import KINDS, new_stores
 from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.request import Claim
@@ -45,7 +46,7 @@ async def make_feed(url: str, events: int) -> int:
 
 
 def processes_cpu() -> float:
-    """CPU seconds of this process, the JVM and its Python workers."""
+    """CPU seconds of this process, the JVM, its Python workers, and the server if it was started here."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     ours = descendants(os.getpid())
@@ -78,11 +79,11 @@ def read_once(spark: SparkSession, frame: DataFrame) -> tuple[float, float]:
     return time.perf_counter() - began, processes_cpu() - cpu
 
 
-def measure(events: int, repeat: int, master: str) -> dict[str, Any]:
+def measure(kind: str, events: int, repeat: int, master: str) -> dict[str, Any]:
     from millrace.spark.session import session
 
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
-        url = f"sqlite:///{folder}/jobs.db?durability=relaxed"
+    with new_stores(kind, "?durability=relaxed" if kind == "sqlite" else "") as new_store:
+        url = new_store()
         made = asyncio.run(make_feed(url, events))
         spark = session("millrace-bench", master)
         try:
@@ -93,6 +94,7 @@ def measure(events: int, repeat: int, master: str) -> dict[str, Any]:
             spark.stop()
     best = min(runs)
     return {
+        "store": kind,
         "events": made,
         "master": master,
         "rows_per_second": round(made / best[0]),
@@ -103,17 +105,18 @@ def measure(events: int, repeat: int, master: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Read a SQLite store's events with Spark.")
+    parser = argparse.ArgumentParser(description="Read a store's events with Spark.")
+    parser.add_argument("--store", choices=KINDS, default="sqlite")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = measure(given.events, given.repeat, given.master)
+    found = measure(given.store, given.events, given.repeat, given.master)
     if given.json:
         print(json.dumps(found))
         return
-    print(f"{found['events']:,} events read on {found['master']}, best of {given.repeat}:")
+    print(f"{found['events']:,} events of {found['store']} read on {found['master']}, best of {given.repeat}:")
     print(f"  {found['rows_per_second']:>10,} rows/s")
     print(f"  {found['cpu_us_per_row']:>10} µs of CPU per row, all processes")
     print(f"  runs: {found['seconds']} s; load {found['load']}")

@@ -1,9 +1,10 @@
-"""How fast Spark enqueues the rows of a DataFrame into a SQLite store, on two cores.
+"""How fast Spark enqueues the rows of a DataFrame into a store, on two cores.
 
-    python -m benchmarks.spark_write                    200,000 jobs, by one task and by two
+    python -m benchmarks.spark_write                    200,000 jobs into SQLite, by one task and by two
+    python -m benchmarks.spark_write --store redis      the same on a server of its own
     python -m benchmarks.spark_write --jobs 1000000 --partitions 1 --repeat 3 --json
 
-Each run writes into a new database, at the durability that a user gets. SQLite has one writer at a time, so two tasks
+Each run writes into an empty store, at the durability that a user gets. SQLite has one writer at a time, so two tasks
 only share the making of payloads and ids. Besides the time, the CPU time of all processes is measured: on a machine
 with other work it is the steadier figure.
 """
@@ -14,10 +15,10 @@ import argparse
 import asyncio
 import json
 import os
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.lab.new_store import KINDS, new_stores
 from benchmarks.spark_read import processes_cpu
 from millrace.store.connect import connect
 
@@ -32,7 +33,7 @@ def some_rows(spark: SparkSession, jobs: int, partitions: int) -> DataFrame:
 
 
 async def count(url: str) -> int:
-    """How many jobs there are; makes the database where there is none."""
+    """How many jobs there are; makes the tables where there are none."""
     store = connect(url)
     await store.connect()
     try:
@@ -41,8 +42,7 @@ async def count(url: str) -> int:
         await store.close()
 
 
-def write_once(spark: SparkSession, folder: str, jobs: int, partitions: int, run: int) -> tuple[float, float]:
-    url = f"sqlite:///{folder}/{partitions}-{run}.db"
+def write_once(spark: SparkSession, url: str, jobs: int, partitions: int) -> tuple[float, float]:
     asyncio.run(count(url))
     frame = some_rows(spark, jobs, partitions)
     began, cpu = time.perf_counter(), processes_cpu()
@@ -52,18 +52,19 @@ def write_once(spark: SparkSession, folder: str, jobs: int, partitions: int, run
     return took
 
 
-def measure(jobs: int, repeat: int, partitions: list[int], master: str) -> list[dict[str, Any]]:
+def measure(kind: str, jobs: int, repeat: int, partitions: list[int], master: str) -> list[dict[str, Any]]:
     from millrace.spark.session import session
 
     found: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
+    with new_stores(kind) as new_store:
         spark = session("millrace-bench", master)
         try:
-            write_once(spark, folder, 1_000, 1, -1)
+            write_once(spark, new_store(), 1_000, 1)
             for tasks in partitions:
-                runs = [write_once(spark, folder, jobs, tasks, run) for run in range(repeat)]
+                runs = [write_once(spark, new_store(), jobs, tasks) for _ in range(repeat)]
                 found.append(
                     {
+                        "store": kind,
                         "jobs": jobs,
                         "master": master,
                         "partitions": tasks,
@@ -79,18 +80,20 @@ def measure(jobs: int, repeat: int, partitions: list[int], master: str) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Enqueue the rows of a DataFrame into a SQLite store.")
+    parser = argparse.ArgumentParser(description="Enqueue the rows of a DataFrame into a store.")
+    parser.add_argument("--store", choices=KINDS, default="sqlite")
     parser.add_argument("--jobs", type=int, default=200_000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    for found in measure(given.jobs, given.repeat, given.partitions, given.master):
+    for found in measure(given.store, given.jobs, given.repeat, given.partitions, given.master):
         if given.json:
             print(json.dumps(found))
             continue
-        print(f"{found['jobs']:,} jobs by {found['partitions']} task(s) on {found['master']}, best of {given.repeat}:")
+        what = f"{found['jobs']:,} jobs into {found['store']} by {found['partitions']} task(s) on {found['master']}"
+        print(f"{what}, best of {given.repeat}:")
         print(f"  {found['jobs_per_second']:>10,} jobs/s")
         print(f"  {found['cpu_us_per_job']:>10} µs of CPU per job, all processes")
         print(f"  runs: {found['seconds']} s; load {found['load']}")
