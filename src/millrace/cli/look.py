@@ -12,13 +12,13 @@ from millrace.cli.advice import as_typed
 from millrace.cli.filters import PAGE, Filter, page_of, read_query
 from millrace.cli.output import At, Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import job_plain, job_whole
 from millrace.cli.text import ago, cut, duration, plural
-from millrace.cli.why import why_waiting
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired, WaitTimeout
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Query
 from millrace.runtime.app import App
+from millrace.runtime.shape import job_plain, job_whole
+from millrace.runtime.why import why_waiting
 
 EXAMPLES = {
     "status": (
@@ -63,7 +63,7 @@ async def status(
                 session.output.say(f"millrace: {JobNotFound(job_id)}")
                 code = max(code, exits.NO)
                 continue
-            reasons = await why_waiting(app, store, job, now)
+            reasons = list(map(str, await why_waiting(app, store, job, now)))
             if session.output.json:
                 shown.append({**job_whole(job, now), "why": reasons})
             else:

@@ -9,10 +9,10 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain
 from millrace.domain.settings import QueueSettings
 from millrace.runtime.app import App
 from millrace.runtime.pool_status import LaneState, PoolStatus, pool_status
+from millrace.runtime.shape import Plain
 
 EXAMPLES = {
     "pools": (

@@ -11,12 +11,12 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
 from millrace.cli.text import plural, span
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import LaneStatus, QueueCounts
 from millrace.domain.settings import QueueSettings
 from millrace.runtime.app import App
+from millrace.runtime.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
 
 EXAMPLES = {
     "queues": (

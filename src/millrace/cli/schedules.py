@@ -10,10 +10,10 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, seconds, when
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Schedule
 from millrace.runtime.app import App
+from millrace.runtime.shape import Plain, seconds, when
 
 EXAMPLES = {
     "schedules": (

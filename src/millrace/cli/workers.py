@@ -9,10 +9,10 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import worker_plain
 from millrace.cli.text import plural
 from millrace.domain.request import WorkerRecord
 from millrace.runtime.app import App
+from millrace.runtime.shape import worker_plain
 
 EXAMPLES = {"workers": ("Examples:\n  millrace workers\n  millrace workers --json | jq '.[] | select(.alive).id'",)}
 MOST_RUNNING = 100_000

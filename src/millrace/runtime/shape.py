@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from millrace.cli.text import instant
 from millrace.domain.event import Event
 from millrace.domain.job import Attempt, Job, word
 from millrace.domain.outcome import Failure
 from millrace.domain.request import LaneStatus, QueueCounts, WorkerRecord
 from millrace.domain.settings import QueueSettings
+from millrace.runtime.words import instant
 
 Plain = dict[str, Any]
 
