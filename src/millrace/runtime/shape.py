@@ -14,6 +14,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Attempt, Job, word
 from millrace.domain.outcome import Failure
 from millrace.domain.request import LaneStatus, QueueCounts, WorkerRecord
+from millrace.domain.schedule import Schedule
 from millrace.domain.settings import QueueSettings
 from millrace.runtime.words import instant
 
@@ -112,12 +113,15 @@ def event_plain(event: Event) -> Plain:
     }
 
 
-def queue_plain(counts: QueueCounts, settings: QueueSettings, lanes: list[LaneStatus]) -> Plain:
-    plain: Plain = {
+def counts_plain(counts: QueueCounts) -> Plain:
+    return {
         **{name: getattr(counts, name) for name in counts.__struct_fields__ if name != "oldest_ready"},
         "oldest_ready": seconds(counts.oldest_ready),
-        "settings": settings_plain(settings),
     }
+
+
+def queue_plain(counts: QueueCounts, settings: QueueSettings, lanes: list[LaneStatus]) -> Plain:
+    plain: Plain = {**counts_plain(counts), "settings": settings_plain(settings)}
     if settings.lanes is not None:
         plain["lanes"] = [{name: getattr(lane, name) for name in lane.__struct_fields__} for lane in lanes]
     return plain
@@ -149,6 +153,12 @@ def worker_plain(record: WorkerRecord) -> Plain:
         "last_beat": when(record.last_beat),
         "ttl": seconds(record.ttl),
     }
+
+
+def schedule_plain(schedule: Schedule) -> Plain:
+    plain = msgspec.structs.asdict(schedule)
+    plain |= {name: when(plain[name]) for name in ("mark", "last_tick", "next_tick")}
+    return {**plain, "grace": seconds(schedule.grace)}
 
 
 def decoded(data: bytes, serde: str) -> Any:

@@ -1,0 +1,16 @@
+"""The table of all routes: everything the server does, in one place."""
+
+from __future__ import annotations
+
+from millrace.web import bulk, dead, events, jobs, queues, server, workers
+from millrace.web.route import Route
+
+ROUTES: tuple[Route, ...] = (
+    *jobs.ROUTES,
+    *bulk.ROUTES,
+    *dead.ROUTES,
+    *queues.ROUTES,
+    *workers.ROUTES,
+    *events.ROUTES,
+    *server.ROUTES,
+)
