@@ -47,11 +47,11 @@ class Web:
             assert response.status_code == status, (response.status_code, response.text)
         return response
 
-    async def get(self, path: str, status: int = 200, **query: Any) -> Any:
-        return (await self.ask("GET", path, status=status, params=query)).json()
+    async def get(self, path: str, code: int = 200, **query: Any) -> Any:
+        return (await self.ask("GET", path, status=code, params=query)).json()
 
-    async def post(self, path: str, body: Any = None, status: int = 200, **query: Any) -> Any:
-        return (await self.ask("POST", path, body, status=status, params=query)).json()
+    async def post(self, path: str, body: Any = None, code: int = 200, **query: Any) -> Any:
+        return (await self.ask("POST", path, body, status=code, params=query)).json()
 
     async def enqueue(self, task: str = "pack", **more: Any) -> str:
         answer = await self.post("/api/jobs", {"task": task, **more}, 201)

@@ -89,7 +89,7 @@ ROUTES = (
     Route(
         "actOnJobs",
         "POST",
-        "/api/jobs/bulk",
+        "/api/bulk",
         "operator",
         "Cancel, replay, archive or unarchive many jobs, by id or by filter; by filter, the dry run comes first",
         bulk,

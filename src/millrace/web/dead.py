@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: causes of death, the most frequent first. `POST /api/jobs/bulk` brings those of one back."""
+"""Dead letters over HTTP: causes of death, the most frequent first. `POST /api/bulk` brings those of one back."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from millrace.web.route import Answer, Asked, Route
 
 log = logging.getLogger("millrace.web")
 LONGEST_QUERY = 16_000
+CUT_OFF = 499  # whoever asked went away, so nobody was answered
 NOBODY = Holder("open", "nobody")
 
 
@@ -79,7 +80,7 @@ class Dispatch(BaseRoute):
         self, route: Route, scope: Scope, receive: Receive, heads: Headers, path: dict[str, str]
     ) -> Response:
         """A change is noted however it ends."""
-        holder, facts, status = NOBODY, dict[str, Any](path), 500
+        holder, facts, status = NOBODY, dict[str, Any](path), CUT_OFF
         try:
             holder = self._admit(route, scope, heads)
             asked = await self._asked(route, scope, receive, heads, path, holder)
@@ -89,9 +90,8 @@ class Dispatch(BaseRoute):
             return response
         except Exception as error:
             problem = problem_of(error)
-            if problem is not None:
-                status = problem.status
-                facts = {**facts, "refused": problem.code}
+            status = 500 if problem is None else problem.status
+            facts = {**facts, "refused": "defect" if problem is None else problem.code}
             raise
         finally:
             client = scope.get("client")

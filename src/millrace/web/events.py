@@ -172,6 +172,6 @@ ROUTES = (
         cli="tail --cursor --queue --task --job --kind",
         query=taken.StreamQuery,
         media="text/event-stream",
-        answers={200: str},
+        answers={200: given.Message},
     ),
 )

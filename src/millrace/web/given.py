@@ -373,6 +373,16 @@ class Events(msgspec.Struct):
     cursor: str
 
 
+class Message(msgspec.Struct, omit_defaults=True):
+    """A server-sent event. `data` is JSON: an event of a job; at the beginning the cursor, after a gap how much was
+    lost, in trouble what the store says."""
+
+    event: Literal["begin", "event", "lost", "trouble"]
+    data: str
+    id: str = ""
+    retry: int = 0
+
+
 class Overview(msgspec.Struct):
     """All queues together."""
 

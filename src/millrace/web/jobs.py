@@ -288,7 +288,7 @@ ROUTES = (
     Route(
         "enqueueJobs",
         "POST",
-        "/api/jobs/batch",
+        "/api/batch",
         "operator",
         "Put many jobs in, all or nothing",
         enqueue_many,

@@ -26,8 +26,9 @@ Span = (
 When = Annotated[
     str,
     Meta(
-        min_length=2,
         max_length=40,
+        pattern=r"^(([0-9]{1,6}(ms|s|m|h|d|w))+"
+        r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?)$",
         description="How long ago (90s, 15m, 2d), or a date and time (2026-01-31T14:30Z)",
     ),
 ]
