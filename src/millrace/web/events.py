@@ -26,7 +26,7 @@ from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
 from millrace.web.shown import secrets_of, shown_event
 
-PAGE = 500
+PAGE = 100  # a client that is cut off inside a page sees it again, so it is small
 FIRST_POLL, SLOWEST_POLL = 0.05, 1.0
 STILL_HERE = 15.0  # seconds of silence after which a comment keeps proxies from hanging up
 COME_BACK = 2_000  # milliseconds after which a client that was cut off comes back
@@ -69,6 +69,7 @@ async def _live(house: House, store: Store, cursor: str, query: Any) -> AsyncIte
         except CursorExpired as gone:
             cursor = gone.oldest
             yield _message("lost", {"lost": gone.lost, "cursor": cursor}, cursor)
+            await _sleep(house, FIRST_POLL)
             continue
         except StoreError as error:
             yield _message("trouble", {"detail": str(error)}, None)
