@@ -24,6 +24,7 @@ SITES: dict[str, dict[str, str]] = {
     "an old browser, ours": {"origin": f"http://{HERE}"},
     "typed": {"sec-fetch-site": "none"},
     "a sister": {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:9999"},
+    "a sister, no origin": {"sec-fetch-site": "same-site"},
     "another site": {"sec-fetch-site": "cross-site", "origin": "https://evil.example"},
     "another site, no origin": {"sec-fetch-site": "cross-site"},
     "an old browser, another site": {"origin": "https://evil.example"},

@@ -47,6 +47,13 @@ def test_what_changes_something_is_never_a_get_and_never_for_viewers():
         assert reads or route.role in ("operator", "admin"), route.name
 
 
+def test_who_may_do_what_is_no_accident():
+    by_role = {role: {route.name for route in ROUTES if route.role == role} for role in ("open", "admin")}
+
+    assert by_role["open"] == {"getHealth", "getOpenapi"}
+    assert by_role["admin"] == {"changeQueue", "obliterateQueue", "forgetSchedule", "listAudit"}
+
+
 def test_the_document_has_every_route_and_every_link_leads_somewhere():
     paths = document(ROUTES)["paths"]
     operations = {one["operationId"]: one for methods in paths.values() for one in methods.values()}

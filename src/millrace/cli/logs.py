@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,14 +12,17 @@ import msgspec
 from millrace.cli.text import instant, safe_block, span
 from millrace.runtime.app import App
 from millrace.runtime.bus import LocalEvent
+from millrace.runtime.log_context import JobLogFilter
+from millrace.runtime.redaction import HIDDEN, Redaction
 
 log = logging.getLogger("millrace.jobs")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-def start_logging(level: str, form: str) -> None:
+def start_logging(level: str, form: str, redact: Iterable[str] = ()) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Text())
+    handler.setFormatter(_Json(Redaction(redact)) if form == "json" else _Text())
+    handler.addFilter(JobLogFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -32,8 +36,20 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
+    """Facts of a record by the rule that hides fields of payloads; what is no plain data becomes text."""
+
+    def __init__(self, rule: Redaction) -> None:
+        super().__init__()
+        self._rule = rule
+
+    def _shown(self, name: str, value: Any) -> Any:
+        if self._rule.hides(name):
+            return HIDDEN
+        return _plain(self._rule.plain(value)) if isinstance(value, dict | list | tuple) else str(value)
+
     def format(self, record: logging.LogRecord) -> str:
-        more = {name: str(value) for name, value in vars(record).items() if name not in _STANDARD}
+        facts = vars(record).items()
+        more = {name: self._shown(name, value) for name, value in facts if name not in _STANDARD and value is not None}
         line: dict[str, Any] = {
             "at": instant(int(record.created * 1000)),
             "level": record.levelname.lower(),
@@ -42,6 +58,13 @@ class _Json(logging.Formatter):
             **more,
         }
         return msgspec.json.encode(line).decode()
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -50,7 +50,7 @@ async def serve(
     """
     session = session.with_flags(host=host, port=port, allow_hosts=allow_host)
     settings = session.settings
-    start_logging(settings["log_level"], settings["log_format"])
+    start_logging(settings["log_level"], settings["log_format"], settings["redact"] or ())
     session.output.log = log
     app = session.app() if session.has_app else session.plain()
     try:
