@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
@@ -26,6 +25,8 @@ ALWAYS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+_ALWAYS = [(name.encode(), value.encode()) for name, value in ALWAYS.items()]
+_NOT_KEPT = [(b"cache-control", b"no-store")]
 
 
 class SafeHeaders:
@@ -39,10 +40,9 @@ class SafeHeaders:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in ALWAYS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                given = list(message.get("headers", ()))
+                own = any(name == b"cache-control" for name, _ in given)
+                message["headers"] = given + _ALWAYS + ([] if own else _NOT_KEPT)
             await send(message)
 
         await self._app(scope, receive, with_headers)
