@@ -83,6 +83,33 @@ async def test_without_tokens_changes_come_from_pages_of_this_server_only(route:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_behind_a_login_of_ones_own_its_roles_count_and_other_sites_stay_out(route: Route):
+    """A login is a cookie, which a browser sends along from any site: so the site is looked at for every role."""
+    for role in (None, "viewer", "operator", "admin"):
+        async with opened(App(), heads={"host": HERE}, role_of=lambda scope, role=role: role) as web:
+            web.house.closing.set()
+            web.client._transport.client = ("10.0.0.7", 1)  # type: ignore[attr-defined]
+            for site, heads in SITES.items():
+                got = await status(web, route, heads)
+                case = (route.name, role, site, got)
+                if route.role == "open":
+                    assert got < 400, case
+                elif site not in (CHANGES_FROM if route.changes else LOOKS_FROM):
+                    assert got == 403, case
+                elif role is None:
+                    assert got == 401, case
+                elif RANK[role] < RANK[route.role]:
+                    assert got == 403, case
+                else:
+                    assert got not in (401, 403, 405, 421, 500), case
+
+
+def test_tokens_and_a_login_exclude_each_other():
+    with pytest.raises(InvalidInput, match="not both"):
+        application(App(), tokens=TOKENS, role_of=lambda scope: "admin")
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 @pytest.mark.parametrize(
     ("client", "heads"),
     [
@@ -134,8 +161,8 @@ async def test_any_name_may_be_allowed():
         assert (await web.ask("GET", "/health")).status_code == 200
 
 
-async def test_looking_changes_nothing():
-    app = App("memory://")
+async def test_looking_changes_nothing(url: str):
+    app = App(url)
     async with opened(app) as web:
         job = await web.enqueue("pack", id="some-job", queue="some-queue")
         before = (

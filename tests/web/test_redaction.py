@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import pytest
 
 from millrace import App, InvalidInput
+from millrace.cli.logs import tell_of_jobs
 from millrace.runtime.redaction import HIDDEN, Redaction, words_of
 from tests.web.stage import Stream, Web, opened
 
@@ -130,6 +132,74 @@ async def test_an_event_whose_job_is_gone_shows_no_message(app: App):
         events = (await web.get("/api/events"))["events"]
         [buried] = [event for event in events if event["kind"] == "buried"]
         assert buried["error"]["message"] == HIDDEN and buried["error"]["type"] == "ValueError"
+        assert SECRET not in (await web.ask("GET", web.job(buried["job"], "/history"), status=200)).text
+        assert SECRET not in (await web.ask("GET", web.job(buried["job"], "/history/diff"), status=200)).text
+        assert SECRET not in (await web.ask("GET", web.job(buried["job"], "/result"))).text
+
+
+async def test_an_earlier_job_of_the_same_id_is_not_given_away_by_the_later_one(app: App):
+    async with opened(app) as web:
+        await web.enqueue("login", id="again", payload={"user": "ada", "password": SECRET})
+        async with asyncio.timeout(20):
+            await app.worker(burst=True).run(handle_signals=False)
+        await web.enqueue("login", id="again", payload={"user": "ada", "password": "another one"})
+
+        for path in ("/history", "/history/diff"):
+            assert SECRET not in (await web.ask("GET", web.job("again", path), status=200)).text
+        assert SECRET not in (await web.ask("GET", "/api/events", status=200)).text
+
+
+class Reversed:
+    """A serde of one's own."""
+
+    name = "reversed"
+
+    def encode(self, value: object, /) -> bytes:
+        return json.dumps(value).encode()[::-1]
+
+    def decode(self, data: bytes, /) -> object:
+        return json.loads(data[::-1])
+
+
+async def test_what_cannot_be_read_is_not_shown(url: str):
+    ours = App(url, serde=Reversed())
+
+    @ours.task(name="login", max_attempts=1)
+    async def login(user: str, password: str) -> None:
+        raise ValueError(f"{user} cannot log in with {password}")
+
+    async with ours:
+        job = await login.enqueue(user="ada", password=SECRET)
+        async with asyncio.timeout(20):
+            await ours.worker(burst=True).run(handle_signals=False)
+    async with opened(ours) as knowing:
+        shown = await knowing.get(knowing.job(job.id))
+        assert shown["payload"] == {"user": "ada", "password": HIDDEN}
+        assert shown["error"]["message"] == f"ada cannot log in with {HIDDEN}"
+        if url.startswith("memory"):
+            return  # is gone with the app that made it
+    async with opened(App(url)) as web:
+        shown = await web.get(web.job(job.id))
+        assert shown["payload"] == HIDDEN
+        assert shown["error"] == {"type": "ValueError", "message": HIDDEN, "traceback": ""}
+        dead = await web.get("/api/dead")
+        assert dead["causes"][0]["error"] == f"ValueError: {HIDDEN}"
+
+
+def test_without_phrases_nothing_is_hidden():
+    rule = Redaction(usual=())
+    assert rule.plain({"password": "x"}) == {"password": "x"} and rule.secrets({"password": "long enough"}) == []
+
+
+async def test_the_workers_log_does_not_repeat_what_is_hidden(app: App, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    tell_of_jobs(app)
+    async with app:
+        await app.tasks["login"].enqueue(user="ada", password=SECRET)
+        async with asyncio.timeout(20):
+            await app.worker(burst=True).run(handle_signals=False)
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "cannot log in with [redacted]" in line and SECRET not in line
 
 
 async def test_the_rule_is_offered_to_pages(web: Web):

@@ -13,7 +13,7 @@ from millrace.cli.text import instant, safe_block, span
 from millrace.runtime.app import App
 from millrace.runtime.bus import LocalEvent
 from millrace.runtime.log_context import JobLogFilter
-from millrace.runtime.redaction import HIDDEN, Redaction
+from millrace.runtime.redaction import HIDDEN, Redaction, failure_without, secrets_of
 
 log = logging.getLogger("millrace.jobs")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -75,13 +75,17 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return text if record.exc_info is None else f"{text}\n{formatter.formatException(record.exc_info)}"
 
 
-def tell_of_jobs(app: App) -> None:
-    """Failures at once, the rest for those who ask for it."""
+def tell_of_jobs(app: App, redact: Iterable[str] = ()) -> None:
+    """Failures at once, the rest for those who ask for it. No message repeats what is hidden."""
+    rule = Redaction(redact)
 
     def told(event: LocalEvent) -> None:
         job, took = event.job, "" if event.duration is None else f" after {span(event.duration)}"
         where = {"job": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
-        error = "" if event.error is None else f"{event.error.type}: {event.error.message}"
+        error = ""
+        if event.error is not None:
+            shown = failure_without(event.error, secrets_of(job, rule, app.serdes)) or event.error
+            error = f"{shown.type}: {shown.message}"
         match event.kind:
             case "failed":
                 log.error("%s %s is dead (%s)%s: %s", job.task, job.id, event.reason, took, error, extra=where)

@@ -114,7 +114,7 @@ async def worker(
     if settings["processes"] > 1:
         return await _several(session, name, burst, code_version, children)
     app = session.app()
-    tell_of_jobs(app)
+    tell_of_jobs(app, settings["redact"] or ())
     made = app.worker(
         queues=settings["queues"],
         tasks=settings["tasks"],

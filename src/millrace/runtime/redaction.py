@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from millrace.domain.errors import InvalidInput
+from millrace.domain.job import Job
 from millrace.domain.outcome import Failure
+from millrace.runtime.serde import Serdes
 
 HIDDEN = "[redacted]"
 USUAL = (
@@ -103,15 +107,36 @@ class Redaction:
             yield str(value)
 
 
+def read_plain(data: bytes | None, serde: str, serdes: Serdes) -> Any:
+    """The data; or HIDDEN when it cannot be read, because then nobody can tell what is in it."""
+    if not data:
+        return None
+    try:
+        return msgspec.to_builtins(serdes.get(serde).decode(data), str_keys=True)
+    except Exception:  # a serde of somebody else's may raise anything
+        return HIDDEN
+
+
+def secrets_of(job: Job, rule: Redaction, serdes: Serdes) -> list[str] | None:
+    """What the errors of this job must not quote; None when its payload cannot be read."""
+    if not rule.phrases:
+        return []
+    payload = read_plain(job.spec.payload, job.spec.serde, serdes)
+    return None if payload is HIDDEN else rule.secrets(payload, job.spec.headers or {})
+
+
 def without(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     return text
 
 
-def failure_without(error: Failure | None, secrets: list[str]) -> Failure | None:
-    if error is None or not secrets:
+def failure_without(error: Failure | None, secrets: list[str] | None) -> Failure | None:
+    """None for the secrets: it is not known what the error may quote, so only its type is told."""
+    if error is None or secrets == []:
         return error
+    if secrets is None:
+        return Failure(error.type, HIDDEN, "")
     return Failure(error.type, without(error.message, secrets), without(error.traceback, secrets))
 
 

@@ -15,8 +15,8 @@ import msgspec
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Enqueued
-from millrace.runtime.redaction import Redaction, failure_without
-from millrace.runtime.shape import decoded
+from millrace.runtime.redaction import Redaction, failure_without, read_plain, secrets_of
+from millrace.runtime.serde import Serdes
 from millrace.runtime.verdict import Snooze, Verdict
 
 if TYPE_CHECKING:
@@ -37,17 +37,18 @@ def tracing_of(app: App, provider: Any, payload: bool, rule: Redaction | None) -
         if error.name is None or not error.name.startswith("opentelemetry"):
             raise
         return None
-    made = Tracing(trace.get_tracer("millrace", tracer_provider=provider), rule or Redaction(), payload)
+    made = Tracing(trace.get_tracer("millrace", tracer_provider=provider), rule or Redaction(), app.serdes, payload)
     app.layers.insert(0, made.attempt)  # outermost: what other layers do is part of the attempt
     return made
 
 
 class Tracing:
-    def __init__(self, tracer: Any, rule: Redaction, payload: bool) -> None:
+    def __init__(self, tracer: Any, rule: Redaction, serdes: Serdes, payload: bool) -> None:
         from opentelemetry import propagate, trace
 
         self._tracer = tracer
         self._rule = rule
+        self._serdes = serdes
         self._payload = payload
         self._trace = trace
         self._propagate = propagate
@@ -138,7 +139,7 @@ class Tracing:
         if job.started_at is not None:
             facts["millrace.waited_ms"] = max(0, job.started_at - job.available_at)
         if self._payload:
-            shown = self._rule.plain(decoded(job.spec.payload, job.spec.serde))
+            shown = self._rule.plain(read_plain(job.spec.payload, job.spec.serde, self._serdes))
             facts["millrace.payload"] = msgspec.json.encode(shown).decode()[:LONGEST]
         return facts
 
@@ -153,7 +154,7 @@ class Tracing:
             span.set_attribute("millrace.verdict", type(error).__name__)
             if isinstance(error, Snooze):
                 return
-        failure = failure_without(Failure.from_exception(error), self._secrets(job))
+        failure = failure_without(Failure.from_exception(error), secrets_of(job, self._rule, self._serdes))
         assert failure is not None
         facts = {
             "exception.type": failure.type,
@@ -163,9 +164,6 @@ class Tracing:
         span.add_event("exception", facts)
         span.set_attribute("error.type", failure.type)
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, f"{failure.type}: {failure.message}"))
-
-    def _secrets(self, job: Job) -> list[str]:
-        return self._rule.secrets(decoded(job.spec.payload, job.spec.serde), job.spec.headers or {})
 
 
 def _nothing() -> Any:

@@ -16,7 +16,7 @@ from millrace.store.protocol import Store
 from millrace.web.audit import Audit
 from millrace.web.dispatch import Dispatch
 from millrace.web.exporter import Exporter
-from millrace.web.guard import Guard
+from millrace.web.guard import Guard, RoleOf
 from millrace.web.headers import SafeHeaders
 from millrace.web.house import House
 from millrace.web.pages import Pages
@@ -30,6 +30,7 @@ def application(
     tokens: Mapping[str, str | Iterable[str]] | None = None,
     hosts: Iterable[str] = (),
     local: Role = "admin",
+    role_of: RoleOf | None = None,
     redact: Redaction | Iterable[str] = (),
     audit: Path | str | None = None,
 ) -> Starlette:
@@ -39,14 +40,20 @@ def application(
 
     `tokens` are the bearer tokens of each role: {"viewer": …, "operator": …, "admin": …}, one or several. Without any,
     only this machine is served, in the role `local`. `hosts` are the names that the server is reached by, besides
-    addresses and localhost. `redact` adds phrases to those by which fields are hidden, or is a rule of your own.
-    `audit` names a file for the log of changes; the logger `millrace.audit` has it too.
+    addresses and localhost. Mounted behind a login of your own, `role_of` takes the ASGI scope of a request and answers
+    the role of whoever is logged in, or None; changes then must come from pages of the same origin.
+
+    `redact` adds phrases to those by which fields are hidden, or is a rule of your own. `audit` names a file for the
+    log of changes; the logger `millrace.audit` has it too.
     """
     if local not in ROLES[1:]:
         raise InvalidInput(f"local is a role: viewer, operator or admin; not {local!r}")
     made = app if isinstance(app, App) else App(app)
     rule = redact if isinstance(redact, Redaction) else Redaction(redact)
-    house = House(made, Guard(Tokens(tokens or {}), hosts, local), Audit(audit), rule, Exporter(made))
+    if role_of is not None and tokens:
+        raise InvalidInput("give tokens or role_of, not both: a request is let in by one of them")
+    guard = Guard(Tokens(tokens or {}), hosts or ("*",) if role_of is not None else hosts, local, role_of)
+    house = House(made, guard, Audit(audit), rule, Exporter(made))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

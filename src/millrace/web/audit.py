@@ -43,8 +43,12 @@ class Audit:
         level = logging.INFO if status < 400 else logging.WARNING
         extra = {"audit": action, "who": who, "client": client, "path": path, "status": status, "facts": facts}
         log.log(level, "%s by %s from %s: %s", action, who, client, status, extra=extra)
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._append(msgspec.json.encode(entry) + b"\n")
+        except OSError:  # what was changed is changed; the log of this process has it
+            log.exception("the audit log %s cannot be written", self._file)
 
     def latest(self, limit: int) -> list[Entry]:
         """The newest first."""

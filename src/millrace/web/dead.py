@@ -8,13 +8,13 @@ import msgspec
 
 from millrace.domain.errors import InvalidInput
 from millrace.runtime.causes import Causes, cause_plain
-from millrace.runtime.redaction import without
+from millrace.runtime.redaction import HIDDEN, without
 from millrace.runtime.selection import PAGE, page_of, read_query
 from millrace.runtime.shape import Plain
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import secrets_of
+from millrace.web.shown import secrets
 
 PATIENCE = 2.0  # seconds
 
@@ -28,7 +28,9 @@ async def causes_of_death(asked: Asked) -> Answer:
     shown: list[Plain] = []
     for one in causes.ordered(query.limit):
         plain = cause_plain(one)
-        plain["error"] = without(plain["error"], secrets_of(one.example, asked.house.redaction))
+        hidden = secrets(one.example, asked.house)
+        kind = one.example.error.type if one.example.error else ""
+        plain["error"] = f"{kind}: {HIDDEN}" if hidden is None else without(plain["error"], hidden)
         shown.append(plain)
     return Answer({"total": causes.total, "complete": complete, "causes": shown})
 

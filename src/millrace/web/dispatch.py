@@ -60,7 +60,7 @@ class Dispatch(BaseRoute):
         except Exception as error:
             response = _refused(error)
         if scope["method"] == "HEAD":
-            response.body = b""
+            response = _head(response)
         await response(scope, receive, send)
 
     async def _answer(
@@ -241,6 +241,13 @@ def _response(answer: Answer | Response) -> Response:
     return Response(
         msgspec.json.encode(answer.value), answer.status, dict(answer.headers), media_type="application/json"
     )
+
+
+def _head(response: Response) -> Response:
+    """The same without its body; a stream's would never end."""
+    bare = Response(status_code=response.status_code)
+    bare.raw_headers = response.raw_headers
+    return bare
 
 
 def _refused(error: Exception) -> Response:

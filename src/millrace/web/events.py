@@ -17,14 +17,12 @@ from starlette.responses import StreamingResponse
 from millrace.domain.errors import CursorExpired, InvalidInput, StoreError
 from millrace.domain.event import Event
 from millrace.domain.request import EventPage
-from millrace.runtime.redaction import HIDDEN, Redaction
 from millrace.runtime.selection import not_a_cursor
-from millrace.runtime.shape import event_plain
 from millrace.store.protocol import Store
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import secrets_of, shown_event
+from millrace.web.shown import shown_event
 
 PAGE = 100  # a client that is cut off inside a page sees it again, so it is small
 FIRST_POLL, SLOWEST_POLL = 0.05, 1.0
@@ -135,18 +133,7 @@ async def _shown(house: House, events: list[Event]) -> list[dict[str, Any]]:
     """Errors may quote what their job's payload hides, so the jobs of those are looked at."""
     failed = list({event.job for event in events if event.error is not None})
     jobs = dict(zip(failed, await house.app.jobs.get(failed), strict=True)) if failed else {}
-    return [_hidden(event, jobs, house.redaction) for event in events]
-
-
-def _hidden(event: Event, jobs: dict[str, Any], rule: Redaction) -> dict[str, Any]:
-    if event.error is None:
-        return event_plain(event)
-    job = jobs.get(event.job)
-    if job is not None:
-        return shown_event(event, secrets_of(job, rule))
-    plain = event_plain(event)  # its payload is gone, so nobody can tell what the message quotes
-    plain["error"] = {"type": event.error.type, "message": HIDDEN, "traceback": HIDDEN}
-    return plain
+    return [shown_event(event, jobs.get(event.job), house) for event in events]
 
 
 ROUTES = (

@@ -8,25 +8,29 @@ from a page of this very server: browsers say so in Sec-Fetch-Site and Origin, w
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from millrace.domain.errors import InvalidInput
 from millrace.web.problem import Problem
-from millrace.web.roles import Holder, Role, Tokens, may
+from millrace.web.roles import ROLES, Holder, Role, Tokens, may
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 Heads = Mapping[str, str]
+RoleOf = Callable[[Scope], Role | None]
 
 
 class Guard:
     """`hosts` are further names that this server is reached by; "*" takes any. `local` is the role of this machine's
-    users where no token is set."""
+    users where no token is set. `role_of` asks the app around this one instead, which knows who is logged in."""
 
-    def __init__(self, tokens: Tokens, hosts: Iterable[str] = (), local: Role = "admin") -> None:
+    def __init__(
+        self, tokens: Tokens, hosts: Iterable[str] = (), local: Role = "admin", role_of: RoleOf | None = None
+    ) -> None:
+        self._role_of = role_of
         self._tokens = tokens
         self._hosts = frozenset(_host_name(host) for host in hosts)
         self._local = Holder(local, "local")
@@ -35,7 +39,10 @@ class Guard:
         """Whoever asks; or the Problem to answer with."""
         if needed == "open":
             return Holder("open", "anybody")
-        if not self._tokens:
+        if self._role_of is not None:
+            self._refuse_other_sites(scope, heads)
+            holder = self._by_app(self._role_of, scope)
+        elif not self._tokens:
             self._refuse_elsewhere(scope, heads)
             self._refuse_other_sites(scope, heads)
             holder = self._local
@@ -60,6 +67,14 @@ class Guard:
             f"this server does not answer to the name {host[:200]!r}. If it is yours, say so: --allow-host NAME, or "
             "hosts=[…] in millrace.web.application(…)",
         )
+
+    def _by_app(self, role_of: RoleOf, scope: Scope) -> Holder:
+        role = role_of(scope)
+        if role is None:
+            raise Problem(401, "login", "log in first")
+        if role not in ROLES[1:]:
+            raise ValueError(f"role_of answers viewer, operator, admin or None, not {role!r}")
+        return Holder(role, f"{role}:app")
 
     def _by_token(self, heads: Heads) -> Holder:
         kind, _, token = heads.get("authorization", "").partition(" ")
@@ -96,7 +111,7 @@ class Guard:
             raise Problem(
                 403,
                 "cross_site",
-                "no token is set, so a change must come from a page of this server. From a program, set a token, or "
+                "without a token, requests must come from a page of this server. From a program, use a token, or "
                 f"send the header Origin: http://{heads.get('host', '')[:200]}",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import msgspec
 
 from millrace.domain.check import check_id
 from millrace.domain.errors import InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultExpired, WaitTimeout
+from millrace.domain.event import Event
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Enqueued, Page
 from millrace.runtime import waiting
@@ -19,12 +21,12 @@ from millrace.runtime.intake import Maker
 from millrace.runtime.plain import refuse_unsafe
 from millrace.runtime.redaction import failure_without
 from millrace.runtime.selection import page_of, read_query
-from millrace.runtime.shape import Plain, decoded, failure_plain
+from millrace.runtime.shape import Plain, failure_plain
 from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import listed, secrets_of, shown_event, whole
+from millrace.web.shown import listed, secrets, secrets_behind, shown_event, value_shown, whole
 
 ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
@@ -40,7 +42,10 @@ async def enqueue(asked: Asked) -> Answer:
     [answer] = await _put_in(asked, [new])
     plain = _enqueued(answer)
     if asked.query.wait or answer.status == "completed":
-        plain["outcome"] = await _outcome(asked.house, answer.id, asked.query.wait)
+        try:
+            plain["outcome"] = await _outcome(asked.house, answer.id, asked.query.wait)
+        except ResultExpired:  # it is in, and done; only what it answered is no longer kept
+            plain["outcome"] = _ended(answer.id, State.COMPLETED, None, "result_expired", None)
     status = WHEN_QUEUED if answer.status == "queued" else 200
     return Answer(plain, status, {"location": f"jobs/{quote(answer.id, safe='')}"})
 
@@ -88,10 +93,10 @@ async def list_jobs(asked: Asked) -> Answer:
     now = await store.now()
     if query.id is not None:
         found = await house.app.jobs.get(query.id)
-        jobs = [] if found is None else [listed(found, now, house.redaction)]
+        jobs = [] if found is None else [listed(found, now, house)]
         return Answer({"jobs": jobs, "cursor": None, "scanned": len(jobs)})
     page = await _page(house, query, now)
-    jobs = [listed(job, now, house.redaction) for job in page.jobs]
+    jobs = [listed(job, now, house) for job in page.jobs]
     return Answer({"jobs": jobs, "cursor": page.cursor, "scanned": page.scanned})
 
 
@@ -128,7 +133,7 @@ async def _job(asked: Asked) -> Job:
 async def get_job(asked: Asked) -> Answer:
     job = await _job(asked)
     store = await asked.house.store()
-    return Answer(whole(job, await store.now(), asked.house.redaction))
+    return Answer(whole(job, await store.now(), asked.house))
 
 
 async def explain(asked: Asked) -> Answer:
@@ -149,7 +154,7 @@ async def result(asked: Asked) -> Answer:
 async def _outcome(house: House, job_id: str, wait: float) -> Plain:
     """How the job ended; or, after the wait, that it has not."""
     store = await house.store()
-    with house.waiting:
+    with house.waiting if wait else nullcontext():
         async with store.watch(job_id) as watch:
             try:
                 job = await waiting.finished(store, watch, job_id, None, wait)
@@ -160,11 +165,12 @@ async def _outcome(house: House, job_id: str, wait: float) -> Plain:
             except JobCancelled:
                 return _ended(job_id, State.CANCELLED, None, None, None)
             except JobFailed as failed:  # its record is gone; its history is not
-                return _ended(job_id, State.DEAD, None, failed.reason, failure_plain(failed.error))
+                error = failure_plain(failure_without(failed.error, None if house.redaction.phrases else []))
+                return _ended(job_id, State.DEAD, None, failed.reason, error)
     if job.state is State.COMPLETED and job.result_expired:
         raise ResultExpired(job.id)
-    value = None if job.result is None else house.redaction.plain(decoded(job.result, job.spec.serde))
-    error = failure_plain(failure_without(job.error, secrets_of(job, house.redaction)))
+    value = value_shown(job.result, job, house)
+    error = failure_plain(failure_without(job.error, secrets(job, house)))
     return _ended(job.id, job.state, value, job.reason, error)
 
 
@@ -184,49 +190,49 @@ def _ended(job_id: str, state: State, value: Any, reason: str | None, error: Pla
 
 async def history(asked: Asked) -> Answer:
     """Each step with what it changed; what a job was in between is told by the events alone."""
-    events, secrets = await _events(asked)
+    events, job = await _events(asked)
     facts = facts_after(events)
-    before = [None, *facts][:-1]
     steps = [
-        {"event": shown_event(event, secrets), "changes": _changes(changes(earlier, known), secrets)}
-        for event, earlier, known in zip(events, before, facts, strict=True)
+        {
+            "event": shown_event(event, job, asked.house),
+            "changes": _changes(changes(facts_before, known), before, event, job, asked.house),
+        }
+        for before, facts_before, event, known in zip([events[0], *events], [None, *facts], events, facts, strict=False)
     ]
     return Answer({"id": asked.path["id"], "steps": steps})
 
 
 async def diff(asked: Asked) -> Answer:
-    events, secrets = await _events(asked)
+    events, job = await _events(asked)
     numbers = [f"{event.generation}:{event.n}" for event in events]
     start = _place(numbers, "from", asked.query.first, 0)
     end = _place(numbers, "to", asked.query.last, len(events) - 1)
     facts = facts_after(events)
     return Answer(
         {
-            "from": shown_event(events[start], secrets),
-            "to": shown_event(events[end], secrets),
-            "changes": _changes(changes(facts[start], facts[end]), secrets),
+            "from": shown_event(events[start], job, asked.house),
+            "to": shown_event(events[end], job, asked.house),
+            "changes": _changes(changes(facts[start], facts[end]), events[start], events[end], job, asked.house),
         }
     )
 
 
-async def _events(asked: Asked) -> Any:
+async def _events(asked: Asked) -> tuple[list[Event], Job | None]:
     job_id = asked.path["id"]
     check_id("id", job_id)
     events = await asked.house.app.jobs.history(job_id)
     if not events:
         raise JobNotFound(job_id)
-    job = await asked.house.app.jobs.get(job_id)
-    return events, [] if job is None else secrets_of(job, asked.house.redaction)
+    return events, await asked.house.app.jobs.get(job_id)
 
 
-def _changes(found: list[Changed], secrets: list[str]) -> list[Plain]:
-    hidden = [
-        Changed(one.fact, failure_without(one.before, secrets), failure_without(one.after, secrets))
-        if one.fact == "error"
-        else one
-        for one in found
-    ]
-    return [changed_plain(one) for one in hidden]
+def _changes(found: list[Changed], first: Event, last: Event, job: Job | None, house: House) -> list[Plain]:
+    return [changed_plain(_hidden(one, first, last, job, house) if one.fact == "error" else one) for one in found]
+
+
+def _hidden(one: Changed, first: Event, last: Event, job: Job | None, house: House) -> Changed:
+    before, after = secrets_behind(first, job, house), secrets_behind(last, job, house)
+    return Changed(one.fact, failure_without(one.before, before), failure_without(one.after, after))
 
 
 def _place(numbers: list[str], what: str, text: str | None, default: int) -> int:
@@ -281,7 +287,7 @@ ROUTES = (
         query=taken.WaitQuery,
         body=taken.NewJob,
         answers={201: given.Enqueued, 200: given.Enqueued},
-        refusals=(409, 410, 422, 429),
+        refusals=(404, 409, 422, 429),
         most=ONE,
         links=_LINKS,
     ),

@@ -79,6 +79,7 @@ def _operation(route: Route, known: dict[Any, Plain], components: Plain) -> Plai
         "summary": route.summary,
         "description": f"Role: {route.role}." + (f" Command: millrace {route.cli}" if route.cli else ""),
         "tags": [route.tag],
+        "x-role": route.role,
         "parameters": [*_path_parameters(route), *_query_parameters(route, components)],
         "responses": _responses(route, known),
     }
