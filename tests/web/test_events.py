@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from millrace import App, CursorExpired
 from millrace.domain.request import EventPage
+from millrace.web.glance import Glances
 from tests.web.stage import Stream, Web, opened
 
 STREAM = "/api/events/stream"
@@ -140,6 +143,43 @@ async def test_streams_are_bounded():
             assert (await web.get(STREAM, 503))["code"] == "busy"
         async with Stream(web.served, STREAM) as stream:
             assert stream.status == 200  # the place is free again
+
+
+async def test_streams_that_wait_at_the_same_place_ask_the_store_once():
+    asked: list[str] = []
+
+    class Feed:
+        async def events(self, cursor: str, limit: int) -> EventPage:
+            asked.append(cursor)
+            await asyncio.sleep(0.01)
+            if cursor == "bad":
+                raise CursorExpired("bad", 1, "2")
+            return EventPage((), cursor)
+
+    glances, feed = Glances(), Feed()
+    pages = await asyncio.gather(*(glances.events(feed, "1", 10, fresh=60) for _ in range(50)))  # type: ignore[arg-type]
+    assert asked == ["1"] and len(pages) == 50
+    await glances.events(feed, "2", 10, fresh=60)  # type: ignore[arg-type]
+    await glances.events(feed, "1", 10, fresh=0)  # type: ignore[arg-type]
+    assert asked == ["1", "2", "1"]
+    for _ in range(2):  # a failure is not kept
+        with pytest.raises(CursorExpired):
+            await glances.events(feed, "bad", 10, fresh=60)  # type: ignore[arg-type]
+    assert asked.count("bad") == 2
+
+
+async def test_a_listener_that_leaves_does_not_take_the_answer_from_the_others():
+    class Slow:
+        async def events(self, cursor: str, limit: int) -> EventPage:
+            await asyncio.sleep(0.05)
+            return EventPage((), "end")
+
+    glances, slow = Glances(), Slow()
+    first = asyncio.create_task(glances.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
+    second = asyncio.create_task(glances.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    first.cancel()
+    assert (await second).cursor == "end"
 
 
 async def test_a_cursor_that_is_none_is_refused_before_the_stream_begins():

@@ -63,7 +63,7 @@ async def _live(house: House, store: Store, cursor: str, query: Any) -> AsyncIte
     poll, silent = FIRST_POLL, 0.0
     while not house.closing.is_set():
         try:
-            page = await store.events(cursor, PAGE)
+            page = await house.glances.events(store, cursor, PAGE, fresh=poll / 2)
         except CursorExpired as gone:
             cursor = gone.oldest
             yield _message("lost", {"lost": gone.lost, "cursor": cursor}, cursor)

@@ -10,6 +10,7 @@ from millrace.runtime.redaction import Redaction
 from millrace.store.protocol import Store
 from millrace.web.audit import Audit
 from millrace.web.exporter import Exporter
+from millrace.web.glance import Glances
 from millrace.web.guard import Guard
 from millrace.web.problem import Problem
 
@@ -42,6 +43,7 @@ class House:
     exporter: Exporter
     streams: Turnstile = field(default_factory=lambda: Turnstile(MOST_STREAMS, "streams of events"))
     waiting: Turnstile = field(default_factory=lambda: Turnstile(MOST_WAITING, "requests that wait for a result"))
+    glances: Glances = field(default_factory=Glances)
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
 
     async def store(self) -> Store:
