@@ -128,6 +128,15 @@ async def blobs(place: Place) -> Blobs:
     return await place.client()
 
 
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[DirectoryBlobs]:
+    """A directory, for tests of what lies on the disk."""
+    made = DirectoryBlobs(tmp_path / "store", keep_versions=["tasks/"])
+    await made.connect()
+    yield made
+    await made.close()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A part that is left out is not left out in silence."""
     from tests.object.test_conformance import LONG

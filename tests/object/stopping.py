@@ -206,10 +206,12 @@ class Client:
 
 @dataclass
 class World:
-    """A bucket in memory, and as many clients of it as a test wants; `patience` in milliseconds."""
+    """A bucket in memory, and as many clients of it as a test wants; `patience` and `feed_delay`
+    in milliseconds."""
 
     clock: VirtualClock = field(default_factory=VirtualClock)
     patience: int = 20
+    feed_delay: int = 0
     bucket: MemoryBlobs = field(init=False)
     clients: list[Client] = field(default_factory=list[Client])
 
@@ -219,7 +221,7 @@ class World:
     async def client(self, *, apart: float | None = None, own_numbers: bool = False) -> Client:
         """One more. `apart`: of another process, whose clock is so many seconds off; its numbers are its own too."""
         blobs = StoppingBlobs(self.bucket)
-        options = ObjectOptions(look_every=0, feed_delay=0, lock_patience=self.patience)
+        options = ObjectOptions(look_every=0, feed_delay=self.feed_delay, lock_patience=self.patience)
         clock = self.clock if apart is None else lambda: self.clock() + round(apart * 1000)
         own = own_numbers or apart is not None
         place = f"world {id(self)}" + (f" client {len(self.clients)}" if own else "")

@@ -71,6 +71,7 @@ class Site:
     clock: Clock | None  # None: that of the place
     environment: dict[str, str]  # for other processes: STORE_URL, and what else it takes to get there
     open: list[ObjectStore] = field(default_factory=list)
+    others_were_here: bool = False  # processes with the real clock: one that stood still may tell an event again
 
     async def client(self) -> ObjectStore:
         store = self.make(self.clock)

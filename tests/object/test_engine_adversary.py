@@ -795,6 +795,31 @@ async def test_a_group_that_cannot_be_written_does_not_hide_what_was(world: Worl
     assert receipts == [Receipt.OK]
 
 
+# the feed and a writer that stood still
+
+
+@pytest.mark.parametrize(("late", "times"), [(1.0, 1), (2.5, 2)])
+async def test_events_of_a_writer_that_stood_still_reach_a_reader_that_has_passed_their_place(late, times) -> None:
+    """A reader stays behind the clock; who is later than that tells its events once more, further on."""
+    world = World(feed_delay=2_000)
+    a, b = await world.client(), await world.client()
+    cursor: str | None = None
+
+    async def others_go_on_and_are_read() -> None:
+        nonlocal cursor
+        await b.store.enqueue([a_spec(id="other")])
+        world.clock.advance(late)
+        cursor = (await b.store.events(None, 100)).cursor
+
+    await meanwhile(a.store.enqueue([a_spec(id="slow")]), a.stop("write", "feed/"), others_go_on_and_are_read)
+    world.clock.advance(10)
+
+    everything = (await b.store.events(None, 100)).events
+    assert [event.job for event in everything].count("slow") == times
+    rest = (await b.store.events(cursor, 100)).events
+    assert "slow" in [event.job for event in rest]
+
+
 # the feed is cut
 
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from millrace.domain.change import Change
+from millrace.domain.request import WorkerInfo
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
@@ -124,6 +125,15 @@ async def test_only_the_shards_that_were_asked_for_are_looked_through(mode, blob
     found = await all_claimed(await opened(mode, blobs, clock, shards=("0", "7")), 30)
 
     assert sorted(found) == sorted(mine)
+
+
+async def test_a_worker_tells_whose_jobs_it_takes(blobs, clock):
+    """O-15: the record of a worker names its shards."""
+    some, every = await opened("hybrid", blobs, clock, shards=("0", "7")), await opened("hybrid", blobs, clock)
+    await some.beat(WorkerInfo("some"), 1_000)
+    await every.beat(WorkerInfo("every"), 1_000)
+
+    assert {record.info.id: record.info.shards for record in await every.workers()} == {"some": ("0", "7"), "every": ()}
 
 
 async def test_hybrid_pays_for_a_look_with_a_pause(blobs, clock):

@@ -19,8 +19,10 @@ ELSEWHERE = {
     "docs/report.md": "tests/spark/report/test_docs.py",  # likewise
     "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session
     "docs/spark-sink.md": "tests/spark/test_docs.py",  # likewise
+    "docs/spark-cluster.md": "tests/spark/test_cluster.py",  # where there is a cluster
     "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise
     "docs/spark-operations.md": "tests/spark/test_docs.py",  # likewise
+    "docs/spark-upkeep.md": "tests/spark/test_docs.py",  # likewise
     "docs/testing.md": "tests/testing/test_user_docs.py",
 }
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")

@@ -11,7 +11,7 @@ from millrace import App
 from tests.project.page import Session, assert_printed, blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/spark.md", "docs/spark-sink.md", "docs/spark-operations.md")
+PAGES = ("docs/spark.md", "docs/spark-sink.md", "docs/spark-operations.md", "docs/spark-upkeep.md")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,4 +1,5 @@
-"""An executor that is killed in the middle of a drain loses nothing: on a cluster of processes of its own."""
+"""On a cluster of processes of its own: an executor that is killed in the middle of a drain loses nothing. Tables are
+written and read there, too."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.programs.drain_cluster import JOBS, SLOTS
+from tests.spark.programs.drain_cluster import JOBS, PARKED, SLOTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,4 +31,5 @@ def test_an_executor_killed_in_the_middle_of_a_drain_loses_nothing(tmp_path: Pat
     assert said["ran_before"] < JOBS and len(said["killed"]) == 1  # it was in the middle, and it hurt
     assert set(said["again"].values()) <= set(said["killed"])  # only what the killed one was at ran twice
     assert len(said["again"]) <= SLOTS and said["most_runs"] <= 2
+    assert said["parked"] == {"waiting": PARKED} and said["parked_events"] == PARKED  # what executors wrote and read
     assert max(said["attempts"]) == 1  # Spark started the lost partition again

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli.command import as_command
+from millrace.cli.spark_start import quietly
 from millrace.domain.hints import meant
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("cancel", "millrace.cli.pipeline_bulk", "cancel"),
     ("archive", "millrace.cli.pipeline_bulk", "archive"),
     ("unarchive", "millrace.cli.pipeline_bulk", "unarchive"),
+    ("sweep", "millrace.cli.pipeline_sweep", "sweep"),
+    ("compact-archive", "millrace.cli.pipeline_archive", "compact_archive"),
+    ("expire-archive", "millrace.cli.pipeline_archive", "expire_archive"),
     ("tables", "millrace.cli.pipeline_tables", "tables"),
 )
 
@@ -40,8 +44,9 @@ Examples:
   millrace pipeline run --help"""
 
 
-def spark_session(master: str | None = None, **settings: str) -> SparkSession:
-    """The session of one command; the command stops it. MissingExtra where Spark is not installed."""
+def spark_session(master: str | None = None, *, spoken: bool = False, **settings: str) -> SparkSession:
+    """The session of one command; the command stops it. MissingExtra where Spark is not installed. `spoken`: show what
+    Spark's processes write to their standard error."""
     from millrace.spark import require_spark
 
     require_spark()
@@ -49,7 +54,9 @@ def spark_session(master: str | None = None, **settings: str) -> SparkSession:
 
     # What a query is refused for is raised, and said by the command; here it would come again, as a page of JSON.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    return session(master=master, settings={name.replace("_", "."): value for name, value in settings.items()})
+    place = "" if master is None else f" on {master.partition(';')[0]}"  # a token may follow, with Spark Connect
+    with quietly(f"starting Spark{place}", spoken=spoken):
+        return session(master=master, settings={name.replace("_", "."): value for name, value in settings.items()})
 
 
 class Group(TyperGroup):

@@ -100,7 +100,7 @@ async def drain(
     user_app = session.app()
     options = _options(session, bounds, crew)
     _check(user_app, options)
-    with spark_for(master or _default_master(), memory) as spark:
+    with spark_for(master or _default_master(), memory, spoken=True) as spark:  # handlers may say something
         made = await asyncio.to_thread(user_app.on_spark, spark, **options)
         asked = 0
 

@@ -35,10 +35,10 @@ SERIES = ("throughput", "durations", "errors", "worker_use")
 
 
 @contextmanager
-def spark_for(master: str | None, memory: str | None = None) -> Iterator[SparkSession]:
+def spark_for(master: str | None, memory: str | None = None, *, spoken: bool = False) -> Iterator[SparkSession]:
     remote = master is not None and master.startswith("sc://")  # its driver runs already
     settings = {} if remote or memory is None else {"spark_driver_memory": memory}
-    spark = spark_session(master, **settings)
+    spark = spark_session(master, spoken=spoken, **settings)
     try:
         yield spark
     finally:

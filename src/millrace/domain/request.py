@@ -171,6 +171,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     zombies: int = 0  # handlers that were given up and still run
+    shards: tuple[str, ...] = ()  # of an object store, whose jobs it takes; empty: of all
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -146,6 +146,7 @@ def worker_plain(record: WorkerRecord) -> Plain:
         "queues": list(info.queues),
         "tasks": list(info.tasks),
         "slots": info.slots,
+        "shards": list(info.shards),
         "running": list(info.running),
         "completed": info.completed,
         "failed": info.failed,

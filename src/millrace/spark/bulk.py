@@ -73,6 +73,7 @@ def select(
     predicate = understood(spark, where, table, deed)
     options = {name: given for name, given in store.items() if given is not None}
     options |= {"table": predicate.table.name, "columns": ",".join(predicate.columns), "pushFilters": push_filters}
+    options |= {"compacted": "without"}  # what is in files alone cannot be acted on
     rows = spark.read.format(FORMAT).options(**options).load()
     return chosen(rows, predicate, deed)
 

@@ -16,7 +16,7 @@ from millrace.runtime.app import App
 _MAINS = ("__main__", "__mp_main__")
 HOW = (
     "Install it where executors run, or send it along: spark-submit --py-files, spark.addArtifacts(…, pyfile=True), or "
-    "an environment packed with venv-pack (docs/spark-drain.md)"
+    "an archive of libraries (docs/spark-cluster.md)"
 )
 
 

@@ -115,6 +115,14 @@ OPTIONS = (
         READS,
     ),
     Option("endingCursor", text, None, "read no further than this cursor (table `events`)", frozenset({"batch"})),
+    Option(
+        "compacted",
+        one_of("also", "only", "without"),
+        None,
+        "jobs that were [compacted into files](spark-upkeep.md): `also` is usual for `jobs` and `dead`; `only` of "
+        "`events` is their history",
+        frozenset({"batch"}),
+    ),
     Option("maxEventsPerBatch", whole, None, "about so many events in one micro-batch", frozenset({"stream"})),
     Option(
         "failOnDataLoss",

@@ -58,7 +58,8 @@ def session(
     try:
         made = builder.getOrCreate()
     except Exception as error:
-        raise InvalidInput(f"no Spark session on {master}: {str(error).strip().splitlines()[0]}") from error
+        place = master.partition(";")[0]  # a token may follow, with Spark Connect
+        raise InvalidInput(f"no Spark session on {place}: {str(error).strip().splitlines()[0]}") from error
     register(made)
     return made
 

@@ -36,7 +36,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
-from millrace.store.swept import Monitoring, Swept
+from millrace.store.swept import Monitoring, SweepShare, Swept
 
 Target = Literal["queue", "task", "store"]
 
@@ -224,6 +224,27 @@ class Sweeping(Protocol):
 
     async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
         """A bounded piece of a round; ask again while there is `more`. With `full`, a whole round at once."""
+        ...
+
+
+@runtime_checkable
+class SweepingInShares(Sweeping, Protocol):
+    """A round of it can be gone by several at once: each share by anybody, then the rest by one of them."""
+
+    async def now(self) -> int:
+        """The store's clock."""
+        ...
+
+    def shares(self, n: int) -> list[SweepShare]:
+        """At most `n` of them, which together are everything that can be shared out."""
+        ...
+
+    async def sweep_share(self, share: SweepShare) -> Swept:
+        """All that is in it, whatever was looked at before. Asking again is safe."""
+        ...
+
+    async def sweep_rest(self, began: int) -> Swept:
+        """What is in no share, once all shares of a round that began at that instant have been swept."""
         ...
 
 

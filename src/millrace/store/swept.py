@@ -39,6 +39,14 @@ class Swept(msgspec.Struct, frozen=True, omit_defaults=True):
 _REPAIRS = tuple(name for name in Swept.__struct_fields__ if name not in ("looked_at", "more"))
 
 
+class SweepShare(msgspec.Struct, frozen=True):
+    """What one of several sweepers looks at: the jobs of these shards, and every `of`-th of what jobs share."""
+
+    shards: tuple[str, ...]
+    number: int = 0
+    of: int = 1
+
+
 class Monitoring(msgspec.Struct, frozen=True):
     """What a store wishes of those who look after it, in seconds. Not `by_workers`: somebody else does."""
 

@@ -16,12 +16,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from millrace.domain.request import Query
+from pyspark.sql import DataFrame, SparkSession
+
 from millrace.spark.open import opened
 from millrace.spark.session import QUICK, session
 from tests.spark.programs.drain_shop import app, ship
 
 JOBS = 240
+PARKED = 200  # written to another queue, and read again, by the executors
 SECONDS = 0.1
 LEASE = 4
 SLOTS = 4
@@ -84,6 +86,18 @@ def kill_one(ledger: Path) -> dict[str, Any]:
     return {"killed": [pid for pid in doomed if pid in workers], "ran_before": len(before)}
 
 
+def park(spark: SparkSession, url: str) -> None:
+    """Rows as jobs, by tasks on all executors; the second time, every row is in already."""
+    rows = spark.range(0, PARKED, 1, 4).selectExpr("id as number")
+    for _ in range(2):
+        write = rows.write.format("millrace").mode("append").options(url=url, queue="parked", idColumns="number")
+        write.options(app="tests.spark.programs.drain_shop:app", task="refuse").save()
+
+
+def table(spark: SparkSession, url: str, name: str) -> DataFrame:
+    return spark.read.format("millrace").options(url=url, table=name, partitions=4).load()
+
+
 def main(folder: Path) -> None:
     ledger = folder / "ledger"
     ledger.touch()
@@ -98,6 +112,7 @@ def main(folder: Path) -> None:
         settings={"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK},
     )
     try:
+        park(spark, url)
         drain = app.on_spark(spark, url=url, queues="orders", partitions=2, slots=SLOTS, lease=LEASE)
         end = time.monotonic() + 60
         while len({pid for _, pid in ran(ledger)}) < 2 or len(ran(ledger)) < ENOUGH:
@@ -105,17 +120,19 @@ def main(folder: Path) -> None:
             time.sleep(0.01)
         said = kill_one(ledger)
         outcome = drain.wait(90)
+        found = table(spark, url, "jobs").groupBy("queue", "state").count().collect()
+        events = table(spark, url, "events").where("queue = 'parked'").select("seq", "n").distinct().count()
     finally:
         spark.stop()
-    with opened(url) as store:
-        jobs = store.run(store.store.find(Query(limit=JOBS + 1))).jobs
     runs = Counter(number for number, _ in ran(ledger))
     first: dict[int, int] = {}
     for number, pid in ran(ledger):
         first.setdefault(number, pid)
     said |= {
         "ran": len(runs),
-        "states": Counter(job.state.value for job in jobs),
+        "states": {row.state: row["count"] for row in found if row.queue == "orders"},
+        "parked": {row.state: row["count"] for row in found if row.queue == "parked"},
+        "parked_events": events,
         "again": {number: first[number] for number, times in runs.items() if times > 1},
         "most_runs": max(runs.values()),
         "attempts": sorted(worker.attempt for worker in outcome.workers),

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.spark.lake.attempts import newest_of_each
-from millrace.spark.lake.files import DAY, read, require_same, settings, write, written
+from millrace.spark.lake.files import DAY, read, require_all, require_same, settings, write, written
 from millrace.spark.lake.manifest import File, Manifest
 from millrace.spark.lake.place import Place
 from millrace.spark.lake.tables import TABLES, Table
@@ -118,8 +118,9 @@ def _folded(
         rows = newest_of_each(rows)  # what is closed here may be open in a file that is not folded with it
     elif table.fold is not None:
         rows = table.fold(rows)
-    write(_arranged(rows, table, files), directory, table.name, by=() if table.day_by is None else (DAY,))
+    sent = write(_arranged(rows, table, files), directory, table.name, by=() if table.day_by is None else (DAY,))
     after = written(place.path, directory / table.name, run)
+    require_all(after, sent, directory / table.name)
     if table.fold is None:
         require_same(files, after, table.name)
     return after

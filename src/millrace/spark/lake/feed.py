@@ -86,8 +86,9 @@ class StoreFeed:
         return self._table("jobs", columns="seq,queue,group").where(F.col("group").isNotNull())
 
     def jobs(self) -> DataFrame:
-        """The records as they stand now, for the audit."""
-        return self._table("jobs", columns="seq,id,generation,state,attempt,failures,events,archived")
+        """The records as they stand now, for the audit; what was compacted into files was removed, as events tell."""
+        columns = "seq,id,generation,state,attempt,failures,events,archived"
+        return self._table("jobs", columns=columns, compacted="without")
 
     def has_few_jobs(self) -> bool:
         with opened(self._url) as found:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from millrace.spark.lake.errors import LakeBroken
 from millrace.spark.lake.manifest import File
@@ -40,10 +41,13 @@ def settings(spark: SparkSession, **more: str) -> Iterator[None]:
                 spark.conf.set(name, old)
 
 
-def write(rows: DataFrame, to: Path, table: str, *, by: Sequence[str] = ()) -> None:
-    """Rows as Parquet below `to`/`table`. `by` names columns whose values become directories."""
-    writer = rows.write.mode("error").option("compression", COMPRESSION)
+def write(rows: DataFrame, to: Path, table: str, *, by: Sequence[str] = ()) -> int:
+    """Rows as Parquet below `to`/`table`, and how many Spark says they are. `by` names columns whose values become
+    directories."""
+    seen = Observation()
+    writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("error").option("compression", COMPRESSION)
     (writer.partitionBy(*by) if by else writer).parquet(str(to / table))
+    return int(seen.get.get("rows") or 0)
 
 
 def written(root: Path, directory: Path, run: int) -> list[File]:
@@ -59,6 +63,16 @@ def written(root: Path, directory: Path, run: int) -> list[File]:
         sync(path.parent)
         found.append(File(str(path.relative_to(root)), rows, path.stat().st_size, run, _value(path, DAY)))
     return found
+
+
+def require_all(files: Sequence[File], rows: int, directory: Path) -> None:
+    """Executors on other machines write to the disk that they see. What is not here would be lost without a word."""
+    found = sum(file.rows for file in files)
+    if found != rows:
+        raise LakeBroken(
+            f"Spark wrote {rows:,} rows to {directory}, and {found:,} are there. Is it one directory for all machines? "
+            "Executors must see the lake's under the same path, e.g. on a network file system. Nothing was changed"
+        )
 
 
 def _value(path: Path, column: str) -> str | None:

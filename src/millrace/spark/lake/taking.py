@@ -21,7 +21,7 @@ from millrace.spark.lake import series
 from millrace.spark.lake.compaction import crowded, fold
 from millrace.spark.lake.errors import HistoryLost, OtherStore
 from millrace.spark.lake.feed import Feed, Stretch
-from millrace.spark.lake.files import DAY, read, settings, write, written
+from millrace.spark.lake.files import DAY, read, require_all, settings, write, written
 from millrace.spark.lake.jobs import job_parts
 from millrace.spark.lake.manifest import File, Gap, Manifest
 from millrace.spark.lake.place import Place
@@ -154,8 +154,9 @@ class Run:
         began = time.monotonic()
         table = TABLES[name]
         by_day = rows if table.day_by is None else rows.withColumn(DAY, table.day())
-        write(by_day, self._directory, name, by=() if table.day_by is None else (DAY,))
+        sent = write(by_day, self._directory, name, by=() if table.day_by is None else (DAY,))
         files = self._files[name] = written(self._place.path, self._directory / name, self._number)
+        require_all(files, sent, self._directory / name)
         count, seconds = sum(file.rows for file in files), time.monotonic() - began
         self._tell(f"run {self._number}: {count:,} rows of {name} in {seconds:.1f} s")
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from millrace.store.object.driver import Answer, Blob, Done, Driver, Listing, Read, VersionPage, Want, Write
 from millrace.store.object.store import ObjectStore
+from millrace.store.swept import SweepShare, Swept
 
 PENDING = b'"pending":{'
 
@@ -89,6 +90,14 @@ class DryLook:
         await self._looking.connect()
         swept = await self._looking.sweep(limit, full=full)
         return swept.repairs, swept.more
+
+    async def sweep_share(self, share: SweepShare) -> Swept:
+        await self._looking.connect()
+        return await self._looking.sweep_share(share)
+
+    async def sweep_rest(self, began: int) -> Swept:
+        await self._looking.connect()
+        return await self._looking.sweep_rest(began)
 
     async def oldest_undecided(self) -> tuple[str, int] | None:
         """(object, when it was written): the longest open of the transactions that were met."""

@@ -29,7 +29,7 @@ from millrace.store.object.plan import Group, Planner, feed_part
 from millrace.store.object.ready import ReadyIndex, ReadyOptions
 from millrace.store.object.run import Item, Run
 from millrace.store.object.tables import ObjectTables
-from millrace.store.object.values import QueueValue, TasksValue, decode, encode, job_value
+from millrace.store.object.values import Filed, QueueValue, TasksValue, decode, encode, job_value
 from millrace.store.object.view import Need, View
 
 T = TypeVar("T")
@@ -38,6 +38,10 @@ MOST_RUNS = 10_000
 HELD_AT_MOST = 10_000
 YOUNG = 10_000  # milliseconds; no write takes that long
 LATE = 1_000  # milliseconds between deciding and writing
+
+
+class Crowded(StoreError):
+    """Others were faster, again and again."""
 
 
 class Engine:
@@ -50,6 +54,7 @@ class Engine:
         inline: int = 64 << 10,
         patience: float = 2.0,
         ready: ReadyOptions | None = None,
+        feed_delay: int = 0,
     ) -> None:
         self.objects = Objects(blobs, patience, self._manifest_key)
         self.blobs = blobs
@@ -62,6 +67,7 @@ class Engine:
         self.tally: Counter[str] = Counter()  # swaps that lost a race, and what was repaired on the way
         self.dependents = Dependents(self)
         self._inline = inline
+        self._feed_delay = feed_delay
         self._held: dict[str, Seen] = {}
         self._known_queues: set[str] = set()
         self._claiming: set[str] = set()  # names of jobs that are being written right now
@@ -173,8 +179,8 @@ class Engine:
         await self._recount_if_asked(first_seen, {**view.seen, **run.settings})
         return run
 
-    def _crowded(self) -> StoreError:
-        return StoreError(
+    def _crowded(self) -> Crowded:
+        return Crowded(
             f"{self.blobs.url}: too many others change the same jobs or the same line at once: "
             f"given up after {MOST_ATTEMPTS} attempts. Nothing is lost; ask again."
         )
@@ -259,6 +265,7 @@ class Engine:
             if await self.clock() - tables.now > YOUNG // 2:
                 after |= self._keys_again(planner, done)
         _, run.settings = await asyncio.gather(self._put(after), self._settings_after(done, tables))
+        await self._tell_again_if_late(filed)
         deleted = [key for group in done for key in group.deleted]
         deleted += [key for key in tables.stale if key not in after]
         self.ready.removed(deleted)
@@ -270,6 +277,16 @@ class Engine:
             await self.blobs.delete(deleted)
         self._announce(done, tables)
         await self._know_queues(done)
+
+    async def _tell_again_if_late(self, filed: Sequence[Filed]) -> None:
+        """Readers stay `feed_delay` behind the clock, so they may have passed by what came later than that."""
+        while filed and self._feed_delay:
+            now = await self.clock()
+            if now - (filed[0].stamp >> COUNT) <= self._feed_delay * 3 // 4:
+                return
+            stamp = self.numbers.stamps.draw(now)
+            filed = [Filed(stamp, place, one.event) for place, one in enumerate(filed)]
+            await self._put({self.layout.feed(stamp): feed_part(filed)})
 
     @staticmethod
     def _keys_again(planner: Planner, done: Sequence[Group]) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ done/{queue}/{state}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}           f
 gone/{minute}/{at}.{seq}.{name}                                                what is remembered of a pruned job
 deps/{parent}/{seq}.{child}                                   who waits for whom
 due/…, upkeep/…                                               look at these jobs at that time
-lines/ keys/ control/ schedules/ workers/ feed/ batches/ data/
+lines/ keys/ control/ schedules/ workers/ feed/ batches/ data/ archive/
 
 All but the objects of the first and the last two lines are projections: immutable, empty, uniquely named, so that
 deleting one is always exact (BO-03): `rev` grows with every write of the job and ends in a nonce. `rank` is 15 −

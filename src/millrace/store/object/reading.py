@@ -116,10 +116,14 @@ class Reader:
         size = -(-len(shards) // max(1, n))
         return [Partition(_SHARDS + ",".join(shards[start : start + size])) for start in range(0, len(shards), size)]
 
-    async def scan(self, partition: Partition, batch: int, clock: int) -> AsyncIterator[list[Job]]:
+    def shards_in(self, partition: Partition) -> list[str]:
         shards = partition.token.removeprefix(_SHARDS).split(",")
         if not partition.token.startswith(_SHARDS) or not set(shards) <= set(self._layout.shards):
             raise InvalidInput(f"{partition.token!r} is not a partition of this store; use one that it gave out")
+        return shards
+
+    async def scan(self, partition: Partition, batch: int, clock: int) -> AsyncIterator[list[Job]]:
+        shards = self.shards_in(partition)
         ready: list[Job] = []
         async for keys in self._keys(shards, batch):
             while keys:

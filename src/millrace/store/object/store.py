@@ -43,13 +43,15 @@ from millrace.domain.request import (
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.clock import Clock
+from millrace.store.object.archive import Archive
 from millrace.store.object.blobs import Blobs
 from millrace.store.object.claiming import Claimer
+from millrace.store.object.compaction import Compaction
 from millrace.store.object.driver import Driver
 from millrace.store.object.engine import Engine
 from millrace.store.object.envelope import sealed
 from millrace.store.object.feed import Feed
-from millrace.store.object.keys import TASKS, Layout
+from millrace.store.object.keys import TASKS, Layout, name_of
 from millrace.store.object.log_scan import LogScan, MissingKeys, Pages
 from millrace.store.object.numbers import Numbers
 from millrace.store.object.objects import Seen
@@ -62,11 +64,12 @@ from millrace.store.object.spans import Spans
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round
+from millrace.store.object.sweep.share import shares
 from millrace.store.object.values import JobValue, QueueValue, decode, encode, job_value
 from millrace.store.object.watching import PollingWatch
 from millrace.store.object.writers import give_back, take
 from millrace.store.protocol import Target, Watch
-from millrace.store.swept import Monitoring, Swept
+from millrace.store.swept import Monitoring, SweepShare, Swept
 from millrace.store.waiters import Waiter, Waiters
 
 T = TypeVar("T")
@@ -100,6 +103,7 @@ class ObjectStore:
             inline=options.inline_limit,
             patience=options.lock_patience / 1000,
             ready=ReadyOptions(options.listing_reuse / 1000, options.ready_page_size, options.shards),
+            feed_delay=options.feed_delay,
         )
         self._engine.on_news = self._announce
         self._engine.recount = self._recount
@@ -110,6 +114,8 @@ class ObjectStore:
         self._feed = Feed(self._engine.objects, options.feed_delay)
         self._spans = Spans(self._feed)
         self._sweeper = Sweeper(self._engine, young=options.sweep_patience, feed_delay=options.feed_delay)
+        self.compaction = Compaction(self._engine)
+        self.compacted = Archive(self._engine)
         self._connected = False
         self._waiters = Waiters()
         self._watchers = Waiters()
@@ -310,6 +316,10 @@ class ObjectStore:
         async for jobs in self._reader.scan(partition, batch, await self.now()):
             yield jobs
 
+    def is_in(self, partition: Partition, job_id: str) -> bool:
+        """Does a scan of this partition meet that id?"""
+        return self._layout.shard_of(name_of(job_id)) in self._reader.shards_in(partition)
+
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
@@ -388,11 +398,21 @@ class ObjectStore:
         looked at before."""
         return await self._sweeper.sweep(self.options.monitor_sweep_page_size if limit is None else limit, full=full)
 
+    def shares(self, n: int) -> list[SweepShare]:
+        return shares(self._layout, n)
+
+    async def sweep_share(self, share: SweepShare) -> Swept:
+        return await self._sweeper.sweep_share(share)
+
+    async def sweep_rest(self, began: int) -> Swept:
+        return await self._sweeper.sweep_rest(began)
+
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
         key = self._layout.worker(info.id)
         now = await self.now()
         [seen] = await self._engine.objects.read([key])
         started = now if seen.value is None else decode(seen.value, WorkerRecord).started_at
+        info = msgspec.structs.replace(info, shards=self.options.shards or ())
         record = WorkerRecord(info, started, now, ttl, True)
         await self.blobs.put(key, sealed(encode(record)), durable=False)
 

@@ -17,7 +17,7 @@ from millrace.store.object.s3.address import Address
 # Everything but the jobs themselves (tasks/) and their large data: nobody asks what those were before.
 INDEXES = (
     *("ready/", "held/", "leases/", "done/", "gone/", "deps/", "due/", "upkeep/"),
-    *("lines/", "keys/", "control/", "schedules/", "workers/", "feed/", "batches/", "probe/"),
+    *("lines/", "keys/", "control/", "schedules/", "workers/", "feed/", "batches/", "archive/", "probe/"),
 )
 MAX_DELETE = 1_000
 _OURS = "millrace-"

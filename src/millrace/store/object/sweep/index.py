@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from millrace.domain.job import FINISHED, State
 from millrace.store.object.driver import Entry
 from millrace.store.object.engine import Engine
-from millrace.store.object.keys import Layout, name_of
+from millrace.store.object.keys import name_of
 from millrace.store.object.objects import Seen
 from millrace.store.object.sweep.round import Round
+from millrace.store.object.sweep.share import name_in_key
 from millrace.store.object.values import JobValue, decode
 
 FAMILIES = ("ready/", "held/", "leases/", "done/", "gone/")
@@ -35,7 +36,7 @@ class IndexSweep:
 
     def _doubtful(self, entry: Entry) -> str | None:
         """The name of the job, if what the key says of it has to be checked."""
-        name = _name_in_key(entry.key)
+        name = name_in_key(entry.key)
         if name is None or not self._round.is_old(entry) or self._round.filed.get(name) == entry.key:
             return None
         return name if self._round.is_wanted(entry) or self._round.is_job_changed(name) else None
@@ -109,13 +110,6 @@ def _value(seen: Seen) -> JobValue:
 
 def _data_of(value: JobValue) -> set[str]:
     return {*(value.data or {}).values(), *value.spilled}
-
-
-def _name_in_key(key: str) -> str | None:
-    if key.startswith("gone/"):
-        return key.rsplit(".", 1)[1]
-    entry = Layout.parse(key)
-    return None if entry is None else entry.name
 
 
 def _waits_for(child: JobValue, seq: int, parent: str) -> str | None:

@@ -15,6 +15,7 @@ from millrace.store.object.blobs import MAX_PAGE, Blobs, Won
 from millrace.store.object.driver import Entry, Write
 from millrace.store.object.envelope import sealed
 from millrace.store.object.objects import Change, Committed, Objects, Seen
+from millrace.store.object.sweep.share import Part
 
 PARTS = 288  # rounds in a day, at one every five minutes
 PART_LENGTH = 300_000
@@ -26,7 +27,7 @@ class Round:
     """`since`: what was written before is taken to be right; None: nothing is. Younger than `young` is left alone: it
     may be the work of somebody who has not finished yet."""
 
-    def __init__(self, objects: Objects, now: int, since: int | None, young: int) -> None:
+    def __init__(self, objects: Objects, now: int, since: int | None, young: int, part: Part | None = None) -> None:
         self.objects = objects
         self.blobs: Blobs = objects.blobs
         self.now = now
@@ -35,6 +36,7 @@ class Round:
         self.done: Counter[str] = Counter()
         self.filed: dict[str, str] = {}  # names of jobs that were looked at -> where they stand
         self._knows_all_changed = True
+        self._part = part
 
     def is_old(self, entry: Entry) -> bool:
         return entry.modified <= self.now - self.young
@@ -59,14 +61,15 @@ class Round:
         else:
             self._knows_all_changed = False
 
-    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        after: str | None = None
-        while True:
-            page = await self.blobs.list(prefix, after, MAX_PAGE)
-            yield page.entries
-            if not page.truncated or not page.entries:
-                return
-            after = page.entries[-1].key
+    async def pages(self, family: str) -> AsyncIterator[Sequence[Entry]]:
+        for prefix in [family] if self._part is None else self._part.prefixes(family):
+            after: str | None = None
+            while True:
+                page = await self.blobs.list(prefix, after, MAX_PAGE)
+                yield page.entries if self._part is None else [one for one in page.entries if self._part.holds(one.key)]
+                if not page.truncated or not page.entries:
+                    break
+                after = page.entries[-1].key
 
     async def read(self, keys: Sequence[str]) -> list[Seen]:
         """These objects with nothing pending any more; those that somebody is just writing are left out.

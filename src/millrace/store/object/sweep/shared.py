@@ -10,7 +10,8 @@ from millrace.store.object.objects import Change, Seen
 from millrace.store.object.sweep.round import Round
 from millrace.store.object.values import JobValue, KeyValue, decode
 
-FAMILIES = ("lines/", "keys/", "schedules/", "control/")
+FAMILIES = ("lines/", "keys/")  # as many as there are jobs, or nearly
+SETTINGS = ("schedules/", "control/")
 # A stub may be what makes somebody's commit fail who has been asleep since: it stays for longer than anybody sleeps
 # between two requests, and gets up to go on with the second.
 STUB_AGE = 24 * 60 * 60 * 1000

@@ -1,35 +1,28 @@
 """The sweeper: goes round the store, a bounded piece at a time, and puts right what crashes have left.
 
-    jobs → index keys → dependencies → lines, unique keys, settings → manifests → large data → counters
-
-A job's record is the truth; all else follows from it. Where the round is, this process remembers; up to when all was
-looked at is noted in the store, so that whoever begins a round next reads what has changed since.
+Which way it takes says `course.py`. Where the round is, this process remembers; up to when all was looked at is noted
+in the store, so that whoever begins a round next reads what has changed since. A round can also be gone by several at
+once, each a share of it, and one of them what is in no share.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 
 import msgspec
 
-from millrace.store.object.driver import Entry
 from millrace.store.object.engine import Engine
 from millrace.store.object.keys import STORE
 from millrace.store.object.objects import Change
-from millrace.store.object.sweep import index, shared
-from millrace.store.object.sweep.counters import CounterSweep
-from millrace.store.object.sweep.index import IndexSweep
-from millrace.store.object.sweep.jobs import JobSweep
+from millrace.store.object.sweep.course import Course
 from millrace.store.object.sweep.round import Round
-from millrace.store.object.sweep.shared import SharedSweep
+from millrace.store.object.sweep.share import Part
 from millrace.store.object.values import StoreValue, Trimmed, decode, encode
-from millrace.store.swept import Swept
+from millrace.store.swept import SweepShare, Swept
 
 SWEPT = "control/swept.json"
-AT_ONCE = 200  # jobs read at a time
-LISTING = 50  # what a listing counts for against the limit, in objects read
 # What was written so shortly before is looked at once more: clocks differ, some tell whole seconds only, and a power
 # loss may take back index keys that had been there.
 SLACK = 60_000
@@ -82,59 +75,47 @@ class Sweeper:
         if steps is not None:
             await steps.aclose()
 
+    async def sweep_share(self, share: SweepShare) -> Swept:
+        """All that is in a share, whatever has been looked at before."""
+        course = await self._course(True, share)
+        for leg in course.of_a_share:
+            async for _ in leg():
+                pass
+        return Swept(**course.round.done, more=False)
+
+    async def sweep_rest(self, began: int) -> Swept:
+        """What is in no share, after all shares of a round that began then."""
+        course = await self._course(True)
+        for leg in course.of_nobody:
+            async for _ in leg():
+                pass
+        await self._note(began)
+        return Swept(**course.round.done, more=False)
+
     async def _begin(self, full: bool) -> tuple[Round, AsyncGenerator[int, None]]:
+        course = await self._course(full)
+        return course.round, self._go_round(course)
+
+    async def _course(self, full: bool, share: SweepShare | None = None) -> Course:
         objects = self._engine.objects
         [swept, store] = await objects.read([SWEPT, STORE])
         since = None if swept.value is None or full else decode(swept.value, SweptValue).until
         trimmed = Trimmed() if store.value is None else decode(store.value, StoreValue).trimmed
-        round_ = Round(objects, await self._engine.blobs.now(), since, self._young)
-        return round_, self._go_round(round_, trimmed)
+        part = None if share is None else Part(self._engine.layout, share)
+        round_ = Round(objects, await self._engine.blobs.now(), since, self._young, part)
+        return Course(self._engine, round_, self._feed_delay, trimmed)
 
-    async def _go_round(self, round_: Round, trimmed: Trimmed) -> AsyncGenerator[int, None]:
+    async def _go_round(self, course: Course) -> AsyncGenerator[int, None]:
         """Yields what each step has cost."""
-        jobs = JobSweep(self._engine, round_, self._feed_delay, trimmed)
-        keys = IndexSweep(self._engine, round_)
-        others = SharedSweep(round_)
-        counters = CounterSweep(self._engine, round_)
-        async for page in round_.pages("tasks/"):
-            yield LISTING
-            for some in _wanted(round_, page):
-                await jobs.look(some)
-                yield len(some)
-            yield await others.look_at_stubs(page)
-        for family in index.FAMILIES:
-            async for page in round_.pages(family):
-                yield LISTING + await keys.look(page)
-        async for page in round_.pages("deps/"):
-            yield LISTING + await keys.look_at_dependencies(page)
-        for family in shared.FAMILIES:
-            async for page in round_.pages(family):
-                yield LISTING
-                for some in _wanted(round_, page):
-                    await others.look(some)
-                    yield len(some)
-                yield await others.look_at_stubs(page)
-        async for page in round_.pages("batches/"):
-            yield LISTING
-            for entry in page:
-                yield await others.look_at_manifest(entry)
-        async for page in round_.pages("data/"):
-            yield LISTING + await keys.look_at_data(page)
-        async for page in round_.pages("control/queues/"):
-            busy = [entry.key for entry in page if not round_.is_old(entry)]
-            await counters.look_at_queues([entry.key for entry in page], busy=busy)
-            yield LISTING + len(page)
-        await counters.look_at_tasks()
-        await self._note(round_.now - round_.young - SLACK)
+        for leg in course.whole:
+            async for cost in leg():
+                yield cost
+        await self._note(course.round.now)
 
-    async def _note(self, until: int) -> None:
+    async def _note(self, began: int) -> None:
         """Only ever later: another process may have come further meanwhile, and then it has its say."""
+        until = began - self._young - SLACK
         [seen] = await self._engine.objects.read([SWEPT])
         known = SweptValue() if seen.value is None else decode(seen.value, SweptValue)
         if known.until < until:
             await self._engine.objects.commit([Change(seen, encode(SweptValue(until)))], durable=False)
-
-
-def _wanted(round_: Round, page: Sequence[Entry]) -> list[list[str]]:
-    keys = [entry.key for entry in page if round_.is_wanted(entry)]
-    return [keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE)]

@@ -1,0 +1,159 @@
+"""What upkeep has executors do: each piece for itself, against a store that its process has opened.
+
+A piece may be done twice, by a task that Spark runs again or in parallel: whatever it writes counts only when the
+driver names it, and what it repairs or removes is repaired or removed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millrace.domain.errors import InvalidInput, StoreError
+from millrace.spark.archive_rows import LARGEST, FileWriter, columns_of
+from millrace.store.archived import ArchiveFile, ArchiveRow, Compactable
+from millrace.store.object.dry import DryLook
+from millrace.store.object.store import ObjectStore
+from millrace.store.protocol import Store
+from millrace.store.swept import SweepShare, Swept
+
+AT_ONCE = 100  # jobs read at a time
+ROW_GROUP = 5_000
+
+
+class SweepShareOf(msgspec.Struct, frozen=True, tag="sweep"):
+    share: SweepShare
+    dry: bool = False
+
+
+class WriteFiles(msgspec.Struct, frozen=True, tag="write"):
+    """Jobs that may be compacted, by name; those that can be go into files whose parts begin so."""
+
+    part: str
+    names: tuple[str, ...]
+    before: int
+
+
+class RemoveJobs(msgspec.Struct, frozen=True, tag="remove"):
+    """Of one queue, so that nobody waits for anybody: each removal counts in the object of its queue."""
+
+    queue: str
+    files: tuple[ArchiveFile, ...]
+
+
+class MergeFiles(msgspec.Struct, frozen=True, tag="merge"):
+    part: str
+    files: tuple[ArchiveFile, ...]
+
+
+Work = SweepShareOf | WriteFiles | RemoveJobs | MergeFiles
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a piece; of a removal, by file: the rows that do not count, because their jobs lived on."""
+
+    swept: Swept | None = None
+    files: tuple[ArchiveFile, ...] = ()
+    void: dict[str, tuple[int, ...]] = {}
+    removed: int = 0
+
+
+Each = Callable[[Sequence[Work]], Awaitable[list[Done]]]
+
+
+def objects_of(store: Store) -> ObjectStore:
+    if not isinstance(store, ObjectStore):
+        raise InvalidInput(
+            f"{store.url.partition('://')[0]}:// needs no such upkeep: it has no index to sweep and no object for each "
+            "job. Retention (keep_completed, keep_dead) and the upkeep of any worker do what there is to do"
+        )
+    return store
+
+
+async def done(store: Store, work: Work) -> Done:
+    objects = objects_of(store)
+    match work:
+        case SweepShareOf(share, dry):
+            sweep = DryLook(objects).sweep_share if dry else objects.sweep_share
+            return Done(swept=await sweep(share))
+        case WriteFiles():
+            return Done(files=tuple(await _write(objects, work)))
+        case RemoveJobs():
+            return await _remove(objects, work)
+        case MergeFiles():
+            return Done(files=await _merge(objects, work))
+
+
+async def _write(store: ObjectStore, work: WriteFiles) -> list[ArchiveFile]:
+    files: list[ArchiveFile] = []
+    writer: FileWriter | None = None
+
+    async def finish(writer: FileWriter) -> None:
+        body = writer.close()
+        files.append(writer.described(await store.compacted.put(writer.part, body), len(body)))
+
+    group: list[Compactable] = []
+    for start in range(0, len(work.names), AT_ONCE):
+        group += await store.compaction.read(work.names[start : start + AT_ONCE], work.before)
+        is_last = start + AT_ONCE >= len(work.names)
+        if not group or not (is_last or len(group) >= ROW_GROUP or _bytes(group) >= LARGEST):
+            continue
+        writer = writer or FileWriter(f"{work.part}.{len(files)}")
+        writer.add(group)
+        group = []
+        if writer.size >= LARGEST:
+            await finish(writer)
+            writer = None
+    if writer is not None:
+        await finish(writer)
+    return files
+
+
+def _bytes(jobs: Sequence[Compactable]) -> int:
+    return sum(len(one.job.payload) + len(one.job.result or b"") for one in jobs)
+
+
+async def _remove(store: ObjectStore, work: RemoveJobs) -> Done:
+    void: dict[str, tuple[int, ...]] = {}
+    removed = 0
+    for file in work.files:
+        rows: list[ArchiveRow] = []
+        for batch in columns_of(await body_of(store, file), ["id", "seq", "events", "queue"]):
+            mine = batch.filter(pc.equal(batch.column("queue"), work.queue)).to_pydict()
+            rows += map(ArchiveRow, mine["id"], mine["seq"], mine["events"])
+        void[file.key] = tuple(await store.compaction.remove(rows))
+        removed += len(rows) - len(void[file.key])
+    return Done(void=void, removed=removed)
+
+
+async def _merge(store: ObjectStore, work: MergeFiles) -> tuple[ArchiveFile, ...]:
+    tables: list[pa.Table] = []
+    for file in work.files:
+        table: Any = pq.read_table(pa.BufferReader(await body_of(store, file)))
+        tables.append(table.filter(pc.invert(pc.is_in(table["seq"], pa.array(file.void, pa.int64())))))
+    merged = pa.concat_tables(tables, promote_options="default")
+    if not merged.num_rows:
+        return ()
+    sink = pa.BufferOutputStream()
+    pq.write_table(merged, sink, compression="zstd", row_group_size=ROW_GROUP)
+    body = bytes(sink.getvalue())
+    parts = tuple(part for file in work.files for part in file.parts)
+    first, last = min(file.first for file in work.files), max(file.last for file in work.files)
+    queues = tuple(sorted({queue for file in work.files for queue in file.queues}))
+    key = await store.compacted.put(work.part, body)
+    return (ArchiveFile(key, parts, merged.num_rows, len(body), first, last, queues),)
+
+
+async def body_of(store: ObjectStore, file: ArchiveFile) -> bytes:
+    body = await store.compacted.get(file.key)
+    if body is None:
+        raise StoreError(
+            f"{store.url}: {file.key} is missing, and the archive's manifest names it. Restore it from a version or a "
+            "copy; nothing was changed"
+        )
+    return body

@@ -1,0 +1,42 @@
+"""A client of a Connect server: it has no JVM, and the server has the session. The sink, a stream into the queue, a
+stream out of it, and the lake, each for a turn. A line of JSON at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from millrace.spark import register
+from millrace.spark.lake import Asked, Lake, Place, StoreFeed, take
+from tests.spark.programs.cluster_proof import batch, streamed, written
+
+
+def main(remote: str, url: str, folder: Path) -> None:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    register(spark)
+    spark.addArtifacts(str(folder / "shop.py"), pyfile=True)
+    for _ in range(2):  # the second time, every row is in already
+        written(spark, url=url)
+    place, feed = Place(folder / "lake"), StoreFeed(spark, url=url)
+    first = take(place, spark, feed, Asked(), lambda _text: None)
+    streamed(spark, folder, {"task": "confirm", "queue": "mail"}, url=url)  # artifacts do not reach a stream's sink
+    second = take(place, spark, feed, Asked(), lambda _text: None)
+    lake = Lake(folder / "lake", spark)
+    said = {
+        "jobs": batch(spark, url=url, table="jobs").where("queue = 'mail'").count(),
+        "events": batch(spark, url=url, table="events").count(),
+        "streamed": spark.read.parquet(f"{folder}/out").select("seq", "n").distinct().count(),
+        "taken": [first.events, second.events],
+        "lake": lake.jobs().count(),
+        "throughput": lake.throughput(by="hour").selectExpr("sum(enqueued)").first()[0],
+        "session": type(spark).__module__,
+    }
+    spark.stop()
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
