@@ -328,6 +328,7 @@ class Worker(msgspec.Struct):
     queues: list[str]
     tasks: list[str]
     slots: int
+    shards: list[str]
     running: list[str]
     completed: int
     failed: int
