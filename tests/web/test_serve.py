@@ -93,6 +93,19 @@ def test_without_a_token_it_listens_on_this_machine_only(monkeypatch: pytest.Mon
         assert refused.code == 2 and "MILLRACE_ADMIN_TOKEN" in refused.err
 
 
+def test_a_dry_run_says_what_would_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    cli = Stage(monkeypatch)
+    cli("init", "--url", "sqlite:///jobs.db")
+    at = ("serve", "--dry-run", "--url", "sqlite:///jobs.db", "--port", "8999", "--json")
+    assert cli(*at).json == {"store": "sqlite:///jobs.db", "url": "http://127.0.0.1:8999", "tokens": []}
+    monkeypatch.setenv("MILLRACE_VIEWER_TOKEN", TOKENS["viewer"])
+    assert cli(*at, "--host", "0.0.0.0").json["tokens"] == ["viewer"]
+    monkeypatch.setenv("MILLRACE_VIEWER_TOKEN", "short")
+    refused = cli.refused(*at)
+    assert refused.code == 2 and "short" not in refused.err
+
+
 def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     with served(tmp_path) as (url, _):
         port = url.rpartition(":")[2]

@@ -43,6 +43,7 @@ async def serve(
         str | None, typer.Option("--audit", help="Append every change to this file, as JSON lines.", metavar="FILE")
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and store, and serve nothing.")] = False,
 ) -> int:
     """Serve the HTTP API, metrics and the dashboard.
 
@@ -90,10 +91,22 @@ async def serve(
     async with session.connected(app) as (_, store):
         server = _server(uvicorn.Server, config, served.state.house)
         url = f"http://{_named(settings['host'])}:{settings['port']}"
+        if dry_run:
+            _would(session, store.url, url, sorted(tokens))
+            return exits.OK
         session.output.say(f"{store.url} at {url} (Ctrl-C ends it)")
         with _in_words(settings["host"], settings["port"]):
             await server.serve()
     return exits.OK
+
+
+def _would(session: Session, store: str, url: str, roles: list[str]) -> None:
+    if session.output.json:
+        session.output.document({"store": store, "url": url, "tokens": roles})
+        return
+    print(url)
+    who = f"whoever has a token ({', '.join(roles)})" if roles else "this machine"
+    session.output.say(f"{store} would be served there, to {who}.")
 
 
 def _server(kind: type[Any], config: Any, house: Any) -> Any:
