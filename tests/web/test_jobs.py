@@ -65,6 +65,18 @@ async def test_a_job_is_put_in_and_found_again(web: Web):
     assert (await web.get("/api/jobs", id="nowhere"))["jobs"] == []
 
 
+async def test_jobs_are_looked_up_together(web: Web):
+    """A page that draws what a job waits for asks once for all its parents."""
+    for name in ("a", "b", "c"):
+        await web.enqueue(id=name)
+
+    found = await web.get("/api/jobs", id=["c", "nowhere", "a"])
+
+    assert [one["id"] for one in found["jobs"]] == ["c", "a"]
+    await web.get("/api/jobs", 400, id=["x"] * 101)
+    await web.get("/api/jobs", 400, id=["a", ""])
+
+
 async def test_options_travel_as_people_write_them(web: Web):
     parent = await web.enqueue(id="parent", delay="1h")
     child = await web.enqueue(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, get_origin
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
@@ -190,7 +190,9 @@ def _query(route: Route, text: bytes) -> Any:
 
 
 def _is_list(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is list
+    while get_origin(kind) is Annotated:
+        kind = kind.__origin__
+    return get_origin(kind) is list
 
 
 async def _body(route: Route, receive: Receive, heads: Headers) -> Any:

@@ -91,10 +91,11 @@ async def list_jobs(asked: Asked) -> Answer:
     house, query = asked.house, asked.query
     store = await house.store()
     now = await store.now()
-    if query.id is not None:
-        found = await house.app.jobs.get(query.id)
-        jobs = [] if found is None else [listed(found, now, house)]
-        return Answer({"jobs": jobs, "cursor": None, "scanned": len(jobs)})
+    if query.id:
+        for job_id in query.id:
+            check_id("id", job_id)
+        found = [job for job in await house.app.jobs.get(query.id) if job is not None]
+        return Answer({"jobs": [listed(job, now, house) for job in found], "cursor": None, "scanned": len(found)})
     page = await _page(house, query, now)
     jobs = [listed(job, now, house) for job in page.jobs]
     return Answer({"jobs": jobs, "cursor": page.cursor, "scanned": page.scanned})

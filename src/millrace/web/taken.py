@@ -72,7 +72,9 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class ListQuery(Chosen, forbid_unknown_fields=True):
-    id: Annotated[Id | None, Meta(description="Only this job")] = None
+    id: Annotated[
+        list[Id], Meta(max_length=100, description="Only these jobs, in this order; filters are not asked")
+    ] = []
     limit: Limit = 50
     cursor: Cursor | None = None
     oldest: Annotated[bool, Meta(description="Oldest first; otherwise newest first")] = False
