@@ -13,6 +13,7 @@ import pytest
 
 from millrace import App, JobLogFilter
 from millrace.cli.logs import start_logging
+from tests.runtime.process import logging_handlers
 
 
 class Kept(logging.Handler):
@@ -78,6 +79,17 @@ async def test_lines_of_libraries_know_the_job_on_the_loop_and_in_threads(kept: 
     assert len(told) == (25 if layered else 15)
     if layered:
         assert all(record.job in record.getMessage() for record in kept.records if "layer" in record.getMessage())  # type: ignore[attr-defined]
+
+
+async def test_lines_in_a_process_of_its_own_know_the_job():
+    app = App("memory://")
+    plain = app.task(process=True)(logging_handlers.told_in_process)
+    on_loop = app.task(process=True)(logging_handlers.told_on_a_loop_in_a_process)
+    async with app:
+        jobs = [await task.enqueue() for _ in range(2) for task in (plain, on_loop)]
+        async with asyncio.timeout(60):
+            await app.worker(burst=True, slots=1).run(handle_signals=False)
+        assert [await app.jobs.result(job) for job in jobs] == [job.id for job in jobs]
 
 
 async def test_the_workers_log_in_json_has_the_job_and_hides_what_is_to_be_hidden(monkeypatch: pytest.MonkeyPatch):
