@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -130,6 +131,7 @@ def _bare(host: str) -> str:
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
+@lru_cache(maxsize=1_024)  # each request comes by here, and most come from the same places
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))

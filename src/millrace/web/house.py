@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from millrace.runtime.app import App
+from millrace.runtime.intake import Maker
 from millrace.runtime.redaction import Redaction
 from millrace.store.protocol import Store
 from millrace.web.audit import Audit
@@ -43,6 +44,7 @@ class House:
     exporter: Exporter
     streams: Turnstile = field(default_factory=lambda: Turnstile(MOST_STREAMS, "streams of events"))
     waiting: Turnstile = field(default_factory=lambda: Turnstile(MOST_WAITING, "requests that wait for a result"))
+    makers: dict[tuple[str, bool], Maker] = field(default_factory=dict[tuple[str, bool], Maker])
     glances: Glances = field(default_factory=Glances)
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
 

@@ -32,6 +32,7 @@ ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
 PATIENCE = 0.1  # seconds after which a search answers with what it has, and a cursor
 WHEN_QUEUED = 201
+MOST_MAKERS = 1_000
 
 
 # ── putting in ────────────────────────────────────────────────────────────────────────────────
@@ -61,11 +62,24 @@ async def _put_in(asked: Asked, jobs: list[taken.NewJob]) -> list[Enqueued]:
     for number, new in enumerate(jobs):
         where = "the payload" if len(jobs) == 1 else f"the payload of job {number}"
         refuse_unsafe(where, new.payload, finite=True, keys=False)
-        checked = None if new.unchecked or not app.tasks else app
-        specs += Maker(checked, new.task, taken.given(new, taken.OPTIONS)).specs(app, [new.payload])
+        specs += _maker(asked.house, new).specs(app, [new.payload])
     answers = await app.enqueue(specs)
     asked.facts |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}
     return answers
+
+
+def _maker(house: House, new: taken.NewJob) -> Maker:
+    """Most jobs bring no options of their own, and share what is made for their task."""
+    checked = None if new.unchecked or not house.app.tasks else house.app
+    options = taken.given(new, taken.OPTIONS)
+    if options:
+        return Maker(checked, new.task, options)
+    known = house.makers.get((new.task, new.unchecked))
+    if known is None:
+        known = Maker(checked, new.task, {})
+        if len(house.makers) < MOST_MAKERS:
+            house.makers[new.task, new.unchecked] = known
+    return known
 
 
 def _enqueued(answer: Enqueued) -> Plain:
