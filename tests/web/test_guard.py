@@ -161,6 +161,11 @@ async def test_any_name_may_be_allowed():
         assert (await web.ask("GET", "/health")).status_code == 200
 
 
+def test_any_name_is_not_allowed_where_nothing_else_protects():
+    with pytest.raises(InvalidInput, match="any page"):
+        application(App(), hosts=["*"])
+
+
 async def test_looking_changes_nothing(url: str):
     app = App(url)
     async with opened(app) as web:

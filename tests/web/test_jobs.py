@@ -259,6 +259,19 @@ async def test_bad_input_is_said_to_be_bad_in_words(web: Web, path: str, says: s
     assert says in response.json()["detail"]
 
 
+CURSORS = ["x", "-1", "0", "1e9", "9" * 30, "٣", "\0", "a:b:c", "/", "..", "{}", "[]", "null", "end", "AAAA", "😀"]
+
+
+async def test_no_text_for_a_cursor_is_a_defect(web: Web):
+    """A store may read its own cursors as it likes; what it never gave out is refused, or leads nowhere."""
+    await web.enqueue()
+    for cursor in CURSORS:
+        for path in ("/api/jobs", "/api/events"):
+            for query in ({}, {"oldest": "true"}) if path == "/api/jobs" else ({},):
+                response = await web.ask("GET", path, params={"cursor": cursor, **query})
+                assert response.status_code in (200, 400, 410), (path, cursor, response.text)
+
+
 @pytest.mark.parametrize(
     ("data", "status", "says"),
     [

@@ -52,6 +52,9 @@ def application(
     rule = redact if isinstance(redact, Redaction) else Redaction(redact)
     if role_of is not None and tokens:
         raise InvalidInput("give tokens or role_of, not both: a request is let in by one of them")
+    hosts = tuple(hosts)
+    if "*" in hosts and not tokens and role_of is None:
+        raise InvalidInput('hosts=["*"] would let any page point a name of its own here. Name them, or set tokens')
     guard = Guard(Tokens(tokens or {}), hosts or ("*",) if role_of is not None else hosts, local, role_of)
     house = House(made, guard, Audit(audit), rule, Exporter(made))
 
