@@ -10,13 +10,10 @@ from urllib.parse import quote
 import msgspec
 
 from millrace.domain.check import check_id
-from millrace.domain.errors import InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultExpired, WaitTimeout
-from millrace.domain.event import Event
+from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, WaitTimeout
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Enqueued, Page
 from millrace.runtime import waiting
-from millrace.runtime.deeds import deed_of
-from millrace.runtime.facts import Changed, changed_plain, changes, facts_after
 from millrace.runtime.intake import Maker
 from millrace.runtime.plain import refuse_unsafe
 from millrace.runtime.redaction import failure_without
@@ -26,7 +23,7 @@ from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import listed, secrets, secrets_behind, shown_event, value_shown, whole
+from millrace.web.shown import listed, secrets, value_shown, whole
 
 ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
@@ -200,83 +197,6 @@ def _ended(job_id: str, state: State, value: Any, reason: str | None, error: Pla
     }
 
 
-# ── history ───────────────────────────────────────────────────────────────────────────────────
-
-
-async def history(asked: Asked) -> Answer:
-    """Each step with what it changed; what a job was in between is told by the events alone."""
-    events, job = await _events(asked)
-    facts = facts_after(events)
-    steps = [
-        {
-            "event": shown_event(event, job, asked.house),
-            "changes": _changes(changes(facts_before, known), before, event, job, asked.house),
-        }
-        for before, facts_before, event, known in zip([events[0], *events], [None, *facts], events, facts, strict=False)
-    ]
-    return Answer({"id": asked.path["id"], "steps": steps})
-
-
-async def diff(asked: Asked) -> Answer:
-    events, job = await _events(asked)
-    numbers = [f"{event.generation}:{event.n}" for event in events]
-    start = _place(numbers, "from", asked.query.first, 0)
-    end = _place(numbers, "to", asked.query.last, len(events) - 1)
-    facts = facts_after(events)
-    return Answer(
-        {
-            "from": shown_event(events[start], job, asked.house),
-            "to": shown_event(events[end], job, asked.house),
-            "changes": _changes(changes(facts[start], facts[end]), events[start], events[end], job, asked.house),
-        }
-    )
-
-
-async def _events(asked: Asked) -> tuple[list[Event], Job | None]:
-    job_id = asked.path["id"]
-    check_id("id", job_id)
-    events = await asked.house.app.jobs.history(job_id)
-    if not events:
-        raise JobNotFound(job_id)
-    return events, await asked.house.app.jobs.get(job_id)
-
-
-def _changes(found: list[Changed], first: Event, last: Event, job: Job | None, house: House) -> list[Plain]:
-    return [changed_plain(_hidden(one, first, last, job, house) if one.fact == "error" else one) for one in found]
-
-
-def _hidden(one: Changed, first: Event, last: Event, job: Job | None, house: House) -> Changed:
-    before, after = secrets_behind(first, job, house), secrets_behind(last, job, house)
-    return Changed(one.fact, failure_without(one.before, before), failure_without(one.after, after))
-
-
-def _place(numbers: list[str], what: str, text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    wanted = text if ":" in text else f"{numbers[-1].partition(':')[0]}:{text}"
-    if wanted not in numbers:
-        raise InvalidInput(f"{what}={text}: there is no such event; this job has {numbers[0]} to {numbers[-1]}")
-    return numbers.index(wanted)
-
-
-# ── acting on one ─────────────────────────────────────────────────────────────────────────────
-
-
-def _act(verb: str) -> Any:
-    async def act(asked: Asked) -> Answer:
-        job_id = asked.path["id"]
-        check_id("id", job_id)
-        deed = deed_of(verb, also_running=getattr(asked.body, "running", "refuse") == "request")
-        [answer] = await deed.ask(asked.house.app, [job_id])
-        if answer == "not_found":
-            raise JobNotFound(job_id)
-        asked.facts |= {"id": job_id, "answer": str(answer)}
-        done = answer in deed.done
-        return Answer({"id": job_id, "answer": str(answer), "done": done}, 200 if done else 409)
-
-    return act
-
-
 _LINKS = tuple(
     Link(name, operation, {"id": "$response.body#/id"})
     for name, operation in (
@@ -288,7 +208,6 @@ _LINKS = tuple(
         ("replay", "replayJob"),
     )
 )
-_AFTER = (Link("job", "getJob", {"id": "$response.body#/id"}),)
 
 ROUTES = (
     Route(
@@ -368,50 +287,5 @@ ROUTES = (
         cli="status ID",
         answers={200: given.Why},
         refusals=(404,),
-    ),
-    Route(
-        "getHistory",
-        "GET",
-        "/api/jobs/{id}/history",
-        "viewer",
-        "Every step of a job and what it changed, oldest first",
-        history,
-        cli="history ID --diff",
-        answers={200: given.History},
-        refusals=(404,),
-    ),
-    Route(
-        "diffHistory",
-        "GET",
-        "/api/jobs/{id}/history/diff",
-        "viewer",
-        "What changed between two events of a job",
-        diff,
-        cli="history ID --diff --from --to",
-        query=taken.DiffQuery,
-        answers={200: given.Difference},
-        refusals=(404,),
-    ),
-    *(
-        Route(
-            f"{verb}Job",
-            "POST",
-            f"/api/jobs/{{id}}/{verb}",
-            "operator",
-            summary,
-            _act(verb),
-            cli=f"{verb} ID",
-            body=taken.Cancel if verb == "cancel" else None,
-            body_optional=True,
-            answers={200: given.Acted, 409: given.Acted},
-            refusals=(404,),
-            links=_AFTER,
-        )
-        for verb, summary in (
-            ("cancel", "Cancel a job that waits; ask one that runs to end"),
-            ("replay", "Bring a finished job back, with a new budget of attempts"),
-            ("archive", "Put a finished job out of sight"),
-            ("unarchive", "Show an archived job again"),
-        )
     ),
 )

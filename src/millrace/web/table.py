@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from millrace.web import bulk, dead, events, jobs, queues, server, workers
+from millrace.web import acting, bulk, dead, events, history, jobs, queues, server, workers
 from millrace.web.route import Route
 
 ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
+    *history.ROUTES,
+    *acting.ROUTES,
     *bulk.ROUTES,
     *dead.ROUTES,
     *queues.ROUTES,
