@@ -12,11 +12,13 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 
 from benchmarks.lab.child import Failed, Script, end_in_order, one_round, say
 from benchmarks.lab.environment import peers_python
+from benchmarks.lab.redis_place import a_server
 from benchmarks.lab.report import Figures, result, summary, table
 
 PEERS = {
@@ -28,6 +30,7 @@ PEERS = {
         "persist-queue": "persist_peer",
         "persist-queue-ack": "persist_peer",
     },
+    "redis": {},
     "memory": {"huey-memory": "huey_peer", "litequeue-memory": "litequeue_peer"},
 }
 
@@ -87,7 +90,8 @@ def main() -> int:
     end_in_order()
     load = busy()
     try:
-        figures = measure(scripts(asked.store, not asked.no_peers), asked.jobs, asked.repeat)
+        with a_server() if asked.store == "redis" else nullcontext():
+            figures = measure(scripts(asked.store, not asked.no_peers), asked.jobs, asked.repeat)
     except Failed as error:
         say(str(error))
         return 1

@@ -33,6 +33,7 @@ class Area:
     share: float  # minutes
     folders: tuple[str, ...]
     at_once: int = 1  # processes; more than one only where no test measures anything
+    marks: str = ""  # which tests of these folders, where two areas share one
 
     def present(self) -> list[str]:
         return [folder for folder in self.folders if (ROOT / folder).is_dir()]
@@ -53,8 +54,9 @@ AREAS = (
             "tests/cli",
         ),
         at_once=2,
+        marks="not server",
     ),
-    Area("servers", 7, ("tests/servers",)),
+    Area("servers", 7, ("tests/servers", "tests/store", "tests/regressions"), at_once=2, marks="server"),
     Area("object store", 6, ("tests/object",), at_once=2),
     Area("Spark", 8, ("tests/spark",)),
     Area("web", 5, ("tests/web",)),
@@ -139,7 +141,8 @@ def run_area(area: Area, marks: str) -> Report:
     title(area.name)
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch, "results.xml")
-        settings = ["-m", marks, f"--junitxml={results}", "--continue-on-collection-errors"]
+        chosen = f"{marks} and {area.marks}" if area.marks else marks
+        settings = ["-m", chosen, f"--junitxml={results}", "--continue-on-collection-errors"]
         if area.at_once > 1:
             settings += ["-n", str(area.at_once), "--dist", "worksteal", "-q"]
         command = [sys.executable, "-m", "pytest", *settings, *area.present()]

@@ -69,7 +69,7 @@ def test_a_file_is_looked_at_from_all_sides(bare: Stage):
 
 def test_a_store_that_is_not_there_fails(bare: Stage):
     assert status(bare, "file", "--url", "sqlite:///nowhere.db") == "fail"
-    assert status(bare, "url", "--url", "redis://h") == "fail"
+    assert status(bare, "open", "--url", "redis://127.0.0.1:1/0") == "fail"
     assert status(bare, "url", "--url", "no url") == "fail"
     assert status(bare, "url") == "fail"
     assert bare.refused("doctor").code == 1

@@ -19,7 +19,7 @@ from typing import Any
 
 from millrace.domain.errors import StoreError
 from millrace.domain.job import Job
-from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, VersionPage, Want, Write
+from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, Trouble, VersionPage, Want, Write
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
@@ -29,13 +29,15 @@ PATIENCE = 5.0  # seconds until a test that waits for a request which never come
 
 
 class Stop:
-    """One place to stand still at. `before` the request, or after it was carried out and before its answer."""
+    """One place to stand still at: before the request, or after it was carried out and before its answer. A write that
+    is `cut` gets none; where that is before it, it was not carried out either."""
 
-    def __init__(self, kind: str, wanted: Callable[[str], bool], skip: int, after: bool) -> None:
+    def __init__(self, kind: str, wanted: Callable[[str], bool], skip: int, after: bool, cut: bool) -> None:
         self.kind = kind
         self.wanted = wanted
         self.skip = skip
         self.after = after
+        self.cut = cut
         self.spent = False
         self._reached = asyncio.Event()
         self._go = asyncio.Event()
@@ -84,19 +86,22 @@ class StoppingBlobs:
     def requests(self) -> Counter[str]:
         return self.driver.requests
 
-    def stop(self, kind: str, prefix: str | Callable[[str], bool], *, skip: int = 0, after: bool = False) -> Stop:
+    def stop(
+        self, kind: str, prefix: str | Callable[[str], bool], *, skip: int = 0, after: bool = False, cut: bool = False
+    ) -> Stop:
         """At the first request of this kind (read, write, delete, list) for such a key; `skip` passes some over."""
         wanted = (lambda key: key.startswith(prefix)) if isinstance(prefix, str) else prefix
-        stop = Stop(kind, wanted, skip, after)
+        stop = Stop(kind, wanted, skip, after, cut)
         self.stops.append(stop)
         return stop
 
-    async def _pass(self, kind: str, keys: Sequence[str]) -> list[Stop]:
+    async def _pass(self, kind: str, keys: Sequence[str]) -> tuple[list[Stop], bool]:
+        """(where to stand afterwards, whether the line was cut before)"""
         met = [stop for stop in self.stops if stop.meets(kind, keys)]
         for stop in met:
             if not stop.after:
                 await stop.stand()
-        return [stop for stop in met if stop.after]
+        return [stop for stop in met if stop.after], any(stop.cut and not stop.after for stop in met)
 
     async def connect(self) -> None:
         await self.driver.connect()
@@ -105,29 +110,31 @@ class StoppingBlobs:
         await self.driver.close()
 
     async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
-        late = await self._pass("read", [want.key for want in wants])
+        late, _ = await self._pass("read", [want.key for want in wants])
         found = await self.driver.read(wants)
         for stop in late:
             await stop.stand()
         return found
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
-        late = await self._pass("write", [write.key for write in writes])
+        late, cut = await self._pass("write", [write.key for write in writes])
+        if cut:
+            return [Trouble("the line was cut")] * len(writes)
         if self.broken is not None and any(self.broken(write.key) for write in writes):
             raise StoreError("no such bucket")
         answers = await self.driver.write(writes)
         for stop in late:
             await stop.stand()
-        return answers
+        return [Trouble("the line was cut")] * len(writes) if any(stop.cut for stop in late) else answers
 
     async def delete(self, keys: Sequence[str]) -> None:
-        late = await self._pass("delete", keys)
+        late, _ = await self._pass("delete", keys)
         await self.driver.delete(keys)
         for stop in late:
             await stop.stand()
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
-        late = await self._pass("list", [prefix])
+        late, _ = await self._pass("list", [prefix])
         listing = await self.driver.list(prefix, after, limit)
         for stop in late:
             await stop.stand()
@@ -195,8 +202,10 @@ class Client:
     blobs: StoppingBlobs
     store: ObjectStore
 
-    def stop(self, kind: str, prefix: str | Callable[[str], bool], *, skip: int = 0, after: bool = False) -> Stop:
-        return self.blobs.stop(kind, prefix, skip=skip, after=after)
+    def stop(
+        self, kind: str, prefix: str | Callable[[str], bool], *, skip: int = 0, after: bool = False, cut: bool = False
+    ) -> Stop:
+        return self.blobs.stop(kind, prefix, skip=skip, after=after, cut=cut)
 
     async def job(self, job_id: str) -> Job:
         [job] = await self.store.get([job_id])

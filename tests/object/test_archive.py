@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.domain.change import Change
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.event import Kind
 from millrace.domain.job import Job, Spec
-from millrace.spark import archive, upkeep_work
+from millrace.spark import archive, upkeep, upkeep_work
 from millrace.spark.archive_rows import columns_of, jobs_in
+from millrace.spark.open import opened
 from millrace.spark.upkeep_work import MergeFiles, RemoveJobs, WriteFiles
 from millrace.store.archived import ArchiveFile
-from millrace.store.object.archive import FILES, GRACE, SILENCE, ArchiveBusy
+from millrace.store.object.archive import FILES, GRACE, MANIFEST, SILENCE, ArchiveBusy
+from millrace.store.object.driver import Trouble
 from millrace.store.object.engine import Crowded
 from millrace.store.object.memory import MemoryBlobs
+from millrace.store.object.objects import Change as Swap
 from millrace.store.object.store import ObjectStore
+from millrace.store.object.values import encode
 from millrace.testing.builders import a_burial, a_claim, a_spec, days, hours
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import assert_holds, gather
@@ -191,6 +199,12 @@ async def test_a_limit_takes_the_oldest(yard):
     assert [job and job.id for job in await yard.store.get(["c", "a", "b"])] == [None, None, "b"]
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_less_than_one_job_is_refused(tmp_path, limit):
+    with pytest.raises(InvalidInput, match="at least 1 job, or None for all"):
+        upkeep.compactable(f"file://{tmp_path}", limit=limit)
+
+
 async def test_figures_say_what_there_is_to_do_and_change_nothing(yard):
     await a_mixed_store(yard)
     written = yard.blobs._changes
@@ -221,6 +235,20 @@ async def test_a_compacted_id_is_as_free_as_a_pruned_one(yard):
         ("again", 1, True),
         ("again", 2, False),
     ]
+
+
+async def test_a_key_that_a_crash_has_left_does_not_bring_a_later_job_of_that_id_into_files_twice(yard):
+    await yard.archived("again")
+    [left] = yard.keys("done/")
+    await compact(yard.store)
+    await yard.store.blobs.put(left, b"")  # as if it had died before its deletions
+    yard.clock.advance(32 * DAY)  # another month, so another chunk
+    await yard.archived("again")
+
+    outcome = await compact(yard.store)
+
+    assert (outcome.found, outcome.compacted) == (1, 1)
+    assert [(row["id"], row["generation"]) for row in await rows(yard.store)] == [("again", 1), ("again", 2)]
 
 
 # ── jobs that live on meanwhile ───────────────────────────────────────────────────────────────
@@ -288,6 +316,32 @@ async def test_a_run_that_was_killed_is_finished_by_the_next(yard):
     assert await rows(yard.store) == before and await yard.store.get(["a", "b"]) == [None, None]
 
 
+def test_a_run_that_somebody_interrupts_does_not_keep_the_next_one_waiting(tmp_path):
+    """Ctrl-C in a program of one's own; a command is interrupted elsewhere."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    async def each(works):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.sleep(60)
+
+    async def enqueued(store):
+        await store.enqueue([a_spec(id="a")])
+        await store.cancel(["a"])
+        await store.archive(["a"])
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with opened(f"file://{tmp_path}?durability=relaxed") as found:
+            found.run(enqueued(found.store))
+            with pytest.raises(KeyboardInterrupt):
+                found.run(archive.compact(found.store, each, before=FAR))
+            assert found.run(found.store.compacted.value()).run is None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 async def test_whoever_was_taken_for_dead_changes_nothing_any_more(yard):
     await yard.archived("a")
     archived = yard.store.compacted
@@ -300,6 +354,40 @@ async def test_whoever_was_taken_for_dead_changes_nothing_any_more(yard):
         with pytest.raises(ArchiveBusy, match="another run has taken over"):
             await change
     assert outcome.files_deleted == 1 and len(yard.keys(FILES)) == 1  # what the late one wrote for nothing is gone
+
+
+class AnswerLost(MemoryBlobs):
+    """The answer to the next write of the manifest is lost, and something happens before anybody looks."""
+
+    meanwhile = None
+
+    async def write(self, writes):
+        answers = await super().write(writes)
+        if self.meanwhile is None or writes[0].key != MANIFEST:
+            return answers
+        meanwhile, self.meanwhile = self.meanwhile, None
+        await meanwhile()
+        return [Trouble("the connection was reset")]
+
+
+@pytest.mark.parametrize("step", ["add", "replace"])
+async def test_a_file_is_named_once_also_where_the_answer_was_lost_and_the_run_has_beaten_since(step):
+    clock = VirtualClock()
+    store, blobs = in_memory(clock, AnswerLost(clock=clock))
+    await store.connect()
+    archived = store.compacted
+    run = await archived.begin()
+    file = ArchiveFile(f"{FILES}{run}-0.parquet", ("p",), 1, 1, 1, 1, ("q",))
+
+    async def beat() -> None:
+        clock.advance(30)
+        await archived.beat(run)
+
+    blobs.meanwhile = beat
+    await (archived.add(run, [file]) if step == "add" else archived.replace(run, [], [file]))
+
+    value = await archived.value()
+    assert value.files == (file,) and blobs.meanwhile is None
 
 
 # ── reading while it happens ──────────────────────────────────────────────────────────────────
@@ -464,6 +552,36 @@ async def test_a_column_that_a_file_does_not_have_is_made_from_the_record(yard):
     assert (row["priority"], row["max_attempts"], row["archived"]) == (3, 4, True)
 
 
+async def as_if_older(yard: Yard, file: ArchiveFile) -> None:
+    """As it would have been before some columns, and a field of events, were added to the tables."""
+    body = await yard.store.compacted.get(file.key)
+    table = pq.read_table(pa.BufferReader(body)).drop_columns(["priority", "max_attempts", "attempts"])
+    histories = table["history"].combine_chunks()
+    kept = [field for field in histories.type.value_type if field.name != "delay_ms"]
+    events = pa.StructArray.from_arrays([histories.values.field(field.name) for field in kept], fields=kept)
+    older = pa.ListArray.from_arrays(histories.offsets, events)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.set_column(table.schema.get_field_index("history"), "history", older), sink)
+    await yard.store.blobs.put(file.key, bytes(sink.getvalue()))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+async def test_older_files_are_read_and_merged_with_younger_ones(yard, merged):
+    for name in ("a", "b"):
+        await yard.archived(name, priority=3)
+        await compact(yard.store)
+    files = (await yard.store.compacted.value()).files
+    jobs, events = await rows(yard.store), await rows(yard.store, "events", compacted="only")
+    await as_if_older(yard, files[0])
+    if merged:
+        run = await yard.store.compacted.begin()
+        [one] = (await here(yard.store)([MergeFiles(f"{run}-m", files)]))[0].files
+        await yard.store.compacted.replace(run, [file.key for file in files], [one])
+
+    assert await rows(yard.store) == jobs
+    assert await rows(yard.store, "events", compacted="only") == events
+
+
 async def test_a_file_that_somebody_deleted_by_hand_is_an_error_and_not_an_empty_table(yard):
     await yard.archived("a")
     await compact(yard.store)
@@ -471,6 +589,19 @@ async def test_a_file_that_somebody_deleted_by_hand_is_an_error_and_not_an_empty
 
     with pytest.raises(Exception, match="is missing, and the archive's manifest names it"):
         await rows(yard.store)
+
+
+async def test_the_archive_of_a_later_version_is_left_alone(yard):
+    await yard.archived("one")
+    await compact(yard.store)
+    [seen] = await yard.store.engine.objects.read([MANIFEST])
+    later = encode(msgspec.structs.replace(await yard.store.compacted.value(), version=2))
+    await yard.store.engine.objects.commit([Swap(seen, later)])
+
+    with pytest.raises(StoreError, match="later version of Millrace"):
+        await yard.store.compacted.value()
+    with pytest.raises(StoreError, match="later version of Millrace"):
+        await yard.store.compacted.begin()
 
 
 async def test_two_who_compact_at_once_do_not_meet(yard):

@@ -17,6 +17,7 @@ from millrace.domain.errors import LanesInUse, StoreError
 from millrace.domain.job import LIVE, State
 from millrace.domain.request import Cancelled, Query, Receipt, Replayed
 from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.store.object.engine import TELLINGS
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, an_extension, specs
@@ -795,6 +796,50 @@ async def test_a_group_that_cannot_be_written_does_not_hide_what_was(world: Worl
     assert receipts == [Receipt.OK]
 
 
+# answers that are lost
+
+
+@pytest.mark.parametrize("change", [Change.completed(b"1"), a_retry_change()])
+async def test_an_end_whose_answer_was_lost_is_known_though_others_have_gone_on_from_it(change) -> None:
+    """The write landed, nobody said so, and before it could be looked at somebody else had written over it. (Its event
+    reaches the feed with the sweep, behind what came after it.)"""
+    world = World()
+    a, b = await world.client(), await world.client()
+    await a.store.enqueue([a_spec(id="job")])
+    [job] = await a.store.claim(a_claim())
+
+    receipts = await meanwhile(
+        a.store.settle([(job.lease, change)]),
+        a.stop("write", "tasks/", after=True, cut=True),
+        lambda: b.store.archive(["job"]),
+        lambda: b.store.cancel(["job"]),
+    )
+
+    assert receipts == [Receipt.OK]
+    assert [event.lease for event in await b.store.history("job")].count(job.lease.id) == 2
+    world.clock.advance(20)
+    await b.store.sweep(full=True)
+    told = [event.n for event in (await b.store.events(None, 100)).events]
+    assert sorted(told) == [1, 2, 3, 4]
+
+
+async def test_an_end_that_was_lost_with_its_answer_is_told_as_lost(world: World) -> None:
+    a, b = await world.client(), await world.client()
+    await a.store.enqueue([a_spec(id="job")])
+    [job] = await a.store.claim(a_claim())
+
+    async def somebody_takes_over() -> None:
+        world.clock.advance(120)
+        [taken] = await b.store.reclaim(a_reclaim())
+        await b.store.settle([(taken.lease, a_retry_change())])
+
+    receipts = await meanwhile(
+        a.store.settle([(job.lease, Change.completed(b"1"))]), a.stop("write", "tasks/", cut=True), somebody_takes_over
+    )
+
+    assert receipts == [Receipt.LOST]
+
+
 # the feed and a writer that stood still
 
 
@@ -818,6 +863,25 @@ async def test_events_of_a_writer_that_stood_still_reach_a_reader_that_has_passe
     assert [event.job for event in everything].count("slow") == times
     rest = (await b.store.events(cursor, 100)).events
     assert "slow" in [event.job for event in rest]
+
+
+async def test_a_store_slower_than_its_feed_waits_does_not_stop_whoever_writes() -> None:
+    """MILLRACE_FEED_DELAY_MS may be set to less than what a write takes: every telling is late."""
+    world = World(feed_delay=20)
+    a = await world.client()
+    write, parts = a.store.blobs.driver.write, 0
+
+    async def slowly(writes):
+        nonlocal parts
+        world.clock.advance(0.05)
+        parts += any(one.key.startswith("feed/") for one in writes)
+        return await write(writes)
+
+    a.store.blobs.driver.write = slowly
+    await asyncio.wait_for(a.store.enqueue([a_spec(id="a")]), 10)
+
+    assert parts == 1 + TELLINGS
+    assert (await a.store.get(["a"]))[0] is not None
 
 
 # the feed is cut

@@ -52,14 +52,14 @@ def clock(monkeypatch) -> list[float]:
     return seconds
 
 
-def key(number: int) -> str:
+def key(number: int, layout: Layout | None = None) -> str:
     job, _ = transition.enqueue(a_spec(id=f"job-{number}", queue="q"), number, 1, NOW)
     job.open = True
-    return Layout().state_key(job, 1, "nonce")
+    return (layout or Layout()).state_key(job, 1, "nonce")
 
 
-async def put(blobs: Blobs, numbers: Iterable[int]) -> None:
-    await blobs.write_many([Write(key(number), b"", Expect.ANYTHING, False) for number in numbers])
+async def put(blobs: Blobs, numbers: Iterable[int], layout: Layout | None = None) -> None:
+    await blobs.write_many([Write(key(number, layout), b"", Expect.ANYTHING, False) for number in numbers])
 
 
 @pytest.fixture
@@ -185,3 +185,53 @@ async def test_a_listing_that_takes_long_serves_for_longer(blobs, clock):
     await names(index)
     await rounds()
     assert blobs.listings == 2
+
+
+async def test_a_listing_that_comes_late_does_not_replace_a_newer_one(index, blobs, clock):
+    await put(blobs, range(2, 6))
+    await names(index)
+    clock[0] += 1.1
+    late = blobs.held = asyncio.Event()
+    await names(index)
+    await rounds()
+    blobs.held = None
+    await put(blobs, [1])
+    clock[0] += 1.5
+    assert await names(index) == ["job-1", "job-2"], "a claim that could not wait"
+    late.set()
+    await rounds()
+
+    assert await names(index) == ["job-1", "job-2"]
+    assert blobs.listings == 3
+
+
+async def test_what_is_in_a_listing_and_told_as_well_counts_once(index, blobs, clock):
+    await put(blobs, range(1, 9))
+    await names(index)
+    clock[0] += 1.1
+    blobs.held = asyncio.Event()
+    await names(index)
+    await rounds()
+    index.added([key(1), key(2)])
+    blobs.held.set()
+    await rounds()
+
+    assert await names(index, limit=4) == ["job-1", "job-2", "job-3", "job-4"]
+    assert blobs.listings == 2
+
+
+@pytest.mark.parametrize(("digits", "at_once"), [(1, 1), (2, 16)])
+async def test_beside_claims_a_few_shards_are_listed_one_by_one_and_many_side_by_side(blobs, clock, digits, at_once):
+    """Else the next listing of 256 shards would come when it is too old to serve."""
+    layout = Layout(digits)
+    index = ReadyIndex(blobs, layout, ReadyOptions(reuse=1.0))
+    await put(blobs, range(1, 1_201), layout)
+    await names(index)
+    clock[0] += 1.1
+    before = blobs.listings
+    blobs.held = asyncio.Event()
+    await names(index)
+    await rounds()
+
+    assert blobs.listings - before == at_once
+    await index.close()

@@ -13,6 +13,7 @@ from millrace.runtime.app import App
 from millrace.store.sqlite import SqliteStore
 from tests.proof.programs.kill9 import Fleet, Settings, run
 from tests.proof.programs.kill9_jobs import QUEUES, read_ledger
+from tests.servers.redis_server import url_for
 
 
 @pytest.mark.slow
@@ -28,6 +29,18 @@ def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
     assert verdict.facts["completed"] == 3_000
     assert verdict.facts["takeovers"] > 0
     assert verdict.facts["stops past the lease"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(110)
+def test_nothing_is_lost_or_held_twice_on_a_server_while_workers_are_killed(tmp_path):
+    verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=url_for(tmp_path)), tmp_path)
+
+    print(verdict)
+    assert verdict.problems == []
+    assert verdict.facts["kills"] >= 5
+    assert verdict.facts["completed"] == 3_000
+    assert verdict.facts["takeovers"] > 0
 
 
 @pytest.mark.nightly

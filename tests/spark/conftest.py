@@ -21,13 +21,14 @@ import pytest
 from millrace.spark.open import Opened, opened
 from tests.object.stores import a_quick_folder
 from tests.servers.ministack import S3Server, ministack_server, s3_server
+from tests.servers.redis_server import url_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ministack_server", "s3_server"]
 
-STORES = ("sqlite", "directory", "s3")
+STORES = ("sqlite", "directory", "s3", "redis")
 
 
 @dataclass
@@ -115,8 +116,31 @@ def s3(environment: None, bucket: S3Server) -> Place:
     return Place("s3", bucket.address(secrets.token_hex(8)).url)
 
 
+@pytest.fixture
+def redis(tmp_path: Path) -> Place:
+    return Place("redis", url_for(tmp_path))
+
+
 @pytest.fixture(params=STORES)
 def place(request: pytest.FixtureRequest) -> Place:
     """Each of the stores in turn. A store that comes later joins `STORES` and every test here."""
     found: Place = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands start and stop a session of their own; here they are given the one there is."""
+    from millrace.cli import pipeline_lake
+    from millrace.spark import session as sessions
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            """Others still need it."""
+
+    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
+    monkeypatch.setattr(sessions, "session", lambda *_given, **_settings: Shared())
+    monkeypatch.delenv("MILLRACE_URL", raising=False)

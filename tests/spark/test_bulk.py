@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.cli import exits, pipeline_lake
+from millrace.cli import exits
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec
@@ -75,18 +75,7 @@ def test_what_a_predicate_means_is_replayed_and_nothing_else(spark: SparkSession
 
 
 @pytest.fixture
-def cli(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
-    """The commands start and stop a session of their own; here they are given the one there is."""
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark, name)
-
-        def stop(self) -> None:
-            """Others still need it."""
-
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
-    monkeypatch.delenv("MILLRACE_URL", raising=False)
+def cli(shared_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     monkeypatch.chdir(tmp_path)
     return Stage(monkeypatch)
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from millrace.cli import exits, pipeline_lake
+from millrace.cli import exits
 from millrace.domain.errors import InvalidInput
 from millrace.spark import bulk, upkeep
 from millrace.spark.lake.feed import StoreFeed
@@ -26,17 +26,7 @@ COMPACTABLE = 8  # of twenty: dead and cancelled ones; results of the completed 
 
 
 @pytest.fixture
-def cli(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
-    """The command line on the session of these tests, which outlives the commands."""
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark, name)
-
-        def stop(self) -> None: ...
-
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
-    monkeypatch.delenv("MILLRACE_URL", raising=False)
+def cli(shared_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
     monkeypatch.chdir(tmp_path)
     return Stage(monkeypatch)
 

@@ -44,8 +44,29 @@ def make_object(clock: VirtualClock, folder: Path) -> Store:
     return store
 
 
-STORES: dict[str, Make] = {"memory": make_memory, "sqlite": make_sqlite, "object": make_object}
-TRANSACTIONAL = ("memory", "sqlite")
+def make_postgres(clock: VirtualClock, folder: Path) -> Store:
+    """A schema of its own, in a server that all tests of this process share."""
+    made = import_module("tests.store.postgres.stores").PostgresForTests(
+        import_module("tests.servers.postgres").url_for(folder), clock=clock
+    )
+    store: Store = made
+    return store
+
+
+def make_redis(clock: VirtualClock, folder: Path) -> Store:
+    url = import_module("tests.servers.redis_server").url_for(folder)
+    store: Store = import_module("millrace.store.redis").RedisStore(url, clock=clock)
+    return store
+
+
+STORES: dict[str, Make] = {
+    "memory": make_memory,
+    "sqlite": make_sqlite,
+    "object": make_object,
+    "redis": make_redis,
+    "postgres": make_postgres,
+}
+TRANSACTIONAL = ("memory", "postgres", "sqlite")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from millrace.domain.change import Change
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, State
 from millrace.domain.request import Cancelled, Query, Receipt
+from millrace.store.connect import connect
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec, specs
 from tests.store.conftest import STORES
@@ -263,14 +264,14 @@ async def test_a_group_runs_one_at_a_time_whoever_asks(store, together):
 
 # ── processes: a store that several of them can open ──────────────────────────────────────────────
 
-between_processes = pytest.mark.parametrize("store", sorted({"sqlite"} & set(STORES)), indirect=True)
+between_processes = pytest.mark.parametrize("store", sorted({"sqlite", "redis"} & set(STORES)), indirect=True)
 
 
 @between_processes
 async def test_processes_share_a_store_without_losing_or_doubling_a_job(store):
     roles = ["produce", "produce", "produce", "produce", "consume", "consume", "meddle"]
 
-    *produced, _, _, _ = await asyncio.to_thread(run_children, store.path, roles)
+    *produced, _, _, _ = await asyncio.to_thread(run_children, store.url, roles)
 
     await nothing_is_lost(store, [job_id for part in produced for job_id in part])
 
@@ -278,18 +279,18 @@ async def test_processes_share_a_store_without_losing_or_doubling_a_job(store):
 @between_processes
 async def test_one_key_in_many_processes_at_once_makes_one_job(store):
 
-    answers = await asyncio.to_thread(run_children, store.path, ["same_key"] * 5)
+    answers = await asyncio.to_thread(run_children, store.url, ["same_key"] * 5)
 
     queued = [status for part in answers for status in part if status == "queued"]
     assert len(queued) == 1
     assert len((await store.find(Query())).jobs) == 1
 
 
-def run_children(path: str, roles: Sequence[str]) -> list[Any]:
+def run_children(url: str, roles: Sequence[str]) -> list[Any]:
     """Each role in a process of its own, with the real clock; what each of them answered."""
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "tests.store.test_races", path]
+    command = [sys.executable, "-m", "tests.store.test_races", url]
     children = [
         subprocess.Popen(
             [*command, role, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
@@ -315,10 +316,8 @@ async def same_key(store: Store, number: int) -> list[str]:
     return [(await store.enqueue([spec]))[0].status for spec in specs]
 
 
-async def child(path: str, role: str, number: int) -> Any:
-    from millrace.store.sqlite import SqliteStore
-
-    store = SqliteStore(path)
+async def child(url: str, role: str, number: int) -> Any:
+    store = connect(url)
     await store.connect()
     try:
         roles: dict[str, Work] = {"produce": produce, "consume": consume, "meddle": meddle, "same_key": same_key}

@@ -19,6 +19,8 @@ async def check_store(store: Store, quick: bool) -> list[Finding]:
     if survives is not None:
         relaxed = "durability=relaxed" in store.url
         do = "leave out ?durability=relaxed where an accepted job must never be lost"
+        if getattr(getattr(store, "options", None), "durability", None) == "relaxed":  # of a server, its default
+            relaxed, do = True, "add ?durability=disk (or replicated) where an accepted job must never be lost"
         findings.append(Finding("durability", "warn" if relaxed else "ok", str(survives), do))
     if not quick:
         findings += await _integrity(store)

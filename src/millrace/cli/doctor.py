@@ -11,6 +11,8 @@ from millrace.cli.checkup import Finding, guarded
 from millrace.cli.checkup_jobs import check_jobs
 from millrace.cli.checkup_objects import check_objects, check_reports
 from millrace.cli.checkup_place import check_app, check_place, check_settings
+from millrace.cli.checkup_postgres import check_postgres
+from millrace.cli.checkup_redis import check_redis
 from millrace.cli.checkup_store import check_store
 from millrace.cli.output import Word
 from millrace.cli.session import Session
@@ -61,6 +63,8 @@ async def _live(session: Session, plain: App, app: App | None, oldest: int, quic
     try:
         findings += await check_store(opened, quick)
         findings += await check_objects(opened, quick)
+        findings += await check_postgres(opened)
+        findings += await check_redis(opened)
         jobs = await guarded("jobs", check_jobs(plain, opened, app, oldest), "mend the store first, as said above")
         findings += [jobs] if isinstance(jobs, Finding) else jobs
         findings += check_reports(opened)

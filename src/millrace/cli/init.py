@@ -22,6 +22,7 @@ EXAMPLES = {
         "  millrace init --url sqlite:////var/lib/app/jobs.db\n"
         "  millrace init --example tasks.py               and an app to begin with\n"
         "  millrace init --url file:///var/lib/app/jobs   a directory\n"
+        "  millrace init --url postgresql://db/jobs       a schema in a database; --sql prints its statements\n"
         "  millrace init --url s3://jobs/shop --dry-run   what would be set on the bucket",
     )
 }
@@ -45,6 +46,9 @@ async def init(
         str | None, typer.Option("--example", help="Write a small app to this new file.", metavar="FILE")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Of PostgreSQL: print the statements that make the schema, and do nothing.")
+    ] = False,
     origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +69,8 @@ async def init(
     url = session.settings["url"]
     app = session.plain() if url is not None or session.has_app else App(DEFAULT_URL)
     shown = url_of(app)
+    if sql:
+        return _print_sql(shown)
     if scheme_of(shown) != "s3" and (origin or history_days):
         raise InvalidInput("--origin and --history-days are for a bucket: --url s3://bucket/prefix")
     written = None if example is None else _example_file(example)
@@ -82,6 +88,16 @@ async def init(
     there = there if not steps else all(step.status == "was so" for step in steps)
     _tell(session, shown, steps, there, dry_run, None if dry_run else written)
     return exits.OK if all(step.status != "failed" for step in steps) else exits.NO
+
+
+def _print_sql(url: str) -> int:
+    if scheme_of(url) not in ("postgresql", "postgres"):
+        raise InvalidInput("--sql is for a PostgreSQL store: --url postgresql://host/database")
+    from millrace.store.postgres.address import Address
+    from millrace.store.postgres.migrate import script
+
+    print(script(Address.from_url(url).schema))
+    return exits.OK
 
 
 async def _prepared(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +11,12 @@ import msgspec
 import typer
 
 from millrace.cli import exits
+from millrace.cli.agreed import Agreed
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.pipeline_lake import Master, Memory, options_for, spark_for, teller
 from millrace.cli.pipeline_upkeep import object_url, watched
 from millrace.cli.session import Session
 from millrace.cli.text import duration, plural
-from millrace.domain.errors import InvalidInput
 from millrace.store.clock import system_clock
 
 if TYPE_CHECKING:
@@ -43,23 +41,6 @@ EXAMPLES = {
     ),
 }
 WHY = "retention (keep_completed, keep_dead) keeps its one file or database small"
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it, and do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show; do not even ask.")]
-
-
-@dataclass
-class Agreed:
-    """Whether it is to be done at all."""
-
-    yes: Yes = False
-    dry_run: DryRun = False
-
-    def asks(self, session: Session) -> bool:
-        return not (self.dry_run or session.output.json) and sys.stdin.isatty() and sys.stderr.isatty()
-
-    def check(self) -> None:
-        if self.yes and self.dry_run:
-            raise InvalidInput("--yes does it and --dry-run does not: say one of them")
 
 
 async def compact_archive(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import msgspec
 import typer
 
 from millrace.cli import exits
+from millrace.cli.agreed import Agreed
 from millrace.cli.output import Cell, Word
 from millrace.cli.pipeline_lake import Master, Memory, options_for, require_url, spark_for
 from millrace.cli.session import Session
@@ -57,7 +57,7 @@ EXAMPLES = {
 
 
 @dataclass
-class Choice:
+class Choice(Agreed):
     """Which jobs, how many, how fast, and whether at all."""
 
     where: Annotated[
@@ -74,8 +74,6 @@ class Choice:
         Path | None,
         typer.Option("--manifest", metavar="FILE", help="What is done to which jobs; with one that exists, go on."),
     ] = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it, and do not ask.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; do not even ask.")] = False
 
 
 async def replay(session: Session, choice: Choice, master: Master = None, memory: Memory = None) -> int:
@@ -124,8 +122,7 @@ async def _do(session: Session, choice: Choice, deed: Deed, master: str | None, 
     from millrace.spark.bulk_rate import Pace, read_rate
     from millrace.spark.open import url_from
 
-    if choice.yes and choice.dry_run:
-        raise InvalidInput("--yes does it and --dry-run does not: say one of them")
+    choice.check()
     url = url_from(store_options(require_url(session)))
     stop = threading.Event()
     pace = Pace(read_rate(choice.rate), stop.wait)
@@ -145,15 +142,11 @@ def _path(session: Session, choice: Choice, deed: Deed) -> Iterator[Path]:
     """Where the manifest is: what is only looked at needs none that lasts."""
     if choice.manifest is not None:
         yield choice.manifest
-    elif choice.yes or _asks(session, choice):
+    elif choice.yes or choice.asks(session):
         yield Path(strftime(f"millrace-{deed.name}-%Y%m%dT%H%M%SZ.jsonl", gmtime()))
     else:
         with TemporaryDirectory(prefix="millrace-bulk-") as scratch:
             yield Path(scratch) / "manifest.jsonl"
-
-
-def _asks(session: Session, choice: Choice) -> bool:
-    return not (choice.dry_run or session.output.json) and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _selected(
@@ -202,7 +195,7 @@ def _asked(choice: Choice, deed: Deed, url: str, before: Asked | None) -> Asked 
 def _agreed(session: Session, choice: Choice, deed: Deed, manifest: Manifest) -> bool:
     if choice.yes:
         return True
-    if not _asks(session, choice):
+    if not choice.asks(session):
         return False
     _show(session, manifest.tally)
     agreed = bool(session.output.confirm(f"{deed.name.capitalize()} {plural(manifest.tally.left, 'job')}?"))
@@ -222,7 +215,7 @@ def _not_done(session: Session, choice: Choice, deed: Deed, tally: Tally) -> int
             }
         )
         return exits.OK
-    if _asks(session, choice) and tally.jobs:
+    if choice.asks(session) and tally.jobs:
         session.output.say("Nothing was changed.")
         return exits.NO
     _show(session, tally)

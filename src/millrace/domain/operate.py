@@ -277,7 +277,7 @@ def find(ledger: Ledger, query: Query, now: int) -> Page:
     if query.state is not None and query.state not in STATE_WORDS:
         raise InvalidInput(f"{query.state!r} is no state; known are: {', '.join(sorted(STATE_WORDS))}")
     if query.cursor is not None:
-        _cursor(query.cursor)
+        cursor_number(query.cursor)
     jobs, resume, scanned = ledger.tables.search(query, now, SEARCH_BUDGET)
     handed = tuple(without_expired_result(ledger.tables.hand_out(job), now) for job in jobs)
     return Page(handed, None if resume is None else str(resume), scanned)
@@ -296,7 +296,7 @@ def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
     trimmed, newest = ledger.tables.feed_bounds()
     if cursor == END:
         return EventPage((), str(newest))
-    after = trimmed if cursor is None else _cursor(cursor)
+    after = trimmed if cursor is None else cursor_number(cursor)
     if after < trimmed:
         raise CursorExpired(str(after), trimmed - after, str(trimmed))
     page = ledger.tables.feed(after, limit)
@@ -306,8 +306,8 @@ def events(ledger: Ledger, cursor: str | None, limit: int) -> EventPage:
 def event_spans(ledger: Ledger, after: str | None, n: int, limit: int | None, until: str | None) -> list[EventSpan]:
     """Equal shares of what lies between two cursors, which are the numbers of events here."""
     trimmed, newest = ledger.tables.feed_bounds()
-    start = trimmed if after is None else _cursor(after)
-    end = newest if until is None else _cursor(until)
+    start = trimmed if after is None else cursor_number(after)
+    end = newest if until is None else cursor_number(until)
     if start < trimmed:
         raise CursorExpired(str(start), trimmed - start, str(trimmed))
     if max(start, end) > newest:
@@ -322,7 +322,7 @@ def event_spans(ledger: Ledger, after: str | None, n: int, limit: int | None, un
 
 
 def span_bounds(span: EventSpan) -> tuple[int, int]:
-    return _cursor(span.after), _cursor(span.until)
+    return cursor_number(span.after), cursor_number(span.until)
 
 
 def span_events(ledger: Ledger, after: int, until: int, limit: int) -> list[Event]:
@@ -351,7 +351,7 @@ def cursor_before(ledger: Ledger, at: int) -> str:
     return str(low)
 
 
-def _cursor(text: str) -> int:
+def cursor_number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         raise InvalidInput(f"{text[:40]!r} is not a cursor of this store; use one that it gave out, or None")
     return int(text)

@@ -115,6 +115,8 @@ def columns_of(body: bytes, names: Sequence[str], rows: int = 10_000) -> Iterato
     read += [name for name in ("record", "payload", "result") if younger and name not in read]
     for batch in file.iter_batches(batch_size=rows, columns=read):
         made = _younger(younger, batch)
+        if HISTORY.name in names:
+            made[HISTORY.name] = _with_all_fields(batch.column(HISTORY.name))
         arrays = [made[name] if name in made else batch.column(stored[name]) for name in names]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
@@ -126,6 +128,22 @@ def _younger(names: Sequence[str], batch: pa.RecordBatch) -> dict[str, Any]:
     known = {column.name: column for column in (*JOBS.columns, *DEAD.columns)}
     columns = [known[name] for name in names]
     return dict(zip(names, job_arrays(columns, jobs_in(batch)), strict=True))
+
+
+def _with_all_fields(histories: Any) -> pa.Array:
+    """Histories as they are written now: what events did not have then is null."""
+    kind = arrow_type(HISTORY.type)
+    if histories.type == kind:
+        return histories
+    events = histories.values
+    there = {field.name for field in events.type}
+    fields = [kind.value_type.field(at) for at in range(kind.value_type.num_fields)]
+    arrays = [
+        events.field(one.name).cast(one.type) if one.name in there else pa.nulls(len(events), one.type)
+        for one in fields
+    ]
+    structs = pa.StructArray.from_arrays(arrays, fields=fields)
+    return pa.ListArray.from_arrays(histories.offsets, structs, type=kind)
 
 
 def events_in(histories: pa.Array) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,7 @@ from millrace.store.connect import connect
 from millrace.store.protocol import Store
 
 T = TypeVar("T")
+LAST_STEPS = 5.0  # seconds for what was interrupted
 
 
 class Chosen(Protocol):
@@ -94,7 +95,20 @@ class Opened:
         self._loop = loop
 
     def run(self, asked: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+        """Whoever is interrupted meanwhile (Ctrl-C) goes on when what was asked has put its things in order."""
+        begun: list[asyncio.Task[Any] | None] = []
+
+        async def noted() -> T:
+            begun.append(asyncio.current_task())
+            return await asked
+
+        answer = asyncio.run_coroutine_threadsafe(noted(), self._loop)
+        try:
+            return answer.result()
+        except BaseException:
+            if not answer.done():
+                asyncio.run_coroutine_threadsafe(_ended(begun), self._loop).result()
+            raise
 
     def each(self, parts: AsyncIterator[T]) -> Iterator[T]:
         """What an async iterator yields; the next part is fetched while the caller works on one."""
@@ -109,6 +123,14 @@ class Opened:
                 yield part
         finally:
             ahead.cancel()
+
+
+async def _ended(begun: Sequence[asyncio.Task[Any] | None]) -> None:
+    tasks = [task for task in begun if task is not None]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LAST_STEPS)
 
 
 @contextmanager

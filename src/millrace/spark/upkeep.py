@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millrace.domain.errors import QueueError
+from millrace.domain.errors import InvalidInput, QueueError
 from millrace.runtime.duration import Duration, milliseconds
 from millrace.spark import archive, require_spark
 from millrace.spark.archive import ArchiveOutcome, Figure
@@ -97,6 +97,8 @@ def compactable(
 ) -> list[Figure]:
     """How many archived jobs of which kind there are to compact. Needs no Spark, and changes nothing."""
 
+    _check(limit)
+
     async def look(store: ObjectStore) -> list[Figure]:
         before = await store.now() - milliseconds("older_than", older_than)
         return archive.figures(await store.compaction.candidates(before, limit))
@@ -134,6 +136,8 @@ def compact(
 ) -> ArchiveOutcome:
     """Put archived jobs that finished so long ago into Parquet files of the store's own, and out of the store."""
 
+    _check(limit)
+
     async def work(store: ObjectStore, each: Each) -> ArchiveOutcome:
         before = await store.now() - milliseconds("older_than", older_than)
         return await archive.compact(store, each, before=before, limit=limit, tell=tell)
@@ -158,6 +162,11 @@ def expire(
         return await archive.expire(store, each, before=before, grace=milliseconds("grace", grace), tell=tell)
 
     return _on(spark, store_options(url, url_env, url_file), work)
+
+
+def _check(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"limit={limit}: at least 1 job, or None for all")
 
 
 def _on(spark: SparkSession, options: Mapping[str, Any], work: Callable[[ObjectStore, Each], Awaitable[T]]) -> T:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.domain.errors import InvalidInput, StoreError
-from millrace.spark.archive_rows import LARGEST, FileWriter, columns_of
+from millrace.spark.archive_rows import ARCHIVE, LARGEST, FileWriter, columns_of
 from millrace.store.archived import ArchiveFile, ArchiveRow, Compactable
 from millrace.store.object.dry import DryLook
 from millrace.store.object.store import ObjectStore
@@ -132,11 +132,13 @@ async def _remove(store: ObjectStore, work: RemoveJobs) -> Done:
 
 
 async def _merge(store: ObjectStore, work: MergeFiles) -> tuple[ArchiveFile, ...]:
-    tables: list[pa.Table] = []
+    batches: list[pa.RecordBatch] = []
     for file in work.files:
-        table: Any = pq.read_table(pa.BufferReader(await body_of(store, file)))
-        tables.append(table.filter(pc.invert(pc.is_in(table["seq"], pa.array(file.void, pa.int64())))))
-    merged = pa.concat_tables(tables, promote_options="default")
+        void = pa.array(file.void, pa.int64())
+        for batch in columns_of(await body_of(store, file), ARCHIVE.names):  # older files may lack some
+            counts: Any = batch.filter(pc.invert(pc.is_in(batch.column("seq"), void)))
+            batches.append(pa.RecordBatch.from_arrays(counts.columns, schema=ARCHIVE.arrow()))
+    merged = pa.Table.from_batches(batches, ARCHIVE.arrow())
     if not merged.num_rows:
         return ()
     sink = pa.BufferOutputStream()

@@ -4,7 +4,9 @@ memory://                   in this process; memory://name is shared by all who 
 sqlite:///jobs.db           a file, relative to the working directory
 sqlite:////var/lib/jobs.db  a file, absolute
 file:///var/lib/jobs        a directory of objects
+postgresql://host/database  a schema in a PostgreSQL database, with ?schema=name for one of another name than millrace
 s3://bucket/prefix          a bucket, with ?endpoint=http://host:port for a server of one's own
+redis://host:6379/0         a Redis or Valkey server; also rediss://, valkey://, redis+unix:// and redis+sentinel://
 """
 
 from __future__ import annotations
@@ -22,14 +24,10 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
 
-SCHEMES = ("memory", "sqlite", "file", "s3")
-_LATER = {
-    "postgresql": ("postgres", "psycopg"),
-    "postgres": ("postgres", "psycopg"),
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "valkey": ("redis", "redis"),
-}
+SCHEMES = ("memory", "sqlite", "postgresql", "redis", "file", "s3")
+REDIS = frozenset(
+    f"{base}{kind}" for base in ("redis", "rediss", "valkey", "valkeys") for kind in ("", "+unix", "+sentinel")
+)
 _DURABILITY = ("full", "relaxed")
 
 _named: dict[str, MemoryStore] = {}
@@ -50,12 +48,14 @@ def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | No
         return _memory(urlsplit(url), clock)
     if scheme == "sqlite":
         return _sqlite(urlsplit(url), clock)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
     if scheme == "file":
         return _directory(urlsplit(url), clock, env)
     if scheme == "s3":
         return _bucket(url, clock, env)
-    if scheme in _LATER:
-        _refuse_later(scheme)
+    if scheme in REDIS:
+        return _redis(url, clock)
     raise InvalidInput(
         f"there is no store for {scheme}://; known ones are {_list([f'{known}://' for known in SCHEMES])}"
     )
@@ -107,6 +107,13 @@ def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
     )
 
 
+def _postgres(url: str, clock: Clock | None) -> Store:
+    _need("asyncpg", "postgresql", "postgres")
+    from millrace.store.postgres import PostgresStore
+
+    return PostgresStore(url, clock=clock)
+
+
 def _directory(parts: SplitResult, clock: Clock | None, env: Mapping[str, str] | None) -> Store:
     options = _options(parts, ("durability",))
     path = unquote(parts.path)
@@ -121,13 +128,28 @@ def _directory(parts: SplitResult, clock: Clock | None, env: Mapping[str, str] |
 
 
 def _bucket(url: str, clock: Clock | None, env: Mapping[str, str] | None) -> Store:
-    from importlib.util import find_spec
-
-    if find_spec("obstore") is None:
-        raise MissingDriver("s3", "s3")
+    _need("obstore", "s3", "s3")
     from millrace.store.object.opening import open_bucket
 
     return open_bucket(url, clock, env)
+
+
+def _redis(url: str, clock: Clock | None) -> Store:
+    _need("redis", "redis", "redis")
+    from millrace.store.redis import RedisStore
+
+    return RedisStore(url, clock=clock)
+
+
+def _need(driver: str, scheme: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    try:
+        there = find_spec(driver) is not None
+    except ValueError:  # somebody has put something in its place
+        there = False
+    if not there:
+        raise MissingDriver(scheme, extra)
 
 
 def _options(parts: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
@@ -137,16 +159,6 @@ def _options(parts: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
         takes = f"it takes {_list(known)}" if known else "it takes none"
         raise InvalidInput(f"{parts.scheme}:// has no option {unknown[0]!r}; {takes}")
     return options
-
-
-def _refuse_later(scheme: str) -> None:
-    """Say what is missing: the driver, or the store itself."""
-    from importlib.util import find_spec
-
-    extra, driver = _LATER[scheme]
-    if find_spec(driver) is None:
-        raise MissingDriver(scheme, extra)
-    raise InvalidInput(f"{scheme}:// is not in this version yet; use {_list([f'{known}://' for known in SCHEMES])}")
 
 
 def _list(names: tuple[str, ...] | list[str]) -> str:

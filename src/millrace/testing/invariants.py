@@ -31,7 +31,8 @@ class Evidence(msgspec.Struct):
     `since` is an instant before which there was nothing: together with `keep_events` it tells whether events can
     have been trimmed. `steady` says that the clock stood still while the evidence was gathered, so that the words
     derived from it can be counted. `fixed_limits` says that no limit was changed while jobs ran, so that the most
-    that ever ran can be judged, not only what runs now.
+    that ever ran can be judged, not only what runs now. `steps_overlap` says that enqueues do not take turns, so that
+    one which drew its numbers first may be told of second; within a line they are in order all the same.
     """
 
     jobs: list[Job]
@@ -44,6 +45,7 @@ class Evidence(msgspec.Struct):
     steady: bool = True
     fixed_limits: bool = False
     pauses: tuple[Pause, ...] = ()
+    steps_overlap: bool = False
 
     @property
     def whole(self) -> bool:
@@ -76,7 +78,16 @@ async def gather(store: Store, *, since: int | None = None, fixed_limits: bool =
     jobs, events = await _all_jobs(store), await _all_events(store)
     now = await store.now()
     return Evidence(
-        jobs, events, counts, settings, now, kept.keep_events, since, steady=before == now, fixed_limits=fixed_limits
+        jobs,
+        events,
+        counts,
+        settings,
+        now,
+        kept.keep_events,
+        since,
+        steady=before == now,
+        fixed_limits=fixed_limits,
+        steps_overlap=getattr(store, "steps_overlap", False),
     )
 
 

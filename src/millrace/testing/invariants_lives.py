@@ -37,13 +37,14 @@ def check_lives(evidence: Evidence) -> Iterator[Violation]:
     lives: dict[int, _Life] = {}
     leases: set[str] = set()
     ended: dict[str, set[str]] = {}
-    last_seq = 0
+    last_seqs: dict[object, int] = {}
     for event in evidence.events:
         life = lives.get(event.seq)
         record = records.get(event.seq)
         if life is None:
-            yield from _check_first(evidence, event, last_seq)
-            last_seq = max(last_seq, event.seq)
+            place = _place(evidence, event, record)
+            yield from _check_first(evidence, event, last_seqs.get(place, 0))
+            last_seqs[place] = max(last_seqs.get(place, 0), event.seq)
             life = lives[event.seq] = _Life(event)
         else:
             yield from _check_step(life, event)
@@ -60,6 +61,13 @@ def check_lives(evidence: Evidence) -> Iterator[Violation]:
         if record is not None and record.spec.max_attempts is not None and event.failures > record.spec.max_attempts:
             yield _of(event, "failures", f"{event.failures} failures, max_attempts is {record.spec.max_attempts}")
     yield from _check_records(evidence, records, lives)
+
+
+def _place(evidence: Evidence, event: Event, record: Job | None) -> object:
+    """Where numbers are drawn in order: in the whole store, or, where steps overlap, in a line."""
+    if not evidence.steps_overlap:
+        return None
+    return event.seq if record is None or record.line is None else (record.queue, record.line)
 
 
 def _check_first(evidence: Evidence, event: Event, last_seq: int) -> Iterable[Violation]:

@@ -41,6 +41,7 @@ class Settings:
     patience: float = 60.0  # seconds after the last kill within which everything must have ended
     quickest: float = 0.3
     slowest: float = 2.0
+    url: str | None = None  # of a store on a server; else it is a SQLite file
 
 
 @dataclass
@@ -68,6 +69,10 @@ class Fleet:
         return self.folder / "jobs.db"
 
     @property
+    def place(self) -> str | Path:
+        return self.database if self.settings.url is None else self.settings.url
+
+    @property
     def ledgers(self) -> Path:
         return self.folder / "ledgers"
 
@@ -91,7 +96,7 @@ class Fleet:
         return self._spawn("kill9_producer", name, "--jobs", str(jobs), "--pause", str(pause))
 
     def _spawn(self, program: str, name: str, *more: str) -> Child:
-        places = ["--database", str(self.database), "--ledgers", str(self.ledgers), "--name", name]
+        places = ["--database", str(self.place), "--ledgers", str(self.ledgers), "--name", name]
         command = [sys.executable, "-m", f"{PROGRAMS}.{program}", *places, *more]
         with (self.folder / f"{name}.err").open("ab") as errors:
             return Child(name, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors))
@@ -184,7 +189,7 @@ def run(settings: Settings, folder: Path, tell: Callable[[str], None] = lambda l
         codes = fleet.end()
     finally:
         fleet.clear()
-    verdict = asyncio.run(judge(fleet.database, fleet.ledgers, fleet.killed, fleet.stopped))
+    verdict = asyncio.run(judge(fleet.place, fleet.ledgers, fleet.killed, fleet.stopped))
     verdict.facts |= {
         "seconds": f"{seconds:.1f}",
         "kills": fleet.kills,
@@ -220,7 +225,7 @@ def _wait_for_the_first_run(fleet: Fleet) -> None:
 def _wait_until_all_ended(fleet: Fleet, tell: Callable[[str], None], began: float) -> None:
     deadline = time.monotonic() + fleet.settings.patience
     while time.monotonic() < deadline:
-        if fleet.producers_done() and asyncio.run(unfinished(fleet.database)) == 0:
+        if fleet.producers_done() and asyncio.run(unfinished(fleet.place)) == 0:
             return
         time.sleep(0.2)
         tell(_progress(fleet, time.monotonic() - began))

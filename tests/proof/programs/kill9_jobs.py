@@ -15,11 +15,20 @@ import msgspec
 
 from millrace.domain.job import Spec
 from millrace.domain.retry import RetryPolicy
+from millrace.store.connect import connect
+from millrace.store.protocol import Store
 
 LEASE = 2_000
 BATCH = 25
 GROUPS = 60
 QUEUES = ("mail", "reports")
+
+
+def store_at(place: str | Path, durability: str = "full") -> Store:
+    """A SQLite file, or what a URL names."""
+    if "://" in str(place):
+        return connect(str(place))
+    return connect(f"sqlite:///{place}" + ("?durability=relaxed" if durability == "relaxed" else ""))
 
 
 def spec_of(producer: str, number: int) -> Spec:

@@ -10,8 +10,8 @@ import asyncio
 from pathlib import Path
 
 from millrace.runtime.app import App
-from millrace.store.sqlite import SqliteStore
-from tests.proof.programs.kill9_jobs import BATCH, Ledger, read_ledger, spec_of
+from millrace.store.protocol import Store
+from tests.proof.programs.kill9_jobs import BATCH, Ledger, read_ledger, spec_of, store_at
 
 
 def acknowledged(ledgers: Path, name: str) -> int:
@@ -21,7 +21,7 @@ def acknowledged(ledgers: Path, name: str) -> int:
     return max((int(number) + 1 for _, number, *_ in read_ledger(file)), default=0)
 
 
-async def produce(store: SqliteStore, ledgers: Path, name: str, jobs: int, pause: float) -> None:
+async def produce(store: Store, ledgers: Path, name: str, jobs: int, pause: float) -> None:
     ledger = Ledger(ledgers, name)
     async with App(store):
         for start in range(acknowledged(ledgers, name), jobs, BATCH):
@@ -37,14 +37,14 @@ async def produce(store: SqliteStore, ledgers: Path, name: str, jobs: int, pause
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database", type=Path, required=True)
+    parser.add_argument("--database", required=True)
     parser.add_argument("--ledgers", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--pause", type=float, required=True)
     parser.add_argument("--durability", default="full")
     options = parser.parse_args()
-    store = SqliteStore(options.database, durability=options.durability)
+    store = store_at(options.database, options.durability)
     asyncio.run(produce(store, options.ledgers, options.name, options.jobs, options.pause))
 
 

@@ -10,20 +10,19 @@ from pathlib import Path
 
 from millrace.runtime.app import App
 from millrace.runtime.context import Context
-from millrace.store.sqlite import SqliteStore
-from tests.proof.programs.kill9_jobs import LEASE, QUEUES, Ledger, milliseconds
+from tests.proof.programs.kill9_jobs import LEASE, QUEUES, Ledger, milliseconds, store_at
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database", type=Path, required=True)
+    parser.add_argument("--database", required=True)
     parser.add_argument("--ledgers", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--slots", type=int, required=True)
     options = parser.parse_args()
     logging.getLogger("millrace").setLevel(logging.CRITICAL)  # a lost lease is what this suite is about
     ledger = Ledger(options.ledgers, options.name)
-    app = App(SqliteStore(options.database))
+    app = App(store_at(options.database))
 
     @app.task(lease=LEASE / 1000)
     async def on_loop(ctx: Context, takes: int) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from millrace.cli import exits, pipeline_lake
 from millrace.cli.root import run
@@ -16,20 +15,7 @@ from millrace.spark.lake import Place as LakePlace
 from tests.spark.conftest import Place
 from tests.spark.filled import fill
 
-
-@pytest.fixture(autouse=True)
-def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands start and stop a session of their own; here they are given the one there is."""
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark, name)
-
-        def stop(self) -> None:
-            """Others still need it."""
-
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
-    monkeypatch.delenv("MILLRACE_URL", raising=False)
+pytestmark = pytest.mark.usefixtures("shared_session")
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:

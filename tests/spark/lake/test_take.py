@@ -228,10 +228,11 @@ def _nothing(*_given: Any, **_how: Any) -> None:
 
 
 def _dying_at(table: str, write: Any) -> Any:
-    def dying(found: DataFrame, to: Path, name: str, **how: Any) -> None:
-        write(found, to, name, **how)
+    def dying(found: DataFrame, to: Path, name: str, **how: Any) -> int:
+        sent: int = write(found, to, name, **how)
         if name == table:
             raise _Killed
+        return sent
 
     return dying
 

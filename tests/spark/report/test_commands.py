@@ -8,10 +8,8 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from millrace.cli import demo_report, exits, pipeline_lake
 from millrace.cli.output import Output
@@ -20,31 +18,14 @@ from millrace.cli.root import run
 from millrace.demo import report as demo
 from millrace.demo.run import Settings
 from millrace.domain.event import Event, Kind
-from millrace.spark import session as sessions
 from millrace.spark.lake import Lake
 from tests.spark.conftest import Place
 from tests.spark.filled import fill
 from tests.spark.report.week import BEGIN, HOUR
 
 
-@pytest.fixture
-def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands start and stop a session of their own; here they are given the one there is."""
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark, name)
-
-        def stop(self) -> None:
-            """Others still need it."""
-
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
-    monkeypatch.setattr(sessions, "session", lambda *_given, **_settings: Shared())
-    monkeypatch.delenv("MILLRACE_URL", raising=False)
-
-
 def test_a_page_of_a_part_of_the_lake_is_written_and_its_figures_are_told(
-    shared: None, lake_of_a_week: Lake, week: list[Event], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared_session: None, lake_of_a_week: Lake, week: list[Event], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     page = tmp_path / "report.html"
     page.write_text("as it was")
@@ -98,7 +79,7 @@ def test_what_cannot_be_is_refused_before_spark_starts(
 
 
 def test_a_folder_that_is_no_lake_is_refused_and_the_page_stays_as_it_was(
-    shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared_session: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     page = tmp_path / "report.html"
     page.write_text("as it was")
@@ -124,7 +105,9 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mon
 
 
 @pytest.mark.nightly
-def test_the_demo_makes_a_page_of_its_store_with_the_audit_against_it(shared: None, sqlite: Place, tmp_path: Path):
+def test_the_demo_makes_a_page_of_its_store_with_the_audit_against_it(
+    shared_session: None, sqlite: Place, tmp_path: Path
+):
     with sqlite.open() as opened:
         opened.run(fill(opened.store, 10))
 

@@ -20,7 +20,7 @@ import msgspec
 from millrace.domain.errors import QueueError, StoreError
 from millrace.store.archived import ArchiveFile, ArchiveRun, ArchiveValue, Leaving
 from millrace.store.object.engine import Engine
-from millrace.store.object.objects import Change
+from millrace.store.object.objects import Change, Seen
 from millrace.store.object.values import decode, encode
 from millrace.store.object.view import all_keys
 
@@ -42,7 +42,16 @@ class Archive:
 
     async def value(self) -> ArchiveValue:
         [seen] = await self._engine.objects.read([MANIFEST])
-        return ArchiveValue() if seen.value is None else decode(seen.value, ArchiveValue)
+        return self._read(seen)
+
+    def _read(self, seen: Seen) -> ArchiveValue:
+        value = ArchiveValue() if seen.value is None else decode(seen.value, ArchiveValue)
+        if value.version > ArchiveValue().version:
+            raise StoreError(
+                f"{self._blobs.url}: the archive was written by a later version of Millrace (its manifest has version "
+                f"{value.version}); use that one"
+            )
+        return value
 
     # runs
 
@@ -84,7 +93,7 @@ class Archive:
 
     async def add(self, run: str, files: Sequence[ArchiveFile]) -> None:
         """From now on these count, beside the jobs that they hold."""
-        await self._change_in(run, lambda value: msgspec.structs.replace(value, files=(*value.files, *files)))
+        await self._change_in(run, lambda value: msgspec.structs.replace(value, files=_with(value.files, files)))
 
     async def close(self, run: str, void: Mapping[str, Sequence[int]]) -> None:
         """By key, the rows that do not count. All others are in their file alone by now."""
@@ -103,7 +112,7 @@ class Archive:
         def replaced(value: ArchiveValue) -> ArchiveValue:
             kept = tuple(file for file in value.files if file.key not in old)
             gone = tuple(Leaving(file.key, now) for file in value.files if file.key in old)
-            return msgspec.structs.replace(value, files=(*kept, *new), leaving=(*value.leaving, *gone))
+            return msgspec.structs.replace(value, files=_with(kept, new), leaving=(*value.leaving, *gone))
 
         await self._change_in(run, replaced)
 
@@ -146,7 +155,7 @@ class Archive:
     async def _change(self, make: Callable[[ArchiveValue], ArchiveValue]) -> None:
         for _ in range(TRIES):
             [seen] = await self._engine.objects.read([MANIFEST])
-            value = ArchiveValue() if seen.value is None else decode(seen.value, ArchiveValue)
+            value = self._read(seen)
             made = make(value)
             if made == value:
                 return
@@ -154,3 +163,9 @@ class Archive:
             if not committed.lost:
                 return
         raise StoreError(f"{self._blobs.url}: {MANIFEST} is changed by too many at once; ask again")
+
+
+def _with(files: Sequence[ArchiveFile], more: Sequence[ArchiveFile]) -> tuple[ArchiveFile, ...]:
+    """Each once. Where the answer to a change was lost, and our own beat came after it, the change is made again."""
+    known = {file.key for file in files}
+    return (*files, *(file for file in more if file.key not in known))

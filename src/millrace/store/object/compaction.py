@@ -15,8 +15,7 @@ from millrace.store.archived import ArchiveRow, Compactable
 from millrace.store.object.engine import Crowded, Engine
 from millrace.store.object.keys import STORE, Entry, Layout
 from millrace.store.object.run import Item
-from millrace.store.object.tables import ObjectTables, newest
-from millrace.store.object.view import all_keys
+from millrace.store.object.tables import ObjectTables
 
 REASON = "compacted"
 _SAME_JOB = (REASON, "retention")  # reasons for which a job is removed as it stands
@@ -29,11 +28,25 @@ class Compaction:
         self._layout: Layout = engine.layout
 
     async def candidates(self, before: int, limit: int | None = None) -> list[Entry]:
-        """Archived jobs that finished by then, oldest first, as their index keys tell; a few may be leftovers."""
-        keys = await all_keys(self._engine.objects, "done/")
-        entries = [entry for key in keys if (entry := Layout.parse(key)) is not None]
-        found = [entry for entry in newest(entries) if "a" in entry.flags and entry.at <= before]
-        return sorted(found, key=lambda entry: (entry.at, entry.seq))[:limit]
+        """Archived jobs that finished by then, oldest first, as their index keys tell; a few may be leftovers.
+
+        One of each name: a key that a crash has left may tell of an earlier job of the same id, and what is read under
+        that name, and written into a file, would be the later one a second time.
+        """
+        found: dict[str, Entry] = {}
+        after: str | None = None
+        while True:  # page by page, because what is not archived may be far more
+            page = await self._engine.blobs.list("done/", after)
+            for item in page.entries:
+                entry = Layout.parse(item.key)
+                if entry is None or "a" not in entry.flags or entry.at > before:
+                    continue
+                known = found.get(entry.name)
+                if known is None or (known.seq, known.rev) < (entry.seq, entry.rev):
+                    found[entry.name] = entry
+            if not page.truncated or not page.entries:
+                return sorted(found.values(), key=lambda entry: (entry.at, entry.seq))[:limit]
+            after = page.entries[-1].key
 
     async def read(self, names: Sequence[str], before: int) -> list[Compactable]:
         """Those of these jobs that can be compacted, as they stand."""

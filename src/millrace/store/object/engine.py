@@ -38,6 +38,7 @@ MOST_RUNS = 10_000
 HELD_AT_MOST = 10_000
 YOUNG = 10_000  # milliseconds; no write takes that long
 LATE = 1_000  # milliseconds between deciding and writing
+TELLINGS = 3  # again, of events that came late
 
 
 class Crowded(StoreError):
@@ -234,7 +235,9 @@ class Engine:
                     self.ready.forget()
                 self.tally["lost"] += 1
                 run.wasted += 1
-                if not committed.unsure:
+                if committed.unsure:
+                    run.unsure.update(group.keys)
+                else:
                     await self.blobs.delete(group.mine)
             else:
                 done.append(group)
@@ -279,11 +282,15 @@ class Engine:
         await self._know_queues(done)
 
     async def _tell_again_if_late(self, filed: Sequence[Filed]) -> None:
-        """Readers stay `feed_delay` behind the clock, so they may have passed by what came later than that."""
-        while filed and self._feed_delay:
+        """Readers stay `feed_delay` behind the clock, so they may have passed by what came later than that.
+
+        Not for ever: where every write takes longer than readers wait, the delay is too short for the store.
+        """
+        for _ in range(TELLINGS if filed and self._feed_delay else 0):
             now = await self.clock()
             if now - (filed[0].stamp >> COUNT) <= self._feed_delay * 3 // 4:
                 return
+            self.tally["told_again"] += 1
             stamp = self.numbers.stamps.draw(now)
             filed = [Filed(stamp, place, one.event) for place, one in enumerate(filed)]
             await self._put({self.layout.feed(stamp): feed_part(filed)})

@@ -24,6 +24,7 @@ from millrace.store.object.log_scan import LogScan
 FEW = 800  # below it, one listing of everything is tried again
 MOST_PAGES = 1_000
 AT_ONCE = 64  # listings
+IN_A_ROW = 16  # listings that are fetched one after the other, so that claims go first
 WIDEST = 1_024
 LISTING_SHARE = 0.2  # of the time; where listings take long, each serves for longer …
 LONGEST = 1.0  # … but not for longer than this, in seconds
@@ -36,11 +37,15 @@ class _Shelf:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.order = sorted(entries, key=_order)
         self.gone: set[str] = set()
+        self._keys = {entry.key for entry in self.order}
         self.ranges = len({(entry.task, entry.priority) for entry in self.order})
 
     def add(self, entry: Entry) -> None:
-        insort(self.order, entry, key=_order)
         self.gone.discard(entry.key)
+        if entry.key in self._keys:  # keys are put before they are told, so a listing may have had it already
+            return
+        self._keys.add(entry.key)
+        insort(self.order, entry, key=_order)
         self.ranges += 1  # at most
 
 
@@ -112,6 +117,8 @@ class ReadyIndex:
         listed: defaultdict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
             listed[entry.queue].append(entry)
+        if self._asked == (queues, tasks) and self._listed > fetch.started:
+            return  # a claim could not wait for this one, and what it has listed itself is newer
         self._shelves = {queue: _Shelf(listed[queue]) for queue in queues}
         self._asked, self._listed = (queues, tasks), fetch.started
         if self._reuse:
@@ -212,7 +219,7 @@ class ReadyIndex:
                 found = [entry for entry in parsed if entry is not None and entry.queue in queues]
                 return [entry for entry in found if self._is_ours(entry)]
         enough = limit + self.spread
-        turn = asyncio.Semaphore(at_once)
+        turn = asyncio.Semaphore(min(AT_ONCE, max(at_once, -(-len(self._shards) * len(queues) // IN_A_ROW))))
 
         async def best_of(shard: str, queue: str) -> list[Entry]:
             async with turn:

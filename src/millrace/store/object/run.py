@@ -31,4 +31,5 @@ class Run(Generic[T]):
         self.settings: dict[str, Seen] = {}  # of the queues it wrote to, as they were after that
         self.ended: dict[str, tuple[State, int]] = {}  # parents: how, and their seq
         self.wasted = 0  # groups that lost a race
+        self.unsure: set[str] = set()  # of them, what may have been there for a moment: an answer was lost on the way
         self.stale = 0  # index keys that said what was no longer so

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from millrace.domain import operate, scheduling, upkeep
-from millrace.domain.change import Change
+from millrace.domain.change import Change, Verb
 from millrace.domain.check import check_specs
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
@@ -148,10 +148,10 @@ class ObjectStore:
         connected, self._connected = self._connected, False
         if connected:
             numbers = self._engine.numbers
+            await self._engine.ready.close()
             writer = numbers.leave()
             if writer is not None:
                 await give_back(self._engine.objects, writer, numbers.high)
-            await self._engine.ready.close()
         await self.blobs.close()
 
     def beside(self) -> ObjectStore:
@@ -206,7 +206,19 @@ class ObjectStore:
             expected=[TASKS, *keys, *self._queues_of(keys)],
         )
         await self._engine.dependents.tell(run)
-        return run.answers
+        return [
+            receipt if receipt is not Receipt.LOST or key not in run.unsure else await self._told(lease, change)
+            for key, (lease, change), receipt in zip(keys, items, run.answers, strict=True)
+        ]
+
+    async def _told(self, lease: Lease, change: Change) -> Receipt:
+        """An answer was lost, and others have gone on from what may have been ours: the events tell whether it was."""
+        history = await self.history(lease.job)
+        ends = [event for event in history if event.lease == lease.id and event.state != State.RUNNING]
+        if not ends:
+            return Receipt.LOST
+        as_asked = ends[-1].state == State.CANCELLED and change.verb is not Verb.CANCEL
+        return Receipt.CANCELLING if as_asked else Receipt.OK
 
     def _queues_of(self, keys: Iterable[str]) -> list[str]:
         held = [

@@ -1,0 +1,21 @@
+"""Millrace on Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.lab.millrace_subject import MillraceSubject
+from benchmarks.lab.redis_place import url_of
+from benchmarks.lab.subject import main
+
+
+class Redis(MillraceSubject):
+    durability = "in the server's memory; every step an event, under leases"
+    durable = False
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(url_of(path))
+
+
+if __name__ == "__main__":
+    main({"millrace": Redis})

@@ -1,0 +1,104 @@
+-- jobs.sql: loading job records, and writing back what a step changed.
+
+-- name: take_jobs
+SELECT * FROM millrace.take_jobs($1::bigint[], $2::text[], $3::integer);
+
+-- name: look_at_seqs
+SELECT * FROM millrace.record WHERE seq = ANY ($1::bigint[]);
+
+-- name: look_at_names
+SELECT * FROM millrace.record WHERE id = ANY ($1::text[]);
+
+-- name: insert_jobs
+INSERT INTO millrace.job (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at,
+                          finished_at, expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until,
+                          result, extra, line, rank, id, combo, queue, generation, enqueued_at, grp, key, reply, lease,
+                          keep_result, plain, spec)
+SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::integer[], $6::integer[],
+                     $7::integer[], $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
+                     $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[], $17::bigint[], $18::bigint[],
+                     $19::bytea[], $20::bytea[], $21::text[], $22::smallint[], $23::text[], $24::integer[],
+                     $25::integer[], $26::integer[], $27::bigint[], $28::text[], $29::text[], $30::text[],
+                     $31::bigint[], $32::bigint[], $33::boolean[], $34::bytea[]);
+
+-- name: update_jobs
+UPDATE millrace.job AS j
+SET state = i.state, place = i.place, available_at = i.available_at, attempt = i.attempt, failures = i.failures,
+    blocked = i.blocked, events = i.events, newest = i.newest, started_at = i.started_at, finished_at = i.finished_at,
+    expires_at = i.expires_at, expiring = i.expiring, retry_at = i.retry_at, dead_at = i.dead_at,
+    archived = i.archived, next_retry_at = i.next_retry_at, result_until = i.result_until, result = i.result,
+    extra = i.extra, line = i.line, rank = i.rank
+FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::integer[], $6::integer[], $7::integer[],
+            $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+            $15::bigint[], $16::boolean[], $17::bigint[], $18::bigint[], $19::bytea[], $20::bytea[], $21::text[],
+            $22::smallint[])
+     AS i (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at, finished_at,
+           expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until, result, extra, line, rank)
+WHERE j.seq = i.seq;
+
+-- name: delete_jobs
+WITH gone AS (DELETE FROM millrace.job WHERE seq = ANY ($1::bigint[]))
+DELETE FROM millrace.lease WHERE seq = ANY ($1::bigint[]);
+
+-- name: close_jobs
+DELETE FROM millrace.ready AS r
+USING unnest($1::integer[], $2::bigint[], $3::bigint[]) AS i (combo, available_at, seq)
+WHERE r.combo = i.combo AND r.available_at = i.available_at AND r.seq = i.seq;
+
+-- name: open_jobs
+INSERT INTO millrace.ready (combo, available_at, seq, special)
+SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::boolean[]);
+
+-- name: end_leases
+DELETE FROM millrace.lease WHERE seq = ANY ($1::bigint[]);
+
+-- name: begin_leases
+INSERT INTO millrace.lease (seq, id, worker, until, started_at, attempt, events, newest, span, combo, cancelling,
+                            progress)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::integer[],
+                     $8::bigint[], $9::bigint[], $10::integer[], $11::boolean[], $12::bytea[])
+ON CONFLICT (seq) DO UPDATE
+SET id = excluded.id, worker = excluded.worker, until = excluded.until, started_at = excluded.started_at,
+    attempt = excluded.attempt, events = excluded.events, newest = excluded.newest, cancelling = excluded.cancelling,
+    progress = excluded.progress;
+
+-- name: ask_to_cancel
+UPDATE millrace.lease AS l SET cancelling = i.cancelling
+FROM unnest($1::bigint[], $2::boolean[]) AS i (seq, cancelling) WHERE l.seq = i.seq;
+
+-- name: put_agenda
+INSERT INTO millrace.agenda (kind, queue, at, seqs) VALUES ($1::smallint, $2::integer, $3::bigint, $4::bigint[]);
+
+-- name: look_at_ids
+-- Records by id, each with the clock.
+SELECT millrace.clock($1::bigint), record.* FROM millrace.record WHERE id = ANY ($2::text[]);
+
+-- name: ended_under
+-- Which of these leases have been used to end a run, and whether it ended cancelled: told by the job's newest events.
+SELECT DISTINCT told.lease, told.kind = $4::smallint
+FROM unnest($1::bigint[], $2::text[]) AS i (seq, lease)
+JOIN LATERAL (
+    SELECT newest FROM millrace.job WHERE job.seq = i.seq
+    UNION ALL
+    SELECT newest FROM millrace.lease WHERE lease.seq = i.seq
+    UNION ALL
+    SELECT newest FROM millrace.past WHERE past.seq = i.seq
+) AS last ON true
+JOIN LATERAL (
+    WITH RECURSIVE walk AS (
+        SELECT event.*, 1 AS depth FROM millrace.event WHERE id = last.newest
+        UNION ALL
+        SELECT earlier.*, walk.depth + 1
+        FROM walk
+        JOIN millrace.event AS earlier
+          ON earlier.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
+                               ELSE walk.before[array_position(walk.seqs, i.seq)] END AND earlier.id <> walk.id
+        WHERE walk.depth < 20
+    )
+    SELECT e.lease, e.kind
+    FROM walk
+    CROSS JOIN LATERAL unnest(walk.seqs, CASE WHEN cardinality(walk.leases) = 1 AND cardinality(walk.seqs) > 1 THEN NULL ELSE walk.leases END, CASE WHEN cardinality(walk.kinds) > 1 THEN walk.kinds END)
+         AS u (seq, lease, kind)
+    CROSS JOIN LATERAL (SELECT coalesce(u.lease, walk.leases[1]) AS lease, coalesce(u.kind, walk.kinds[1]) AS kind) AS e
+    WHERE u.seq = i.seq AND e.lease = i.lease AND e.kind = ANY ($3::smallint[])
+) AS told ON true;

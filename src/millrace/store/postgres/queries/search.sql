@@ -1,0 +1,87 @@
+-- search.sql: upkeep, counting and finding. Walks go by seq, forwards or backwards, from one bound to another.
+
+-- name: on_agenda
+SELECT at, seq FROM millrace.on_agenda($1::smallint, $2::integer, $3::bigint, $4::integer);
+
+-- name: dead
+SELECT seq FROM millrace.job
+WHERE queue = $1::integer AND dead_at IS NOT NULL AND dead_at <= $2::bigint ORDER BY dead_at, seq LIMIT $3::integer;
+
+-- name: dead_shown
+-- The oldest dead jobs that are not archived.
+SELECT seq FROM millrace.job
+WHERE queue = $1::integer AND dead_at IS NOT NULL AND NOT archived ORDER BY dead_at, seq LIMIT $2::integer;
+
+-- name: due_retries
+SELECT seq FROM millrace.job
+WHERE next_retry_at IS NOT NULL AND next_retry_at <= $1::bigint ORDER BY next_retry_at, seq LIMIT $2::integer;
+
+-- name: ready_later
+-- How many open jobs of these combinations are not due yet.
+SELECT count(*) FROM millrace.ready WHERE combo = ANY ($1::integer[]) AND available_at > $2::bigint;
+
+-- name: aside_later
+-- How many members of a queue's lines are neither open nor due yet.
+SELECT count(*)
+FROM millrace.job AS j
+WHERE queue = $1::integer AND place IS NOT NULL AND available_at > $2::bigint
+  AND NOT EXISTS (SELECT FROM millrace.ready AS r
+                  WHERE r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq);
+
+-- name: retrying_later
+SELECT count(*) FROM millrace.job WHERE queue = $1::integer AND retry_at IS NOT NULL AND retry_at > $2::bigint;
+
+-- name: seq_bounds
+SELECT min(seq), max(seq) FROM millrace.job;
+
+-- name: seq_at
+SELECT millrace.seq_at($1::bigint);
+
+-- name: running_seqs
+SELECT seq FROM millrace.lease;
+
+-- name: all_combos
+-- The combinations of a queue, of a task, of both, or all of them.
+SELECT combo.id
+FROM millrace.combo JOIN millrace.queue ON queue.id = combo.queue
+WHERE ($1::text IS NULL OR queue.name = $1::text) AND ($2::text IS NULL OR combo.task = $2::text);
+
+-- name: walk_all
+SELECT seq FROM millrace.job WHERE seq > $1::bigint AND seq < $2::bigint
+ORDER BY seq LIMIT $3::integer;
+
+-- name: walk_all_back
+SELECT seq FROM millrace.job WHERE seq > $1::bigint AND seq < $2::bigint
+ORDER BY seq DESC LIMIT $3::integer;
+
+-- name: walk_combo
+SELECT seq FROM millrace.job WHERE combo = $1::integer AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq LIMIT $4::integer;
+
+-- name: walk_combo_back
+SELECT seq FROM millrace.job WHERE combo = $1::integer AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq DESC LIMIT $4::integer;
+
+-- name: walk_dead
+SELECT seq FROM millrace.job WHERE combo = $1::integer AND dead_at IS NOT NULL AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq LIMIT $4::integer;
+
+-- name: walk_dead_back
+SELECT seq FROM millrace.job WHERE combo = $1::integer AND dead_at IS NOT NULL AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq DESC LIMIT $4::integer;
+
+-- name: walk_group
+SELECT seq FROM millrace.job WHERE grp = $1::text AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq LIMIT $4::integer;
+
+-- name: walk_group_back
+SELECT seq FROM millrace.job WHERE grp = $1::text AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq DESC LIMIT $4::integer;
+
+-- name: walk_key
+SELECT seq FROM millrace.job WHERE key = $1::text AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq LIMIT $4::integer;
+
+-- name: walk_key_back
+SELECT seq FROM millrace.job WHERE key = $1::text AND seq > $2::bigint AND seq < $3::bigint
+ORDER BY seq DESC LIMIT $4::integer;

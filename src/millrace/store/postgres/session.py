@@ -1,0 +1,257 @@
+"""A store's life on one event loop: its connections, and steps of the ledger run over them.
+
+The ledger is plain code that asks for rows as it goes, so a step runs in a thread and its questions are put to the
+connection on the loop. A step that met a lock, a deadlock or somebody who was faster was undone, and is done again.
+After a lost connection nobody knows whether a step happened: it is asked for again, and told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import asyncpg
+
+from millrace.domain.errors import QueueError, StoreError
+from millrace.domain.ledger import Ledger
+from millrace.store.clock import Clock
+from millrace.store.postgres.address import Address
+from millrace.store.postgres.connections import Connections
+from millrace.store.postgres.sql import statements
+from millrace.store.postgres.tables import PostgresTables
+from millrace.store.postgres.trouble import LONG_WAY, code_of, is_cut, passes, store_error
+from millrace.store.postgres.unit import Again, Held, Plan, Row
+
+T = TypeVar("T")
+Question = Callable[[Ledger, int], T]
+
+SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
+PATIENCE = 30.0  # seconds for which a step is tried again
+_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'"
+_LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+@dataclass(frozen=True)
+class Before(Generic[T]):
+    """It had already happened when a reply was lost; this was the answer."""
+
+    answer: T
+
+
+def call_lock(name: str) -> str:
+    return f"call {name}"
+
+
+class LongWay(Exception):
+    """A plain statement turned out not to be enough."""
+
+
+class LoopWire:
+    """Puts a thread's questions to an asyncpg connection of an event loop."""
+
+    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+
+    def rows(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
+        asked = asyncio.run_coroutine_threadsafe(self._connection.fetch(sql, *args), self._loop)
+        try:
+            return asked.result()  # type: ignore[no-any-return]
+        except asyncpg.LockNotAvailableError as error:
+            raise Held from error
+
+
+class Session:
+    def __init__(self, address: Address, clock: Clock | None) -> None:
+        self.address = address
+        self.sql = statements(address.schema)
+        self.clock = clock
+        self.connections = Connections(address, address.connections)
+        self.loop = asyncio.get_running_loop()
+        self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
+        self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
+        self.combo_names: dict[int, tuple[str, str, int]] = {}
+        self.exact_locks: dict[str, str] = {}  # of queues whose steps take turns, as far as was seen
+        self.identity = ""  # of the database's own schema: a caller's connection must show the same
+        self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
+
+    def given(self) -> int | None:
+        """The instant that stands for the server's clock, in tests."""
+        return None if self.clock is None else self.clock()
+
+    async def close(self) -> None:
+        await self.connections.close()
+        self.threads.shutdown(wait=False)
+
+    # ── one statement ─────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self, name: str, *args: Any, again: Callable[[], Awaitable[Before[Any] | None]] | None = None
+    ) -> Any:
+        """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
+        sql = self.sql[name]
+
+        async def ask(connection: Any, attempt: int, cut: bool) -> Any:
+            if self.address.pooler == "transaction":
+                async with connection.transaction():
+                    return await connection.fetch(sql, *args)
+            return await connection.fetch(sql, *args)
+
+        return await self._until_done(ask, again)
+
+    # ── steps of the ledger ───────────────────────────────────────────────────────────────────
+
+    async def write(
+        self,
+        question: Question[T],
+        *,
+        queues: Iterable[str] = (),
+        call: str | None = None,
+        again: Callable[[], Awaitable[Before[T] | None]] | None = None,
+    ) -> tuple[T, PostgresTables | None]:
+        """`queues` are those that the step will look at: where steps take turns, it waits for its own at once.
+
+        `call` names this very call: who asks again after a lost reply waits until the first one is over.
+        """
+        plan = Plan()
+        if call is not None:
+            plan.add_lock(call_lock(call), shared=False)
+        for queue in queues:
+            if queue in self.exact_locks:
+                plan.add_lock(self.exact_locks[queue], shared=False)
+
+        async def step(connection: Any, attempt: int, cut: bool) -> tuple[T, PostgresTables]:
+            await connection.execute(_BEGIN)
+            try:
+                answer, tables = await self._in_thread(lambda wire: self._run(wire, question, plan), connection)
+                await connection.execute("COMMIT")
+            except BaseException:
+                await _undo(connection)
+                raise
+            self.combo_ids.update(tables.combo_ids)
+            self.exact_locks = {
+                queue: lock for queue, lock in self.exact_locks.items() if queue not in tables.seen_queues()
+            } | tables.exact_locks
+            return answer, tables
+
+        done: tuple[T, PostgresTables] | Before[T] = await self._until_done(step, again)
+        return (done.answer, None) if isinstance(done, Before) else done
+
+    def _run(self, wire: LoopWire, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
+        tables = PostgresTables(wire, self.sql, plan)
+        self.fit_out(tables)
+        tables.combo_ids.update(self.combo_ids)
+        now = int(tables.begin(self.given()))
+        tables.soon = now + SOON
+        answer = question(Ledger(tables), now)
+        tables.flush()
+        return answer, tables
+
+    async def read(self, question: Question[T]) -> T:
+        def look(wire: LoopWire) -> T:
+            tables = PostgresTables(wire, self.sql, writes=False)
+            tables.combo_names = self.combo_names  # what was seen here was committed
+            given = self.given()
+            return question(Ledger(tables), tables.value("clock", None) if given is None else given)
+
+        async def step(connection: Any, attempt: int, cut: bool) -> T:
+            await connection.execute(_LOOK)
+            try:
+                answer = await self._in_thread(look, connection)
+                await connection.execute("COMMIT")
+            except BaseException:
+                await _undo(connection)
+                raise
+            return answer
+
+        return await self._until_done(step, None)  # type: ignore[no-any-return]
+
+    async def _in_thread(self, work: Callable[[LoopWire], T], connection: Any) -> T:
+        wire = LoopWire(connection, self.loop)
+        return await self.loop.run_in_executor(self.threads, work, wire)
+
+    async def know_combos(self, numbers: Iterable[int]) -> None:
+        if not self.combo_names.keys() >= set(numbers):
+            for combo, queue, task, priority in await self.call("combo_names"):
+                self.combo_names[combo] = queue, task, priority
+
+    async def after_call(self, call: str, name: str, *args: Any) -> Any:
+        """Rows of a statement, once a call whose reply was lost is over: the server may still be at it."""
+        async with self.connections.one() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '10s'")
+            await connection.fetch(self.sql["take_locks"], [call_lock(call)], [False], True)
+            return await connection.fetch(self.sql[name], *args)
+
+    # ── trying again ──────────────────────────────────────────────────────────────────────────
+
+    async def _until_done(
+        self,
+        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
+        again: Callable[[], Awaitable[Any]] | None,
+    ) -> Any:
+        return await _unbroken(self._tries(step, again))
+
+    async def _tries(
+        self,
+        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
+        again: Callable[[], Awaitable[Any]] | None,
+    ) -> Any:
+        deadline = self.loop.time() + PATIENCE
+        attempt, cut = 0, False
+        while True:
+            try:
+                if cut and again is not None:
+                    known = await again()
+                    if known is not None:
+                        return known
+                async with self.connections.one() as connection:
+                    return await step(connection, attempt, cut)
+            except Again:
+                pass
+            except QueueError:
+                raise
+            except Exception as error:
+                if code_of(error) == LONG_WAY:
+                    raise LongWay from None
+                if isinstance(error, Held) or passes(error):
+                    pass
+                elif is_cut(error):
+                    cut = True
+                else:
+                    if not code_of(error):
+                        raise
+                    raise store_error(error, self.address.url) from error
+                if self.loop.time() > deadline:
+                    raise store_error(error.__cause__ or error, self.address.url) from error
+            attempt += 1
+            if self.loop.time() > deadline:
+                raise StoreError(
+                    f"{self.address.url}: what this call needs was locked by others for {PATIENCE:.0f} s. Nothing of "
+                    "it was written; look for transactions that stay open, and call again."
+                )
+            if attempt > 1 or cut:
+                await asyncio.sleep(min(1.0, 0.002 * 2 ** min(attempt, 9)) * (0.5 + random.random()))
+
+
+async def _undo(connection: Any) -> None:
+    if connection.is_closed():
+        return
+    try:
+        await connection.execute("ROLLBACK")
+    except Exception:  # then it is of no use any more, whatever the reason
+        connection.terminate()
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Carry a step through also when whoever asked is cancelled: a connection cannot be left in the middle."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        raise

@@ -1,0 +1,179 @@
+"""Where a Redis server is, as a URL says it.
+
+redis://user:password@host:6379/0             one server, or any node of a cluster
+rediss://…?ca=/etc/ssl/ca.pem                 the same over TLS
+valkey://…  valkeys://…                       other names for the two
+redis+unix:///run/redis.sock?db=0             a socket on this machine
+redis+sentinel://a:26379,b:26379/mymaster/0   the master that sentinels name, also after a failover
+
+Options: prefix, durability, replicas, patience, timeout, connections; over TLS ca, cert, key, verify.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from millrace.domain.errors import InvalidInput
+from millrace.store.redis.options import DURABILITY, RedisOptions
+
+_TLS = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile", "verify": "ssl_cert_reqs"}
+_TUNING = ("prefix", "durability", "replicas", "patience", "timeout", "connections")
+_VERIFY = {"yes": "required", "no": "none"}
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A parsed URL. `shown` is the URL without its password."""
+
+    shown: str
+    options: RedisOptions
+    host: str = "localhost"
+    port: int = 6379
+    socket: str | None = None
+    sentinels: tuple[tuple[str, int], ...] = ()
+    service: str = ""
+    db: int = 0
+    username: str | None = None
+    password: str | None = None
+    tls: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"  # without the password
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        scheme, _, rest = url.partition("://")
+        base, _, kind = scheme.lower().partition("+")
+        secure = base in ("rediss", "valkeys")
+        if base not in ("redis", "rediss", "valkey", "valkeys") or kind not in ("", "unix", "sentinel"):
+            raise InvalidInput(
+                f"{scheme}:// is not a Redis URL; use redis://, rediss://, redis+unix:// or redis+sentinel://"
+            )
+        parts = urlsplit("redis://" + rest)
+        if "@" in parts.path + parts.query + parts.fragment:  # what stands there may be the end of a password
+            raise InvalidInput(
+                "in a URL, a user or password with any of /?#@ in it is percent-encoded: %2F, %3F, %23, %40"
+            )
+        said = dict(parse_qsl(parts.query, keep_blank_values=True))
+        known = (*_TUNING, *(_TLS if secure else ()), *(("db",) if kind == "unix" else ()))
+        unknown = sorted(set(said) - set(known))
+        if unknown:
+            raise InvalidInput(f"{scheme}:// has no option {unknown[0]!r}; it takes {', '.join(known)}")
+        common: dict[str, Any] = {
+            "shown": _shown(scheme, parts),
+            "options": _options(said),
+            "username": unquote(parts.username) if parts.username else None,
+            "password": unquote(parts.password) if parts.password else None,
+            "tls": {_TLS[name]: _tls(name, said[name]) for name in _TLS if name in said} if secure else None,
+        }
+        if kind == "unix":
+            return cls(**common, socket=unquote(parts.path), db=_number("db", said.get("db", "0")))
+        if kind == "sentinel":
+            return cls(**common, **_sentinel(parts))
+        return cls(**common, host=parts.hostname or "localhost", port=_port(parts), db=_db(parts.path))
+
+    def client(self, options: RedisOptions, place: tuple[str, int] | None = None) -> Redis:
+        """Connections to it, for the running event loop. `place` is the node that a cluster has sent us to."""
+        shared: dict[str, Any] = {
+            "username": self.username,
+            "password": self.password,
+            "db": self.db,
+            "socket_timeout": options.timeout,
+            "socket_connect_timeout": min(options.timeout, 5.0),
+            "retry": Retry(NoBackoff(), 0),  # repeating is ours: see wire
+            "protocol": 2,
+        }
+        if self.tls is not None:
+            shared |= self.tls
+        if self.sentinels:
+            if self.tls is not None:
+                shared["ssl"] = True
+            watch = cast(Any, Sentinel)(list(self.sentinels), socket_timeout=min(options.timeout, 5.0))
+            return cast(Redis, watch.master_for(self.service, **shared))
+        pool_options: dict[str, Any] = {"max_connections": options.connections, "timeout": options.patience, **shared}
+        if self.socket is not None:
+            pool = BlockingConnectionPool(connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options)
+        else:
+            host, port = place or (self.host, self.port)
+            kind = Connection if self.tls is None else SSLConnection
+            pool = BlockingConnectionPool(connection_class=kind, host=host, port=port, **pool_options)
+        return Redis.from_pool(pool)
+
+
+async def close_client(client: Redis) -> None:
+    """Its connections, and those to the sentinels that were asked for the master."""
+    await client.aclose()
+    manager: Any = getattr(client.connection_pool, "sentinel_manager", None)
+    for sentinel in () if manager is None else manager.sentinels:
+        await sentinel.aclose()
+
+
+def _shown(scheme: str, parts: SplitResult) -> str:
+    place = parts.netloc.rpartition("@")[2]
+    user = f"{quote(unquote(parts.username))}@" if parts.username else ""
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{scheme}://{user}{place}{parts.path}{query}"
+
+
+def _options(said: dict[str, str]) -> RedisOptions:
+    wanted: dict[str, Any] = {name: said[name] for name in _TUNING if name in said}
+    prefix = wanted.get("prefix", "millrace")
+    if not prefix or "{" in prefix or "}" in prefix:
+        raise InvalidInput(f"prefix must be text without braces, not {prefix!r}")
+    level = wanted.get("durability", "relaxed")
+    if level not in DURABILITY:
+        raise InvalidInput(f"durability is {' or '.join(DURABILITY)}, not {level!r}")
+    try:
+        options = msgspec.convert(wanted, RedisOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"bad option in a Redis URL: {error}") from None
+    for name in ("replicas", "patience", "timeout", "connections"):
+        if getattr(options, name) <= 0:
+            raise InvalidInput(f"{name} must be above 0, not {getattr(options, name)!r}")
+    return options
+
+
+def _tls(name: str, value: str) -> str:
+    if name != "verify":
+        return value
+    if value not in _VERIFY:
+        raise InvalidInput(f"verify is yes or no, not {value!r}")
+    return _VERIFY[value]
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise InvalidInput(f"{name} in a Redis URL is a number, not {text!r}")
+    return int(text)
+
+
+def _db(path: str) -> int:
+    text = path.strip("/")
+    return _number("the path, which names the database,", text) if text else 0
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        return parts.port or 6379
+    except ValueError:
+        raise InvalidInput("the port in a Redis URL is a number from 1 to 65535") from None
+
+
+def _sentinel(parts: SplitResult) -> dict[str, Any]:
+    service, _, db = parts.path.strip("/").partition("/")
+    hosts = [place for place in parts.netloc.rpartition("@")[2].split(",") if place]
+    if not service or not hosts:
+        raise InvalidInput(
+            "a sentinel URL names hosts and a service: redis+sentinel://host:26379,host:26379/mymaster/0"
+        )
+    places: list[tuple[str, int]] = []
+    for place in hosts:
+        host, _, port = place.partition(":")
+        places.append((host, _number("a sentinel's port", port or "26379")))
+    return {"sentinels": tuple(places), "service": service, "db": _db(db)}

@@ -1,0 +1,104 @@
+"""What a server must be like before jobs are put into it, and what a doctor says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millrace.domain.errors import StoreError
+from millrace.store.redis.options import RedisOptions
+from millrace.store.redis.wire import Wire
+
+_OLDEST = (6, 2)
+
+
+class Health(msgspec.Struct, frozen=True):
+    """None: the server would not say."""
+
+    server: str  # redis or valkey
+    version: str
+    role: str
+    eviction: str | None
+    appendonly: bool | None
+    appendfsync: str | None
+    replicas: int
+    memory: int  # bytes in use
+    memory_limit: int  # 0: none
+    cluster: bool
+    waits_for_disk: bool  # has WAITAOF
+
+
+async def examine(wire: Wire, options: RedisOptions, *, strict: bool) -> Health:
+    info = _fields(await wire.command("INFO"))
+    health = Health(
+        info.get("server_name", "valkey" if "valkey_version" in info else "redis"),
+        info.get("valkey_version", info.get("redis_version", "0")),
+        info.get("role", "master"),
+        info.get("maxmemory_policy") or await _setting(wire, "maxmemory-policy"),
+        info["aof_enabled"] == "1" if "aof_enabled" in info else None,
+        await _setting(wire, "appendfsync"),
+        int(info.get("connected_slaves", "0")),
+        int(info.get("used_memory", "0")),
+        int(info.get("maxmemory", "0")),
+        info.get("cluster_enabled") == "1",
+        _version(info.get("redis_version", "0")) >= (7, 2),
+    )
+    wire.syncs_disk = health.waits_for_disk
+    if strict:
+        _refuse_what_endangers_jobs(health, options, _version(info.get("redis_version", "0")))
+    return health
+
+
+def _refuse_what_endangers_jobs(health: Health, options: RedisOptions, version: tuple[int, ...]) -> None:
+    if version < _OLDEST:
+        raise StoreError(f"the server is Redis {health.version}; version 6.2 or later is needed (or any Valkey)")
+    if health.eviction not in (None, "noeviction"):
+        raise StoreError(
+            f"the server may throw away jobs when its memory is full: maxmemory-policy is {health.eviction!r}. Set it "
+            "to noeviction (CONFIG SET maxmemory-policy noeviction, and in its configuration file)"
+        )
+    if options.durability == "disk":
+        _refuse_a_lazy_disk(health)
+    if options.durability == "replicated" and health.replicas < options.replicas:
+        raise StoreError(
+            f"durability=replicated asks for {options.replicas} replicas, and the server has {health.replicas}. Attach "
+            "more (REPLICAOF), or ask for fewer with replicas=…"
+        )
+
+
+def _refuse_a_lazy_disk(health: Health) -> None:
+    if not health.appendonly:
+        raise StoreError(
+            "durability=disk needs a server that writes to its disk: set appendonly yes (CONFIG SET appendonly yes, "
+            "and in its configuration file), or use durability=relaxed"
+        )
+    if not health.waits_for_disk and health.appendfsync != "always":
+        raise StoreError(
+            f"durability=disk needs WAITAOF (Redis 7.2 or Valkey), or appendfsync always; this server is "
+            f"{health.version} with appendfsync {health.appendfsync!r}. Upgrade it, or CONFIG SET appendfsync always"
+        )
+
+
+def _fields(info: Any) -> dict[str, str]:
+    if isinstance(info, dict):
+        return {str(name): str(value) for name, value in info.items()}
+    lines = info.decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+async def _setting(wire: Wire, name: str) -> str | None:
+    """A server that is looked after by others may not tell."""
+    try:
+        found = await wire.command("CONFIG", "GET", name)
+    except StoreError:
+        return None
+    if isinstance(found, dict):
+        found = [part for pair in found.items() for part in pair]
+    if not found:
+        return None
+    return found[1].decode() if isinstance(found[1], bytes) else str(found[1])
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())

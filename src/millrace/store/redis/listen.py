@@ -1,0 +1,117 @@
+"""Hints from the server: a connection of its own, on which scripts say who may wake up.
+
+A hint is never a proof. When the connection is lost, everybody who waits is woken once it stands again, because what
+was said meanwhile nobody has heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from millrace.store.redis.address import close_client
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_QUIET = 30.0  # seconds without a word after which the connection is tried
+
+
+class Listener:
+    """Who waits for which word, on one event loop."""
+
+    def __init__(self, connect: Callable[[], Redis], prefix: str, name: str) -> None:
+        self.name = name
+        self._connect = connect
+        self._channel = f"{prefix}hear:{name}"
+        self._expected: dict[str, list[asyncio.Event]] = {}
+        self._hears = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._numbers = 0
+        self._passing: set[asyncio.Task[Any]] = set()
+
+    async def ready(self) -> None:
+        """Return once the server would be heard, or soon after if it cannot be: polling is behind every hint."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._listen(), name="millrace-redis-hints")
+        if not self._hears.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hears.wait(), 5.0)
+
+    def new_name(self) -> str:
+        self._numbers += 1
+        return f"{self.name}.{self._numbers:x}"
+
+    def expect(self, word: str) -> asyncio.Event:
+        event = asyncio.Event()
+        self._expected.setdefault(word, []).append(event)
+        return event
+
+    def forget(self, word: str, event: asyncio.Event) -> bool:
+        """True when nobody else here waits for that word."""
+        waiting = self._expected.get(word, [])
+        if event in waiting:
+            waiting.remove(event)
+        if not waiting:
+            self._expected.pop(word, None)
+        return not waiting
+
+    def in_passing(self, call: Coroutine[Any, Any, Any]) -> None:
+        """Send what nobody waits for; an error in it is nobody's, too."""
+        task = asyncio.ensure_future(call)
+        self._passing.add(task)
+        task.add_done_callback(self._passed)
+
+    def _passed(self, task: asyncio.Task[Any]) -> None:
+        self._passing.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def close(self) -> None:
+        if self._passing:
+            await asyncio.wait(self._passing, timeout=1.0)
+        for left in list(self._passing):
+            left.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _listen(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            client = self._connect()
+            try:
+                async with client.pubsub() as channel:
+                    await channel.subscribe(self._channel)
+                    pause = _FIRST_PAUSE
+                    await self._hear(channel)
+            except (RedisError, OSError):
+                self._hears.clear()
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(_LONGEST_PAUSE, pause * 2)
+            finally:
+                with contextlib.suppress(RedisError, OSError):
+                    await close_client(client)
+
+    async def _hear(self, channel: object) -> None:
+        while True:
+            message = await channel.get_message(timeout=_QUIET)  # type: ignore[attr-defined]
+            if message is None:
+                await channel.ping()  # type: ignore[attr-defined]
+            elif message["type"] == "subscribe":
+                self._wake_all()
+                self._hears.set()
+            elif message["type"] == "message":
+                for event in self._expected.get(message["data"].decode(), ()):
+                    event.set()
+
+    def _wake_all(self) -> None:
+        for waiting in self._expected.values():
+            for event in waiting:
+                event.set()

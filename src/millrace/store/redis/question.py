@@ -1,0 +1,123 @@
+"""What is asked of a script: msgpack for what it decides on, and beside it the bytes it only keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from millrace.domain.change import Change
+from millrace.domain.check import Checked
+from millrace.domain.job import Lease, Spec
+from millrace.store.redis.record import error_text, spec_bodies
+
+encode = msgspec.msgpack.Encoder().encode
+BODIES = 5  # the number of the first of them among a script's arguments
+
+_template = attrgetter(
+    "queue",
+    "task",
+    "priority",
+    "lease",
+    "keep_result",
+    "expires",
+    "retry_blocks",
+    "on_dependency",
+    "on_dead_letter",
+    "delay",
+)
+
+
+def packed_specs(specs: Sequence[Spec], bodies: list[bytes]) -> list[list[Any]]:
+    """Specs as lists, in the order of scripts/lib/admission.lua; their bytes are put behind `bodies`."""
+    items: list[list[Any]] = []
+    for spec in specs:
+        items.append(
+            [
+                spec.id,
+                spec.token,
+                spec.queue,
+                spec.task,
+                spec.priority,
+                spec.lease,
+                spec.keep_result,
+                spec.expires,
+                spec.group,
+                spec.retry_blocks,
+                spec.key,
+                spec.scope,
+                spec.on_dependency,
+                spec.on_dead_letter,
+                spec.hook,
+                spec.delay,
+                spec.window,
+                spec.on_hit,
+                spec.reuse,
+                spec.allow_missing,
+                spec.after or None,
+                BODIES + len(bodies) + len(items),
+            ]
+        )
+    bodies += spec_bodies(specs)
+    return items
+
+
+def plain_groups(specs: Sequence[Spec]) -> list[tuple[Any, ...]] | None:
+    """Runs of specs that differ in id, token and payload only; None when one is not plain, or two share an id."""
+    if len({spec.id for spec in specs}) < len(specs):
+        return None
+    if type(specs) is Checked:  # made from one template
+        first = specs[0]
+        return None if _is_special(first) else [_group(first, specs)]
+    groups: list[tuple[Any, ...]] = []
+    run: list[Spec] = []
+    template: tuple[Any, ...] | None = None
+    for spec in specs:
+        if _is_special(spec):
+            return None
+        mine = _template(spec)
+        if mine != template and run:
+            groups.append(_group(run[0], run))
+            run = []
+        template = mine
+        run.append(spec)
+    groups.append(_group(run[0], run))
+    return groups
+
+
+def _is_special(spec: Spec) -> bool:
+    return spec.key is not None or spec.group is not None or bool(spec.after) or spec.hook
+
+
+def _group(first: Spec, specs: Sequence[Spec]) -> tuple[Any, ...]:
+    ids = [spec.id for spec in specs]
+    tokens = [spec.token for spec in specs]
+    return (*_template(first), ids, None if tokens == ids else tokens)
+
+
+def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[list[Any]]:
+    """Changes as lists, in the order of scripts/settle.lua."""
+    packed: list[list[Any]] = []
+    for lease, change in items:
+        result: int | None = None
+        if change.result is not None:
+            result = BODIES + len(bodies)
+            bodies.append(change.result)
+        packed.append(
+            [
+                lease.seq,
+                lease.id,
+                change.verb,
+                change.delay,
+                result,
+                error_text(change.error),
+                change.reason,
+                change.failed,
+                change.stalled,
+                change.duration,
+                packed_specs(change.jobs, bodies) if change.jobs else None,
+            ]
+        )
+    return packed

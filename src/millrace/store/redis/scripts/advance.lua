@@ -1,0 +1,42 @@
+-- advance: write each schedule that is still at the revision seen, and enqueue what it carries in the same step.
+-- Asks {moves}: {name, seen, mark or nil, schedule's number, specs}; answers {status, rev, mark, schedule, refusal}.
+if repeated then
+  return repeated
+end
+
+local function advance_one(move)
+  local name, seen, wanted_mark, body, items = unpack(move, 1, 5)
+  local kept, rev, mark, schedule = T.hget(KEY.schedule, name), 0, nil, false
+  if kept then
+    rev, mark = unpacked(sub(kept, 1, 18))
+    schedule = sub(kept, 19)
+  end
+  local current = { rev, mark or false, schedule }
+  if seen ~= rev then
+    return { 'stale', current }
+  end
+  if not wanted_mark then
+    T.hput(KEY.schedule, name, false)
+    return { 'ok', { 0, false, false } }
+  end
+  local new_mark = kept and max(wanted_mark, mark) or now
+  if kept and new_mark > now and new_mark > mark then
+    return { 'early', current }
+  end
+  if items and #items > 0 then
+    local _, refused = A.attempt(A.enqueue, A.specs(items), false)
+    if refused then -- a full queue, for one: the tick is carried out once there is room
+      return { 'refused', current, refused }
+    end
+  end
+  -- Revisions begin at the clock, so that a schedule which is removed and made anew does not repeat one.
+  local new_rev = kept and rev + 1 or max(now, 1)
+  T.hput(KEY.schedule, name, wide(new_rev) .. wide(new_mark) .. ARGV[body])
+  return { 'ok', { new_rev, new_mark, ARGV[body] } }
+end
+
+local answers = {}
+for i, move in ipairs(asked[1]) do
+  answers[i] = advance_one(move)
+end
+return T.done(answers)

@@ -1,0 +1,35 @@
+-- cancel: end jobs that wait; those that run are left alone, or asked to stop. Asks {ids, request}; answers words.
+if repeated then
+  return repeated
+end
+call('DEL', P .. 'none')
+local ids, request = asked[1], asked[2]
+
+local function cancel_one(id)
+  local job = T.by_id(id)
+  if not job then
+    return 'not_found'
+  end
+  if job.state == 'waiting' then
+    X.cancel(job)
+    S.finished(job, 'waiting')
+    S.carry_out()
+    return 'cancelled'
+  end
+  if job.state ~= 'running' then
+    return job.state
+  end
+  if not request then
+    return 'running'
+  end
+  job.cancel_requested = true
+  T.update(job)
+  return 'requested'
+end
+
+T.prefetch_ids(ids)
+local answers = {}
+for i, id in ipairs(ids) do
+  answers[i] = cancel_one(id)
+end
+return T.done(answers)

@@ -1,0 +1,163 @@
+-- claim: due jobs in order, each under a new lease, within every limit.
+-- Asks {queues, tasks or nil, limit, lease or nil, worker, claim id}; answers rows.
+local PROMOTIONS = 100
+local queues, tasks, limit, lease, worker, claim_id = unpack(asked, 1, 6)
+
+if repeated then
+  local jobs = {}
+  for _, seq in ipairs(repeated) do
+    local job = T.by_seq(seq)
+    if job and job.state == 'running' and job.lease_id == claim_id .. '.' .. format('%.0f', seq) then
+      jobs[#jobs + 1] = job
+    end
+  end
+  return T.rows_of(jobs)
+end
+
+call('DEL', P .. 'none') -- a full memory stops who puts work in, not who takes it out: see docs/decisions/0014
+local known = nil
+if tasks then
+  known = {}
+  for _, task in ipairs(tasks) do
+    known[task] = true
+  end
+end
+
+-- ── how much may be taken ───────────────────────────────────────────────────────────────────────
+
+local room, room_of_task, taken, taken_of_task = {}, {}, {}, {}
+
+local function task_room(name)
+  if not room_of_task[name] then
+    local row = T.task(name)
+    room_of_task[name] = row and L.allowance(row.limits, row) or L.UNLIMITED
+  end
+  return room_of_task[name]
+end
+
+-- Reserve a place for the head of a range; false when a limit or its expiry forbids it.
+local function take(range, seq)
+  if room[range.queue] <= 0 or task_room(range.task) <= 0 then
+    return false
+  end
+  local job = T.by_seq(seq)
+  if not job or (job.expires_at and job.expires_at <= now) then
+    return false
+  end
+  room[range.queue] = room[range.queue] - 1
+  room_of_task[range.task] = room_of_task[range.task] - 1
+  taken[range.queue] = (taken[range.queue] or 0) + 1
+  taken_of_task[range.task] = (taken_of_task[range.task] or 0) + 1
+  return true
+end
+
+-- ── ranges of due jobs, and whose turn it is ────────────────────────────────────────────────────
+
+local function fill(range)
+  local found = call('ZRANGEBYSCORE', T.look(range.key), '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+  local seqs = {}
+  range.at, range.seqs, range.first = {}, seqs, 1
+  for i = 1, #found, 2 do
+    seqs[#seqs + 1] = tonumber(found[i])
+    range.at[#seqs] = tonumber(found[i + 1])
+  end
+  T.prefetch(seqs)
+end
+
+local function is_before(a_first, a_second, a_third, b_first, b_second, b_third)
+  if a_first ~= b_first then
+    return a_first < b_first
+  end
+  if a_second ~= b_second then
+    return a_second < b_second
+  end
+  return a_third < b_third
+end
+
+-- The head that a queue would give next: by priority, or the oldest of all when its turn has come.
+local function candidate(queue)
+  local fair = queue.period > 0 and (queue.taken + 1) % queue.period == 0
+  local best, best_at, best_seq = nil, nil, nil
+  for _, range in ipairs(queue.ranges) do
+    local at, seq = range.at[range.first], range.seqs[range.first]
+    if seq then
+      local rank, best_rank = -range.priority, best and -best.priority
+      if fair then
+        rank, best_rank = 0, 0
+      end
+      if not best or is_before(rank, at, seq, best_rank, best_at, best_seq) then
+        best, best_at, best_seq = range, at, seq
+      end
+    end
+  end
+  return best, best_at, best_seq
+end
+
+U.promote(PROMOTIONS)
+U.expire(PROMOTIONS)
+local sources, seen = {}, {}
+for _, name in ipairs(queues) do
+  if not seen[name] then
+    seen[name] = true
+    local row = T.queue(name)
+    room[name] = L.allowance(row.settings, row)
+    if room[name] > 0 and limit > 0 then
+      local ranges = {}
+      for _, range in ipairs(T.combos_of(name)) do
+        if not known or known[range.task] then
+          fill(range)
+          if #range.seqs > 0 then
+            ranges[#ranges + 1] = range
+          end
+        end
+      end
+      sources[#sources + 1] = { ranges = ranges, taken = row.taken, period = row.settings.fair_period }
+    end
+  end
+end
+
+local picked = {}
+while #picked < limit do
+  local best, best_at, best_seq, owner = nil, nil, nil, nil
+  for _, source in ipairs(sources) do
+    local range, at, seq = candidate(source)
+    if range and (not best or is_before(-range.priority, at, seq, -best.priority, best_at, best_seq)) then
+      best, best_at, best_seq, owner = range, at, seq, source
+    end
+  end
+  if not best then
+    break
+  end
+  if take(best, best_seq) then
+    picked[#picked + 1] = best_seq
+    best.first = best.first + 1
+    owner.taken = owner.taken + 1
+  else
+    best.seqs, best.at, best.first = {}, {}, 1
+  end
+end
+
+for name, count in pairs(taken) do
+  local row = T.queue(name)
+  L.spend(row, row.settings, count)
+  T.put_queue(row)
+end
+for name, count in pairs(taken_of_task) do
+  local row = T.task(name)
+  if row then
+    L.spend(row, row.limits, count)
+    T.put_task(row)
+  end
+end
+
+local jobs = {}
+for _, seq in ipairs(picked) do
+  local job = T.by_seq(seq)
+  X.claim(job, worker, claim_id .. '.' .. format('%.0f', seq), lease or job.lease)
+  local row = T.queue(job.queue)
+  S.claimed(job, row)
+  T.put_queue(row)
+  jobs[#jobs + 1] = job
+end
+T.done(nil, picked)
+return T.rows_of(jobs)

@@ -1,0 +1,32 @@
+-- rows: jobs as they are handed out, four values each: seq, record, spec, and what else is kept of them, or false.
+local function blob_of(key, has, seq)
+  return has and T.hget(key, seq) or false
+end
+
+function T.rows_of(jobs)
+  local rows = {}
+  for first = 1, #jobs, MOST do
+    local last, seqs = min(#jobs, first + MOST - 1), {}
+    for i = first, last do
+      seqs[#seqs + 1] = jobs[i].seq
+    end
+    local bodies = call('HMGET', KEY.spec, unpack(seqs))
+    for i = first, last do
+      local job, more = jobs[i], false
+      local seq = job.seq
+      if job.result or job.error or job.attempts or job.progress or job.lost_worker ~= nil then
+        more = { blob_of(KEY.result, job.result, seq), blob_of(KEY.error, job.error, seq),
+          job.attempts and call('LRANGE', P .. 'attempts:' .. seq, 0, -1) or false,
+          blob_of(KEY.progress, job.progress, seq) }
+        if job.lost_worker ~= nil then
+          more[5] = job.lost_worker and 1 or 0
+        end
+      end
+      rows[#rows + 1] = seq
+      rows[#rows + 1] = job.record
+      rows[#rows + 1] = bodies[i - first + 1]
+      rows[#rows + 1] = more
+    end
+  end
+  return rows
+end

@@ -1,0 +1,150 @@
+-- transition: the state machine of one job, as in domain/transition.py. Each changes the job and logs its event.
+local MOST_ATTEMPTS = 50
+
+local function put_error(job, failure)
+  if failure or job.error then
+    T.hput(KEY.error, job.seq, failure or false)
+  end
+  job.error = failure ~= nil and failure ~= false
+end
+
+local function put_result(job, body)
+  if body or job.result then
+    T.hput(KEY.result, job.seq, body or false)
+  end
+  job.result = body ~= nil and body ~= false
+end
+
+local function put_progress(job, body)
+  if body or job.progress then
+    T.hput(KEY.progress, job.seq, body or false)
+  end
+  job.progress = body ~= nil and body ~= false
+end
+
+local function finish(job)
+  job.finished_at = now
+  job.holds, job.cancel_requested = false, false
+  put_progress(job, nil)
+end
+
+-- The first failed attempt shows how it began, the last ones how it ends; the middle goes.
+local function remember(job, change)
+  local key = P .. 'attempts:' .. job.seq
+  if call('LLEN', key) >= MOST_ATTEMPTS then
+    call('LSET', key, 1, '')
+    call('LREM', key, 1, '')
+  end
+  call('RPUSH', key, char(0x95) .. pack(job.attempt, now, change.error, change.duration, job.worker))
+  job.attempts = true
+end
+
+function X.claim(job, worker, lease_id, lease)
+  job.state = 'running'
+  job.attempt = job.attempt + 1
+  job.holds = false
+  job.started_at = now
+  job.worker, job.lease_id, job.lease_until = worker, lease_id, now + lease
+  put_progress(job, nil)
+  T.log(job, 'claimed', worker, lease_id)
+end
+
+function X.reclaim(job, worker, lease_id, lease)
+  local lost_by = job.worker
+  job.worker, job.lease_id, job.lease_until = worker, lease_id, now + lease
+  T.log(job, 'reclaimed', worker, lease_id, nil, nil, lost_by)
+end
+
+local RETURNS = { retry = true, snooze = true, release = true }
+local KIND = { complete = 'completed', retry = 'retried', snooze = 'snoozed', release = 'released', bury = 'buried',
+  cancel = 'cancelled' }
+
+function X.settle(job, change)
+  local verb = change.verb
+  if job.cancel_requested and RETURNS[verb] then
+    verb = 'cancel'
+  end
+  local worker, lease_id, delay, reason = job.worker, job.lease_id, nil, change.reason
+  job.failures = job.failures + change.failed
+  job.stalls = job.stalls + change.stalled
+  if change.failed > 0 then
+    remember(job, change)
+  end
+  job.worker, job.lease_id, job.lease_until = nil, nil, nil
+  if verb == 'complete' then
+    job.state = 'completed'
+    put_error(job, nil)
+    job.reason = nil
+    if job.keep_result == 0 then
+      job.result_expired = change.result ~= nil
+    else
+      put_result(job, change.result)
+      job.result_until = job.keep_result and change.result and now + job.keep_result or nil
+    end
+    finish(job)
+  elseif verb == 'bury' then
+    job.state = 'dead'
+    put_error(job, change.error)
+    job.reason = change.reason
+    finish(job)
+  elseif verb == 'cancel' then
+    job.state = 'cancelled'
+    reason = change.reason or 'requested'
+    job.reason = reason
+    finish(job)
+  else
+    job.state = 'waiting'
+    delay = change.delay
+    job.available_at = now + delay
+    if verb == 'retry' then
+      put_error(job, change.error)
+      job.holds = T.line_name(job) ~= nil and job.retry_blocks
+    elseif verb == 'snooze' then
+      job.snoozes = job.snoozes + 1
+    else
+      job.releases = job.releases + 1
+    end
+  end
+  T.log(job, KIND[verb], worker, lease_id, change.duration, delay, reason, change.error)
+end
+
+-- A waiting job dies without having run: it expired, or a dependency failed.
+function X.bury(job, reason, failure)
+  job.state = 'dead'
+  job.reason = reason
+  put_error(job, failure)
+  finish(job)
+  T.log(job, 'buried', nil, nil, nil, nil, reason, failure)
+end
+
+function X.cancel(job, reason)
+  job.state = 'cancelled'
+  job.reason = reason
+  job.worker, job.lease_id, job.lease_until = nil, nil, nil
+  finish(job)
+  T.log(job, 'cancelled', nil, nil, nil, nil, reason)
+end
+
+function X.replay(job, reason)
+  job.state = 'waiting'
+  job.available_at = now
+  job.expires_at = job.expires and now + job.expires or nil
+  job.finished_at, job.next_retry_at = nil, nil
+  job.failures, job.stalls = 0, 0
+  job.replays = job.replays + 1
+  job.archived, job.cancel_requested, job.result_expired = false, false, false
+  put_result(job, nil)
+  put_error(job, nil)
+  job.result_until, job.reason = nil, nil
+  T.log(job, 'replayed', nil, nil, nil, nil, reason)
+end
+
+function X.archive(job, archived)
+  job.archived = archived
+  T.log(job, archived and 'archived' or 'unarchived')
+end
+
+-- The last event of a record.
+function X.remove(job, kind, reason)
+  T.log(job, kind, nil, nil, nil, nil, reason)
+end

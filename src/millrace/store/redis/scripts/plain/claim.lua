@@ -1,0 +1,95 @@
+-- plain claim: the usual claim, cut short. Jobs of one task and priority, in no line, of a queue without limits: nothing
+-- follows from it but the leases, so it needs no tables. Whatever is not as plain as that goes the long way, which comes
+-- to the same for these. Answers rows, or nil, and then nothing has changed.
+local function claim_plainly()
+  local queues, tasks, limit, lease_time, worker, claim_id = unpack(asked, 1, 6)
+  if #call('ZRANGEBYSCORE', P .. 'outside', '-inf', now, 'LIMIT', 0, 1) > 0
+    or #call('ZRANGEBYSCORE', P .. 'expire', '-inf', now, 'LIMIT', 0, 1) > 0
+    or call('EXISTS', P .. 'task') == 1 or limit <= 0 then
+    return nil
+  end
+  local known = nil
+  if tasks then
+    known = {}
+    for _, task in ipairs(tasks) do
+      known[task] = true
+    end
+  end
+  local queue, ready, names, seen = nil, nil, {}, {}
+  for _, name in ipairs(queues) do
+    if not seen[name] then
+      seen[name] = true
+      local settings = call('HGET', P .. 'settings', name)
+      settings = settings and unpacked(settings)
+      if settings and (settings.max_running or settings.rate or settings.fair_period > 0) then
+        return nil
+      end
+      for _, combo in ipairs(settings and settings.paused and {} or call('SMEMBERS', P .. 'combos:' .. name)) do
+        if not known or known[combo:match('^(.*):')] then
+          local key = P .. 'r:' .. name .. ':' .. combo
+          local found = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, limit)
+          if #found > 0 then
+            if queue then
+              return nil
+            end
+            queue, ready, names = name, key, found
+          end
+        end
+      end
+    end
+  end
+  if not queue then
+    return {}
+  end
+  local seqs = {}
+  for i = 1, #names do
+    seqs[i] = tonumber(names[i])
+  end
+  local records = call('HMGET', P .. 'job', unpack(seqs))
+  local kept = call('HMGET', P .. 'store', 'events', 'seq')
+  local number = tonumber(kept[1] or 0)
+  local first, events, written, leases = number + 1, {}, {}, {}
+  for i = 1, #seqs do
+    local record, seq = records[i], seqs[i]
+    if not record then
+      return nil
+    end
+    local _, id, _, _, task, _, lease, _, _, group, _, _, _, _, _, _, _, generation, state, enqueued_at, available_at,
+      n, _, attempt, _, _, _, _, _, _, _, rare, last_event = cmsgpack.unpack_limit(record, 40, 2)
+    if rare or group or state ~= 'waiting' then
+      return nil
+    end
+    number, attempt, n = number + 1, attempt + 1, n + 1
+    local lease_id, lease_until = claim_id .. '.' .. format('%.0f', seq), now + (lease_time or lease)
+    events[i] = '\220\0\18' .. pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event,
+      worker, lease_id, nil, nil, nil, nil, seq)
+    record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. pack(generation, 'running', enqueued_at,
+      available_at, n, false, attempt, now, worker, lease_id, lease_until, nil, nil, false, nil, number)
+    records[i] = record
+    written[2 * i - 1], written[2 * i] = seq, record
+    leases[2 * i - 1], leases[2 * i] = lease_until, names[i]
+  end
+  local waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken,
+    next_lane, tokens, tokens_at = unpacked(call('HGET', P .. 'queue', queue))
+  local rows, bodies = {}, call('HMGET', P .. 'spec', unpack(seqs))
+  each_part(names, 'ZREM', ready)
+  each_part(written, 'HSET', P .. 'job', 2)
+  each_part(leases, 'ZADD', P .. 'lease', 2)
+  push_events(events, first)
+  call('HSET', P .. 'store', 'events', number)
+  call('HSET', P .. 'queue', queue, pack(waiting - #seqs, running + #seqs, completed, dead, cancelled, blocked,
+    archived, archived_dead, live, processed, died, taken + #seqs, next_lane, tokens, tokens_at))
+  call('SET', MEMO, pack(tonumber(ARGV[2]), seqs), 'EX', REMEMBERED)
+  for i = 1, #seqs do
+    local at = 4 * i
+    rows[at - 3], rows[at - 2], rows[at - 1], rows[at] = seqs[i], records[i], bodies[i], false
+  end
+  return rows
+end
+
+if not repeated and asked[3] <= 1000 then
+  local rows = claim_plainly()
+  if rows then
+    return rows
+  end
+end
