@@ -1,0 +1,69 @@
+// What can be asked: the paths of the HTTP API that a bucket can answer by itself, and `versions`, which only it can.
+
+import { actOn } from "./acts.js";
+import { bulk } from "./bulk.js";
+import { getPool, getQueue, listPools, listQueues, overview } from "./counting.js";
+import { causes } from "./dead.js";
+import { listJobs } from "./finding.js";
+import { diff, history } from "./history.js";
+import { getSchedule, health, listSchedules, listWorkers } from "./looking.js";
+import { HIDDEN } from "./redaction.js";
+import { refused } from "./refusals.js";
+import { shown } from "./shapes.js";
+import { versions, versionsDiff } from "./versions.js";
+import { why } from "./why.js";
+
+const act = (verb) => async (store, [id], query, body) => (await actOn(store, verb, [id], { rev: body?.rev ?? null }))[0];
+
+const ROUTES = [
+  ["GET", "/health", (store) => health(store)],
+  ["GET", "/api/me", () => ({ role: "operator", name: "bucket" })],
+  ["GET", "/api/overview", async (store) => overview(store, (await listWorkers(store)).workers)],
+  ["GET", "/api/redaction", (store) => ({ phrases: store.redaction.phrases, shown_as: HIDDEN })],
+  ["GET", "/api/jobs", (store, path, query) => listJobs(store, query)],
+  ["GET", "/api/jobs/*", (store, [id]) => getJob(store, id)],
+  ["GET", "/api/jobs/*/why", (store, [id]) => why(store, id)],
+  ["GET", "/api/jobs/*/history", (store, [id]) => history(store, id)],
+  ["GET", "/api/jobs/*/history/diff", (store, [id], query) => diff(store, id, query)],
+  ["GET", "/api/jobs/*/versions", (store, [id], query) => versions(store, id, query)],
+  ["GET", "/api/jobs/*/versions/diff", (store, [id], query) => versionsDiff(store, id, query)],
+  ["GET", "/api/jobs/*/links", (store, [id]) => links(store, id)],
+  ["POST", "/api/jobs/*/replay", act("replay")],
+  ["POST", "/api/jobs/*/archive", act("archive")],
+  ["POST", "/api/jobs/*/unarchive", act("unarchive")],
+  ["POST", "/api/bulk", (store, path, query, body) => bulk(store, body ?? {})],
+  ["GET", "/api/dead", (store, path, query) => causes(store, query)],
+  ["GET", "/api/queues", (store) => listQueues(store)],
+  ["GET", "/api/queues/*", (store, [name]) => getQueue(store, name)],
+  ["GET", "/api/pools", (store) => listPools(store)],
+  ["GET", "/api/pools/*", (store, [name]) => getPool(store, name)],
+  ["GET", "/api/workers", (store) => listWorkers(store)],
+  ["GET", "/api/schedules", (store) => listSchedules(store)],
+  ["GET", "/api/schedules/*", (store, [name]) => getSchedule(store, name)],
+].map(([method, path, answer]) => ({ method, parts: path.split("/"), answer }));
+
+export async function answered(store, method, path, query, body) {
+  const parts = path.split("/");
+  for (const route of ROUTES) {
+    if (route.method !== method || route.parts.length !== parts.length) continue;
+    if (!route.parts.every((part, place) => part === "*" || part === parts[place])) continue;
+    const given = parts.filter((_, place) => route.parts[place] === "*").map(decodeURIComponent);
+    return route.answer(store, given, query, body);
+  }
+  throw refused(404, "not_here", "A bucket without a server cannot do this. On a machine with access to it: millrace serve");
+}
+
+async function getJob(store, id) {
+  const job = await store.job(id, { large: true });
+  if (job === null) throw refused(404, "not_found", `There is no job ${id}.`);
+  return shown(job, store.now, store.redaction);
+}
+
+/** Links to large payloads and results, good for a quarter of an hour: {links: {input: url, …}}. What is in them is
+ * shown as it is, so there are none where fields are to be hidden. */
+async function links(store, id) {
+  const job = await store.job(id, { large: true });
+  if (job === null) throw refused(404, "not_found", `There is no job ${id}.`);
+  const clean = JSON.stringify(shown(job, store.now, store.redaction)).includes(HIDDEN) ? [] : Object.entries(job.data);
+  return { id, links: Object.fromEntries(await Promise.all(clean.map(async ([what, key]) => [what, await store.bucket.link(key)]))) };
+}

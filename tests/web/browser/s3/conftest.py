@@ -1,0 +1,45 @@
+"""One bucket server, one browser; each test has a store and a page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.object.conftest import Bucket, prepared
+from tests.servers.ministack import S3Server, ministack_server, s3_server
+from tests.spark.report.browser import Browser, chromium
+from tests.web.browser.s3.stage import Page, Site
+
+__all__ = ["ministack_server", "s3_server"]
+
+
+@pytest.fixture(scope="session")
+def bucket(s3_server: S3Server) -> Bucket:
+    return prepared(s3_server)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def site(bucket: Bucket) -> Site:
+    return Site(bucket)
+
+
+@pytest.fixture
+def url(site: Site) -> str:
+    return site.upload()
+
+
+@pytest.fixture
+def opened(browser: Browser, site: Site, url: str):
+    """To be called once there is a store."""
+
+    def now() -> Page:
+        return Page(browser, site, url)
+
+    return now
