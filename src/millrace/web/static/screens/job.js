@@ -1,0 +1,124 @@
+// One job: how it stands, why it does not run, what was asked and answered, and everything that happened to it.
+
+import { h } from "../core/dom.js";
+import { jobPath } from "../core/paths.js";
+import { to } from "../core/route.js";
+import { plural } from "../core/text.js";
+import { Problem } from "../drivers/problem.js";
+import { badge, copyable, empty, panel, queueLink } from "../parts/bits.js";
+import { attempts } from "../parts/attempts.js";
+import { Differences } from "../parts/diff.js";
+import { facts } from "../parts/facts.js";
+import { Family } from "../parts/family.js";
+import { state } from "../parts/icons.js";
+import { standing } from "../parts/standing.js";
+import { timeline } from "../parts/timeline.js";
+import { Opened, tree } from "../parts/tree.js";
+import { why } from "../parts/why.js";
+
+const WAITING = new Set(["ready", "scheduled", "retrying", "blocked"]);
+const FINISHED = new Set(["completed", "dead", "cancelled"]);
+
+export function makeJob(app, route) {
+  const id = route.rest[0];
+  const redraw = () => app.draw();
+  const opened = { payload: new Opened(redraw), result: new Opened(redraw), progress: new Opened(redraw), headers: new Opened(redraw) };
+  const differences = new Differences(app, id);
+  const family = new Family(app);
+
+  async function load(signal) {
+    const ask = (path) => app.request("GET", path, { signal });
+    const [job, history] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), ask(jobPath(id, "/history")).catch(goneIsNull)]);
+    if (!job && !history) throw new Problem({ title: "Not found", status: 404, code: "not_found", detail: `there is no job ${id}, and no history of one` });
+    const waits = job && WAITING.has(job.state) && app.can("why");
+    const [reasons] = await Promise.all([
+      waits ? ask(jobPath(id, "/why")).then((got) => got.reasons) : [],
+      job ? family.load(job, signal) : null,
+      differences.load(history?.steps ?? [], signal),
+    ]);
+    return { job, steps: history?.steps ?? [], reasons };
+  }
+
+  function view({ job, steps, reasons }) {
+    if (!job) return [title(null), gone(), story(steps)];
+    return [
+      title(job),
+      h(
+        "div",
+        { class: "job", key: "job" },
+        standing(app, job),
+        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons) : null,
+        job.error ? failure(job) : null,
+        h(
+          "div",
+          { class: "columns", key: "data" },
+          value("Payload", job.payload, opened.payload),
+          result(job),
+        ),
+        job.progress === null ? null : value("Progress", job.progress, opened.progress),
+        Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
+        story(steps),
+        attempts(app, job),
+        family.view(job),
+        facts(app, job),
+      ),
+    ];
+  }
+
+  function title(job) {
+    return h(
+      "div",
+      { class: "title", key: "title" },
+      h("div", null,
+        h("p", { class: "crumbs" }, h("a", { href: to("jobs") }, "Jobs"), job ? [" / ", queueLink(job.queue), " / ", h("a", { href: to("jobs", [], { task: job.task }) }, job.task)] : null),
+        h("h1", null, h("span", { class: "id" }, id), copyable(id, "Copy the id"))),
+      job ? h("div", { class: "head-state" }, state(job.state, job.archived), job.cancel_requested ? badge("is asked to end", "warn") : null) : null,
+      job ? actions(job) : null,
+    );
+  }
+
+  function actions(job) {
+    const act = (verb, said, body) => app.act("POST", jobPath(id, `/${verb}`), body, said);
+    const buttons = [];
+    if (FINISHED.has(job.state) && app.can("replay")) buttons.push(["Replay", () => act("replay", "It waits to run again"), job.state === "dead" ? "main" : ""]);
+    if (WAITING.has(job.state) && app.can("cancel")) buttons.push(["Cancel", () => act("cancel", "Cancelled"), "danger"]);
+    if (job.state === "running" && app.can("cancel")) buttons.push(["Ask it to end", () => act("cancel", "It is asked to end", { running: "request" }), "danger"]);
+    if (FINISHED.has(job.state) && app.can("archive")) {
+      buttons.push(job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : ["Archive", () => act("archive", "Put out of sight: its state is “archived” in lists"), ""]);
+    }
+    return h("div", { class: "actions" }, buttons.map(([label, onclick, kind]) => h("button", { key: label, class: kind, onclick }, label)));
+  }
+
+  function story(steps) {
+    return panel("Timeline", { id: "timeline", aside: h("span", { class: "hint" }, plural(steps.length, "step")) },
+      h("div", { class: "columns" }, timeline(app, steps, differences), differences.view(steps)));
+  }
+
+  function value(name, content, kept) {
+    return panel(name, { id: name.toLowerCase(), aside: copyable(JSON.stringify(content, null, 2), `Copy the ${name.toLowerCase()} as JSON`) }, tree(content, kept));
+  }
+
+  function result(job) {
+    if (job.has_result) return value("Result", job.result, opened.result);
+    const words = job.result_expired ? "It was kept for a while, and that is over." : job.state === "completed" ? "It returned nothing." : "There is one when the job has completed.";
+    return panel("Result", { id: "result" }, empty(job.result_expired ? "No longer kept" : "None", words));
+  }
+
+  return { load, view, title: () => id };
+}
+
+function goneIsNull(error) {
+  if (error.status === 404) return null;
+  throw error;
+}
+
+function gone() {
+  return panel("Removed", { id: "gone" }, empty("The job itself is no longer kept", "Retention removed it, or it was replaced. Its history is:"));
+}
+
+function failure(job) {
+  const { type, message } = job.error;
+  return panel(job.state === "dead" ? "It died of" : "Its last error", { id: "error" },
+    h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : ""),
+    job.state === "dead" && job.reason ? h("p", { class: "hint" }, `Reason: ${job.reason.replaceAll("_", " ")}`) : null);
+}

@@ -1,0 +1,130 @@
+// Jobs by filters that stand in the address, and deeds for those that are chosen or for all that fit.
+
+import { h } from "../core/dom.js";
+import { to } from "../core/route.js";
+import { count, errorText, plural } from "../core/text.js";
+import { badge, cell, empty, jobLink, queueLink, table, when } from "../parts/bits.js";
+import { deeds, forChosen, forMatching } from "../parts/bulk.js";
+import { filters } from "../parts/filters.js";
+import { state } from "../parts/icons.js";
+
+const PAGE = 50;
+const FILTERS = ["status", "queue", "task", "group", "key", "since", "until", "error"];
+
+export function makeJobs(app) {
+  const chosen = new Set();
+  let seen = ""; // the filters that the choice was made under
+
+  async function load(signal, { query }) {
+    const asked = { ...pick(query, [...FILTERS, "cursor"]), limit: PAGE };
+    if (query.id) asked.id = query.id.split(",");
+    if (query.shard) asked.shard = query.shard;
+    if (query.order === "oldest") asked.oldest = true;
+    if (query.status === "archived") asked.all = true;
+    const [page, queues] = await Promise.all([
+      app.request("GET", "/api/jobs", { query: asked, signal }),
+      app.request("GET", "/api/queues", { signal }),
+    ]);
+    return { page, queues: queues.queues };
+  }
+
+  function view({ page, queues }, { query }) {
+    const under = JSON.stringify(pick(query, [...FILTERS, "id", "cursor"]));
+    if (under !== seen) {
+      seen = under;
+      chosen.clear();
+    }
+    const { jobs } = page;
+    const matching = pick(query, FILTERS);
+    return [
+      h("h1", { key: "title" }, "Jobs"),
+      filters(app, query, queues),
+      app.can("bulk") ? choice(jobs, matching, query) : null,
+      jobs.length ? list(jobs, query) : nothing(query, page),
+      pager(page, query),
+    ];
+  }
+
+  function choice(jobs, matching, query) {
+    const can = deeds(app, jobs.filter((job) => chosen.size === 0 || chosen.has(job.id)), query.status);
+    const some = chosen.size > 0;
+    const filtered = Object.keys(matching).length > 0 && !query.id;
+    if (!jobs.length) return null;
+    return h(
+      "div",
+      { class: `choice${some ? " some" : ""}`, key: "choice", role: "group", "aria-label": "Deeds for many jobs" },
+      h("span", { class: "how-many", "aria-live": "polite" }, some ? `${plural(chosen.size, "job")} chosen` : "Choose jobs, or:"),
+      some
+        ? can.map((deed) => h("button", { key: deed.verb, onclick: () => forChosen(app, deed, [...chosen], () => chosen.clear()) }, deed.label))
+        : filtered
+          ? can.map((deed) => h("button", { key: deed.verb, class: "plain", onclick: () => forMatching(app, deed, matching) }, `${deed.label} all that fit …`))
+          : h("span", { class: "hint" }, "set a filter to act on all jobs that fit it"),
+    );
+  }
+
+  function list(jobs, query) {
+    const all = jobs.every((job) => chosen.has(job.id));
+    const flip = (ids, on) => {
+      for (const id of ids) on ? chosen.add(id) : chosen.delete(id);
+      app.draw();
+    };
+    const columns = ["State", "Job", "Task", "Queue", "Attempt", "Enqueued", "What"].map((name) => h("th", { key: name, scope: "col", class: name === "Attempt" || name === "Enqueued" ? "number" : "" }, name));
+    const boxes = app.can("bulk");
+    const allBox = h("input", { type: "checkbox", "aria-label": "Choose all on this page", checked: all, indeterminate: !all && chosen.size > 0, onchange: (event) => flip(jobs.map((job) => job.id), event.target.checked) });
+    const head = h("tr", null, boxes ? h("th", { class: "box", scope: "col" }, allBox) : null, columns);
+    const rows = jobs.map((job) => row(job, boxes, flip));
+    return h("div", { key: "list", class: "jobs" }, table([], rows, { label: `Jobs, ${query.order === "oldest" ? "oldest" : "newest"} first`, head }));
+  }
+
+  function row(job, boxes, flip) {
+    const box = h("input", { type: "checkbox", "aria-label": `Choose ${job.id}`, checked: chosen.has(job.id), onchange: (event) => flip([job.id], event.target.checked) });
+    const attempts = job.max_attempts === null ? count(job.attempt) : `${job.attempt}/${job.max_attempts}`;
+    return h(
+      "tr",
+      { key: `${job.id} ${job.seq}`, "data-row": true, class: chosen.has(job.id) ? "chosen" : "" },
+      boxes ? h("td", { class: "box" }, box) : null,
+      cell("State", { class: "head" }, state(job.state, job.archived)),
+      cell("Job", { class: "ids" }, jobLink(job.id)),
+      cell("Task", null, h("a", { href: to("jobs", [], { task: job.task }) }, job.task)),
+      cell("Queue", null, queueLink(job.queue), job.lane === null ? null : badge(`lane ${job.lane}`)),
+      cell("Attempt", { class: "number" }, attempts),
+      cell("Enqueued", { class: "number" }, when(job.enqueued_at, app.now)),
+      cell("What", { class: "what" }, what(job)),
+    );
+  }
+
+  function what(job) {
+    if (job.state === "running") return ["since ", when(job.started_at, app.now), job.worker ? ` on ${job.worker}` : null];
+    if (job.state === "scheduled" || job.state === "retrying") return ["due ", when(job.available_at, app.now), job.error ? h("span", { class: "error" }, ` ${errorText(job.error)}`) : null];
+    if (job.state === "dead") return h("span", { class: "error" }, errorText(job.error) || (job.reason ?? "").replaceAll("_", " "));
+    if (job.finished_at) return [`${job.state} `, when(job.finished_at, app.now)];
+    if (job.state === "ready") return ["due ", when(job.available_at, app.now)];
+    return "";
+  }
+
+  function nothing(query, page) {
+    const filtered = FILTERS.some((name) => query[name]) || query.id;
+    if (page.cursor) return empty("None among the jobs looked at so far", `${count(page.scanned)} were looked at; there are more.`);
+    if (filtered) return empty("No job fits", "Jobs that finished long ago may have been removed by retention; their history may still be in the lake.", h("p", null, h("a", { href: to("jobs") }, "Clear all filters")));
+    return empty("There are no jobs", "Put a first one in: millrace submit TASK '{\"a\": 1}'");
+  }
+
+  function pager({ jobs, cursor }, query) {
+    const further = query.order === "oldest" ? "Newer" : "Older";
+    return h(
+      "div",
+      { class: "pager", key: "pager" },
+      query.cursor ? h("button", { class: "plain", onclick: () => history.back() }, "Back") : null,
+      query.cursor ? h("a", { class: "button plain", href: to("jobs", [], { ...query, cursor: "" }) }, "First page") : null,
+      h("span", { class: "hint" }, jobs.length ? plural(jobs.length, "job") : ""),
+      cursor ? h("a", { class: "button", href: to("jobs", [], { ...query, cursor }), "data-next": true }, jobs.length < PAGE ? "Look further" : further) : null,
+    );
+  }
+
+  return { load, view, title: () => "Jobs" };
+}
+
+function pick(query, names) {
+  return Object.fromEntries(names.filter((name) => query[name]).map((name) => [name, query[name]]));
+}
+
