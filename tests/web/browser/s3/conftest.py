@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -30,16 +30,13 @@ def site(bucket: Bucket) -> Site:
     return Site(bucket)
 
 
-@pytest.fixture
-def url(site: Site) -> str:
-    return site.upload()
+@pytest.fixture(scope="session")
+def modules(bucket: Bucket) -> str:
+    """The dashboard's files, once for all: where they lie says nothing about which store they look into."""
+    return Site(bucket).upload()
 
 
 @pytest.fixture
-def opened(browser: Browser, site: Site, url: str):
+def opened(browser: Browser, site: Site, modules: str) -> Callable[[], Page]:
     """To be called once there is a store."""
-
-    def now() -> Page:
-        return Page(browser, site, url)
-
-    return now
+    return lambda: Page(browser, site, modules)
