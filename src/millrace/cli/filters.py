@@ -12,7 +12,7 @@ from millrace.domain.request import Page, Query
 from millrace.runtime import selection
 from millrace.runtime.app import App
 from millrace.runtime.jobs import WORDS
-from millrace.runtime.selection import PAGE, matching, with_error
+from millrace.runtime.selection import PAGE, matching, that_run_after, with_error
 
 __all__ = ["PAGE", "Filter", "matching", "page_of", "read_query"]
 
@@ -57,12 +57,14 @@ def read_query(chosen: Filter, now: int, archived: bool | None = False) -> Query
     return selection.read_query(chosen, now, archived, prefix="--")
 
 
-async def page_of(app: App, query: Query, error: str | None = None, shard: str | None = None) -> Page:
+async def page_of(
+    app: App, query: Query, error: str | None = None, shard: str | None = None, after: str | None = None
+) -> Page:
     """One page of the store, or of one shard of it."""
     if shard is None:
-        return await selection.page_of(app, query, error)
+        return await selection.page_of(app, query, error, after)
     try:
-        return with_error(await _in_shard(app, query, shard), error)
+        return that_run_after(with_error(await _in_shard(app, query, shard), error), after)
     except (OverflowError, ValueError) as wrong:
         if isinstance(wrong, InvalidInput):
             raise

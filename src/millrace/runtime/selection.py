@@ -1,7 +1,7 @@
 """Which jobs: the filters by which people choose many of them, and the search they become.
 
-The command line and the HTTP API take the same ones. `error` is a fingerprint, which no store knows: what a search
-finds is filtered by it afterwards.
+The command line and the HTTP API take the same ones. `error` is a fingerprint, which no store knows, and `after` a job
+that others depend on: what a search finds is filtered by them afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def not_a_cursor(cursor: str | None) -> InvalidInput:
     return InvalidInput(f"{cursor!r} is not a cursor of this store; use one that it gave out")
 
 
-async def page_of(app: App, query: Query, error: str | None = None) -> Page:
+async def page_of(app: App, query: Query, error: str | None = None, after: str | None = None) -> Page:
     """One page. It may come back short, even empty, when looking for it was much work: go on from its cursor."""
     try:
         page = await app.jobs.page(query)
@@ -77,7 +77,13 @@ async def page_of(app: App, query: Query, error: str | None = None) -> Page:
         if isinstance(wrong, InvalidInput):
             raise
         raise not_a_cursor(query.cursor) from None
-    return with_error(page, error)
+    return that_run_after(with_error(page, error), after)
+
+
+def that_run_after(page: Page, parent: str | None) -> Page:
+    if parent is None:
+        return page
+    return msgspec.structs.replace(page, jobs=tuple(job for job in page.jobs if parent in job.spec.after))
 
 
 def with_error(page: Page, error: str | None) -> Page:

@@ -408,6 +408,22 @@ class Overview(msgspec.Struct):
     stale_workers: int
 
 
+class Point(msgspec.Struct):
+    """What happened in the step that ends at `at`."""
+
+    at: Instant
+    completed: float
+    died: float
+
+
+class Throughput(msgspec.Struct):
+    """A step without anybody looking has its share of what the counters grew by."""
+
+    now: Instant
+    step: Seconds
+    points: list[Point]
+
+
 class Redaction(msgspec.Struct):
     """The rule by which fields are hidden: a field is, when one of the phrases stands among the words of its name."""
 

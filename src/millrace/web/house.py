@@ -14,6 +14,7 @@ from millrace.web.exporter import Exporter
 from millrace.web.glance import Glances
 from millrace.web.guard import Guard
 from millrace.web.problem import Problem
+from millrace.web.throughput import Flow
 
 MOST_STREAMS = 200
 MOST_WAITING = 1_000
@@ -46,6 +47,7 @@ class House:
     waiting: Turnstile = field(default_factory=lambda: Turnstile(MOST_WAITING, "requests that wait for a result"))
     makers: dict[tuple[str, bool], Maker] = field(default_factory=dict[tuple[str, bool], Maker])
     glances: Glances = field(default_factory=Glances)
+    flow: Flow = field(default_factory=Flow)
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
 
     async def store(self) -> Store:

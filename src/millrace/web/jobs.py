@@ -125,6 +125,7 @@ async def _page(house: House, asked: taken.ListQuery, now: int) -> Page:
                 search, cursor=cursor, newest_first=not asked.oldest, limit=asked.limit - len(jobs)
             ),
             asked.error,
+            asked.after,
         )
         jobs += page.jobs
         cursor = page.cursor
@@ -246,7 +247,7 @@ ROUTES = (
         "viewer",
         "Jobs that fit all filters, a page at a time",
         list_jobs,
-        cli="list --status --queue --task --group --key --since --until --error --limit --cursor --oldest --all",
+        cli="list --status --queue --task --group --key --since --until --error --after --limit --cursor --oldest --all",
         query=taken.ListQuery,
         answers={200: given.Jobs},
         links=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.web import acting, bulk, dead, events, history, jobs, queues, server, workers
+from millrace.web import acting, bulk, dead, events, history, jobs, queues, server, throughput, workers
 from millrace.web.route import Route
 
 ROUTES: tuple[Route, ...] = (
@@ -14,5 +14,6 @@ ROUTES: tuple[Route, ...] = (
     *queues.ROUTES,
     *workers.ROUTES,
     *events.ROUTES,
+    *throughput.ROUTES,
     *server.ROUTES,
 )

@@ -77,6 +77,7 @@ class ListQuery(Chosen, forbid_unknown_fields=True):
     ] = []
     limit: Limit = 50
     cursor: Cursor | None = None
+    after: Annotated[Id, Meta(description="Only jobs that run after this one")] | None = None
     oldest: Annotated[bool, Meta(description="Oldest first; otherwise newest first")] = False
     all: Annotated[bool, Meta(description="Archived jobs too")] = False
 

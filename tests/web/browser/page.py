@@ -102,11 +102,15 @@ class Page:
     def write(self, selector: str, text: str) -> None:
         """Into a field, in place of what is there."""
         self.until(f"document.querySelector({json.dumps(selector)}) !== null")
-        self.ask(f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select?.(); }})()")
+        self.ask(
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select?.(); }})()"
+        )
         self.browser.do("Input.insertText", text=text)
 
     def choose(self, selector: str, value: str) -> None:
-        self.until(f"[...(document.querySelector({json.dumps(selector)})?.options ?? [])].some((one) => one.value === {json.dumps(value)})")
+        self.until(
+            f"[...(document.querySelector({json.dumps(selector)})?.options ?? [])].some((one) => one.value === {json.dumps(value)})"
+        )
         self.ask(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.value = {json.dumps(value)};"
             " one.dispatchEvent(new Event('change', {bubbles: true})); })()"
@@ -118,4 +122,6 @@ class Page:
         self.browser.size(width, height, phone=width < 700)
 
     def colours(self, scheme: str) -> None:
-        self.browser.do("Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.browser.do(
+            "Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )

@@ -18,7 +18,9 @@ from millrace.web import application
 def served(app: App | str, **options: Any) -> Iterator[str]:
     """The address of the dashboard."""
     made = application(app, **options)
-    config = uvicorn.Config(made, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        made, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

@@ -32,7 +32,9 @@ TIMEOUT = Failure(
 )
 BROKEN_IMAGE = Failure("UnidentifiedImageError", "cannot identify image file 'upload-8812.heic'", "")
 REFUSED = Failure("SMTPRecipientsRefused", "550 mailbox unavailable", "")
-HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202egnp.exe\u2066 & \"quoted\""
+HOSTILE = (
+    "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202egnp.exe\u2066 & \"quoted\""
+)
 STUCK, SILENT, SOUND = "worker-images-1", "worker-money-2", "worker-mail-1"
 
 
@@ -93,17 +95,28 @@ async def _busy_quarter(shop: Shop) -> None:
     for minute in range(13):
         wave = 12 + 10 * (minute % 5)
         for number in range(wave):
-            payload = {"to": f"customer-{number}@example.com", "template": "receipt", "order": {"id": 4_000 + number, "lines": [1, 2, 3]}}
+            payload = {
+                "to": f"customer-{number}@example.com",
+                "template": "receipt",
+                "order": {"id": 4_000 + number, "lines": [1, 2, 3]},
+            }
             await shop.put("send_mail", "mail", payload)
         done = await shop.take("mail", limit=wave)
         shop.later(1.3)
-        await shop.end(done, Change.completed(b'{"message_id": "<20261115.4711@mail.example>", "accepted": true}', duration=1_300))
+        await shop.end(
+            done, Change.completed(b'{"message_id": "<20261115.4711@mail.example>", "accepted": true}', duration=1_300)
+        )
         shop.later(60)
 
 
 async def _deaths(shop: Shop) -> None:
     for _ in range(42):
-        await shop.put("charge_card", "money", {"order": 4_711, "cents": 12_900, "card": {"holder": "Ada", "token": "tok_1"}}, max_attempts=2)
+        await shop.put(
+            "charge_card",
+            "money",
+            {"order": 4_711, "cents": 12_900, "card": {"holder": "Ada", "token": "tok_1"}},
+            max_attempts=2,
+        )
     for _ in range(11):
         await shop.put("make_thumbnail", "images", {"upload": 8_812, "sizes": [64, 128, 512]}, max_attempts=1)
     for _ in range(3):
@@ -119,7 +132,13 @@ async def _deaths(shop: Shop) -> None:
 
 async def _stuck(shop: Shop) -> None:
     """A worker that is alive, and has been at one job for a quarter of an hour."""
-    await shop.put("make_thumbnail", "images", {"upload": 9_001, "note": "a panorama of 2 gigapixels"}, id="thumbnail-of-a-panorama", timeout=None)
+    await shop.put(
+        "make_thumbnail",
+        "images",
+        {"upload": 9_001, "note": "a panorama of 2 gigapixels"},
+        id="thumbnail-of-a-panorama",
+        timeout=None,
+    )
     await shop.take("images", STUCK, lease=3_600_000)
 
 
@@ -127,7 +146,9 @@ async def _silent(shop: Shop) -> None:
     """A worker that was killed with two jobs in hand."""
     for number in range(2):
         await shop.put("charge_card", "money", id=f"charge-in-limbo-{number}")
-    await shop.store.beat(WorkerInfo(SILENT, ("money",), ("charge_card",), 4, (), 120, 42, "0.1.0", "shop-2", 812), 15_000)
+    await shop.store.beat(
+        WorkerInfo(SILENT, ("money",), ("charge_card",), 4, (), 120, 42, "0.1.0", "shop-2", 812), 15_000
+    )
     await shop.take("money", SILENT, 2, lease=600_000)
 
 
@@ -161,7 +182,13 @@ async def _families(shop: Shop) -> None:
 
 
 async def _odd(shop: Shop) -> None:
-    await shop.put("odd", "odd", {HOSTILE: HOSTILE, "password": "hunter2", "list": [None, True, 1.5, HOSTILE]}, id=HOSTILE.replace("\x00", ""), max_attempts=1)
+    await shop.put(
+        "odd",
+        "odd",
+        {HOSTILE: HOSTILE, "password": "hunter2", "list": [None, True, 1.5, HOSTILE]},
+        id=HOSTILE.replace("\x00", ""),
+        max_attempts=1,
+    )
     [job] = await shop.take("odd")
     await shop.end([job], Change.bury(Failure("Odd" + HOSTILE, HOSTILE, f"Traceback\n  {HOSTILE}"), "max_attempts"))
     deep: Any = "the bottom"

@@ -23,7 +23,8 @@ export class Differences {
     const names = steps.map((step) => place(step.event));
     this.to = names.includes(this.#chosen.to) ? this.#chosen.to : names.at(-1);
     this.from = names.includes(this.#chosen.from) ? this.#chosen.from : names.at(-2);
-    if (!this.from || !this.#app.can("diff")) return;
+    this.possible = Boolean(this.from) && this.#app.can("diff");
+    if (!this.possible) return;
     const asked = `${this.from} ${this.to} ${names.length}`;
     if (asked === this.#asked) return; // what happened does not change any more
     const query = { from: this.from, to: this.to };

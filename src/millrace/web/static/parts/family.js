@@ -41,14 +41,15 @@ export class Family {
 
   async #after(id, signal) {
     if (!this.#app.can("dependents")) return { jobs: [], more: false };
-    return this.#app.request("GET", jobPath(id, "/dependents"), { query: { limit: MOST }, signal });
+    const { jobs, cursor } = await this.#app.request("GET", "/api/jobs", { query: { status: "blocked", after: id, limit: MOST }, signal });
+    return { jobs, more: cursor !== null };
   }
 
   view(job) {
     const { jobs: dependents, more } = this.#dependents;
     if (!job.after.length && !dependents.length) return null;
     const left = job.after.length - this.#parents.length;
-    const words = [left > 0 ? `${count(left)} more before it` : "", more ? "more after it" : ""].filter(Boolean).join(", ");
+    const words = [left > 0 ? `${count(left)} more before it` : "", more ? "perhaps more after it" : ""].filter(Boolean).join(", ");
     return panel("Dependencies", { id: "family", aside: words ? h("span", { class: "hint" }, words) : null },
       graph(job, this.#parents, this.#grand, dependents));
   }

@@ -30,6 +30,7 @@ export function timeline(app, steps, differences) {
   return h(
     "ol",
     { class: "timeline", key: "timeline" },
+    differences.possible ? h("li", { key: "head", class: "head", "aria-hidden": "true" }, h("span", { class: "hint" }, "compare")) : null,
     hidden ? h("li", { key: "hidden", class: "hint" }, `${hidden} earlier steps are left out`) : null,
     shown.map((step, at) => row(step.event, shown[at - 1]?.event, differences)),
   );
@@ -54,7 +55,7 @@ function row(event, before, differences) {
       event.delay ? h("p", { class: "by" }, `due ${seconds(event.delay)} later`) : null,
     ),
     h("time", { datetime: event.at, title: `${clock(event.at)} (${event.at})` }, later === null ? clock(event.at) : `+${span(Math.max(0, later))}`),
-    h("span", { class: "ends" }, marks),
+    differences.possible ? h("span", { class: "ends" }, marks) : null,
   );
 }
 

@@ -53,7 +53,7 @@ export function makeJob(app, route) {
           "div",
           { class: "columns", key: "data" },
           value("Payload", job.payload, opened.payload),
-          result(job),
+          job.has_result || job.state === "completed" ? result(job) : null,
         ),
         job.progress === null ? null : value("Progress", job.progress, opened.progress),
         Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
@@ -100,8 +100,7 @@ export function makeJob(app, route) {
 
   function result(job) {
     if (job.has_result) return value("Result", job.result, opened.result);
-    const words = job.result_expired ? "It was kept for a while, and that is over." : job.state === "completed" ? "It returned nothing." : "There is one when the job has completed.";
-    return panel("Result", { id: "result" }, empty(job.result_expired ? "No longer kept" : "None", words));
+    return panel("Result", { id: "result" }, job.result_expired ? empty("No longer kept", "It was kept for a while, and that is over.") : empty("None", "It returned nothing."));
   }
 
   return { load, view, title: () => id };

@@ -35,7 +35,7 @@ export function makeOverview(app) {
     return [
       h("h1", { key: "title" }, "Overview"),
       figures(data),
-      h("div", { class: "columns", key: "columns" }, throughput(data.flow), happening(app)),
+      h("div", { class: "columns even", key: "columns" }, throughput(data.flow), happening(app)),
       queues(data.queues),
       failures(app, data.dead),
     ];
