@@ -39,4 +39,4 @@ def modules(bucket: Bucket) -> str:
 @pytest.fixture
 def opened(browser: Browser, site: Site, modules: str) -> Callable[[], Page]:
     """To be called once there is a store."""
-    return lambda: Page(browser, site, modules)
+    return lambda: Page.of_the_bucket(browser, site, modules)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +22,14 @@ from millrace.store.object.s3.admin import BucketAdmin
 from millrace.store.object.s3.pages import config_of, page_url, upload
 from millrace.store.object.store import ObjectStore
 from millrace.store.swept import Swept
-from millrace.testing.builders import a_claim, a_spec
+from millrace.testing.builders import a_claim
 from millrace.testing.invariants import assert_holds, gather
 from tests.object.conftest import Bucket
 from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
 
 OPTIONS = ObjectOptions(look_every=0, feed_delay=0, inline_limit=2_000, sweep_patience=0)
-BUCKET = "millrace-versioned"
+PATIENCE = 20.0  # seconds until a page shows what it should
 
 
 @dataclass
@@ -75,13 +76,19 @@ class Site:
 class Page:
     """The driver's module in a page of the bucket's own origin, without any screen."""
 
-    def __init__(self, browser: Browser, site: Site, url: str) -> None:
+    def __init__(self, browser: Browser, modules: str) -> None:
         self.browser = browser
-        self._modules = url.rsplit("/", 1)[0] + "/drivers/s3"
+        self._modules = modules
+
+    @classmethod
+    def of_the_bucket(cls, browser: Browser, site: Site, url: str) -> Page:
+        folder = url.rsplit("/", 1)[0]
         browser.events.clear()
-        browser.do("Page.navigate", url=url.rsplit("/", 1)[0] + "/config.json")
+        browser.do("Page.navigate", url=folder + "/config.json")
         browser.until("Page.loadEventFired")
-        self.connect(site, site.bucket.server)
+        page = cls(browser, folder + "/drivers/s3")
+        page.connect(site, site.bucket.server)
+        return page
 
     def connect(self, site: Site, server: S3Server) -> None:
         keys = {
@@ -123,6 +130,60 @@ class Page:
 
     def post(self, path: str, body: Any = None) -> Any:
         return self.ask("POST", path, None, body)
+
+
+class Visit:
+    """The dashboard itself, opened from the bucket."""
+
+    def __init__(self, browser: Browser, site: Site, url: str) -> None:
+        self.browser, self.site, self.url = browser, site, url
+        browser.size(1280)
+
+    def sign_in(self) -> None:
+        server = self.site.bucket.server
+        self.browser.do("Page.navigate", url=self.url)
+        self.until("Look into s3://")
+        self.fill_in(accessKey=server.access_key, secretKey=server.secret_key)
+        self.until("without a server")
+
+    def fill_in(self, **given: str) -> None:
+        self.browser.ask(
+            f"(() => {{ const given = {json.dumps(given)}; const form = document.querySelector('dialog form');"
+            " for (const [name, value] of Object.entries(given)) form.elements.namedItem(name).value = value;"
+            " form.querySelector('[type=submit]').click() })()"
+        )
+
+    def go(self, screen: str) -> None:
+        self.browser.ask(f"location.hash = {json.dumps('#/' + screen)}; 1")
+
+    def press(self, label: str) -> None:
+        pressed = self.browser.ask(
+            f"(() => {{ const label = {json.dumps(label)}; const found = [...document.querySelectorAll('button')]"
+            ".find((one) => one.textContent.trim() === label); found?.click(); return Boolean(found) })()"
+        )
+        assert pressed, f"there is no button {label!r} in: {self.text}"
+
+    @property
+    def text(self) -> str:
+        shown: str = self.browser.ask("document.body?.innerText ?? ''")
+        return shown
+
+    @property
+    def roles(self) -> list[str]:
+        found: list[str] = self.browser.ask("[...document.querySelectorAll('main [role]')].map((one) => one.role)")
+        return found
+
+    def until(self, *words: str) -> None:
+        self._await(lambda text: all(one in text for one in words), f"{words} to be seen")
+
+    def until_gone(self, word: str) -> None:
+        self._await(lambda text: word not in text, f"{word!r} to be gone")
+
+    def _await(self, is_so: Callable[[str], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not is_so(text := self.text):
+            assert time.monotonic() < until, f"waited for {what}, and there is: {text[:2000]}"
+            time.sleep(0.05)
 
 
 @contextmanager

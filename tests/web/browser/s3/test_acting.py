@@ -11,7 +11,8 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.event import Kind
 from millrace.domain.job import State
-from millrace.store.object.envelope import Pending, opened as envelope_of, plain, raw, sealed
+from millrace.store.object.envelope import Pending, plain, raw, sealed
+from millrace.store.object.envelope import opened as envelope_of
 from millrace.store.object.keys import NUMBERS
 from millrace.store.object.objects import Objects
 from millrace.store.object.store import ObjectStore
@@ -69,11 +70,15 @@ def plain_value(blob: Any) -> bytes:
 async def test_however_it_ended_and_however_it_is_counted(site: Site, opened: Any, how: str, counted: bool):
     async with site.store() as store:
         if counted:  # every step of such a queue is counted exactly, in the queue's own object
-            await store.control("queue", "q", {"max_running": 5, "max_depth": 100, "dead_cap": 9, "dead_overflow": "reject"})
+            await store.control(
+                "queue", "q", {"max_running": 5, "max_depth": 100, "dead_cap": 9, "dead_overflow": "reject"}
+            )
         if how == "dead":
             await died(store, a_spec(id="a", queue="q"))
         elif how == "completed":
-            await completed(store, a_spec(id="a", queue="q", payload=b"[1]"), result=b'{"text": "' + b"r" * 3_000 + b'"}')
+            await completed(
+                store, a_spec(id="a", queue="q", payload=b"[1]"), result=b'{"text": "' + b"r" * 3_000 + b'"}'
+            )
         else:
             await store.enqueue([a_spec(id="a", queue="q")])
             await store.cancel(["a"])
@@ -130,7 +135,9 @@ async def test_what_a_page_cannot_decide_is_refused_and_nothing_changes(site: Si
 
 async def everything(store: ObjectStore) -> dict[str, bytes]:
     """Every object but the numbers of writers, which come and go."""
-    keys = [item.key for item in (await store.blobs.list("")).entries if not item.key.startswith(("ui/", "control/num"))]
+    keys = [
+        item.key for item in (await store.blobs.list("")).entries if not item.key.startswith(("ui/", "control/num"))
+    ]
     blobs = await store.blobs.get_many(keys)
     return {blob.key: blob.body for blob in blobs if blob is not None}
 
@@ -153,11 +160,16 @@ HELD = """
 
 async def held(page: Page, verb: str, what: str = "/tasks/") -> None:
     page.run(HELD.replace("WHAT", json.dumps(what)))
-    page.run(f"globalThis.acting = driver.request('POST', '/api/jobs/a/{verb}', {{}}); globalThis.acting.catch(() => 0); await held")
+    page.run(
+        f"globalThis.acting = driver.request('POST', '/api/jobs/a/{verb}', {{}});"
+        " globalThis.acting.catch(() => 0); await held"
+    )
 
 
 def let_go(page: Page) -> Any:
-    return page.run("goOn(); try { return await acting } catch (error) { return {refused: error.detail ?? String(error)} }")
+    return page.run(
+        "goOn(); try { return await acting } catch (error) { return {refused: error.detail ?? String(error)} }"
+    )
 
 
 @pytest.mark.parametrize("what", ["/tasks/", "/control/queues/"])

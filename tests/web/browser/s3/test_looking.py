@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
+import msgspec
+
 from millrace import App
-from millrace.domain.job import Job
+from millrace.domain.change import Change
+from millrace.domain.job import Job, State
+from millrace.domain.outcome import Failure
 from millrace.runtime.causes import Causes, cause_plain
-from millrace.runtime.fingerprint import fingerprint
-from millrace.runtime.redaction import Redaction
+from millrace.runtime.facts import changed_plain, changes, facts_after
+from millrace.runtime.fingerprint import cause, fingerprint
+from millrace.runtime.redaction import USUAL, Redaction
 from millrace.runtime.shape import counts_plain, event_plain
+from millrace.store.object.keys import Layout, word
 from millrace.store.object.store import ObjectStore
+from millrace.store.object.versions import Versions
 from millrace.testing.builders import a_claim, a_spec, a_worker
-from millrace.web.house import House
 from millrace.web.shown import listed, whole
-from tests.web.browser.s3.stage import Site, completed, died
+from tests.web.browser.s3.stage import Site, assert_sound, completed, died
 
 
 class ShownHere:
@@ -39,7 +47,9 @@ async def jobs_of_all_states(store: ObjectStore) -> None:
     await store.enqueue([a_spec(id="running", task="run", queue="mail")])
     assert await store.claim(a_claim(queue="mail", worker="w-1", tasks=["run"], lease=600))
     await store.enqueue([a_spec(id=f"batch-{n}", queue="other", priority=n) for n in range(8)])
-    await store.enqueue([a_spec(id="later", queue="other", delay=3600), a_spec(id="parent"), a_spec(id="child", after=("parent",))])
+    await store.enqueue(
+        [a_spec(id="later", queue="other", delay=3600), a_spec(id="parent"), a_spec(id="child", after=("parent",))]
+    )
     await store.enqueue([a_spec(id=f"lined-{n}", queue="other", group="g") for n in range(3)])
     await store.enqueue([a_spec(id="gone", queue="mail")])
     await store.cancel(["gone"])
@@ -82,7 +92,10 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
             ({"status": "blocked"}, {"child"}),
             ({"status": "cancelled"}, {"gone"}),
             ({"status": "archived"}, {"hidden"}),
-            ({"status": "ready", "queue": "other"}, {*(f"batch-{n}" for n in range(8)), *(f"lined-{n}" for n in range(3))}),
+            (
+                {"status": "ready", "queue": "other"},
+                {*(f"batch-{n}" for n in range(8)), *(f"lined-{n}" for n in range(3))},
+            ),
             ({"group": "g"}, {f"lined-{n}" for n in range(3)}),
             ({"task": "run"}, {"running"}),
             ({"since": "1h", "queue": "mail", "status": "completed", "all": True}, {"done", "hidden"}),
@@ -153,5 +166,204 @@ async def test_workers_and_what_they_hold(site: Site, opened: Any):
         assert page.get("/api/jobs/held/why")["reasons"] == []
 
 
-def test_the_server_would_hide_the_same(site: Site):
-    assert House.__dataclass_fields__.keys() >= {"redaction", "app"}  # what stands in for it above
+async def test_any_two_versions_of_a_record_can_be_compared(site: Site, opened: Any):
+    """O-23, O-28: each version is the whole record as it was, also where it was written in two steps."""
+    async with site.store() as store:
+        await store.control("queue", "q", {"max_running": 5})  # so that every step is a transaction
+        await completed(store, a_spec(id="a", queue="q", payload=b'{"n":[1,2]}'), result=b'{"sum":3}')
+        page = opened()
+        assert page.post("/api/jobs/a/replay")["done"]
+        wanted = [record async for record in Versions(store).newest_first("a")]
+
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            some = page.get("/api/jobs/a/versions", limit=3, **({"cursor": cursor} if cursor else {}))
+            found += some["versions"]
+            cursor = some["cursor"]
+            if cursor is None:
+                break
+
+        told = [(one["version"], one["rev"], one["repeats"], one["undecided"], one["deleted"]) for one in found]
+        assert told == [(one.version, one.rev, one.repeats, one.undecided, one.deleted) for one in wanted]
+        steps = [one for one in reversed(found) if not one["repeats"]]
+        assert [one["state"] for one in steps] == ["ready", "running", "completed", "ready"]
+        compared = page.get("/api/jobs/a/versions/diff", **{"from": steps[1]["version"], "to": steps[2]["version"]})
+        changes = {one["fact"]: (one["before"], one["after"]) for one in compared["changes"]}
+        assert changes["result"] == (None, {"sum": 3}) and changes["state"] == ("running", "completed")
+        assert "payload" not in changes and compared["to"]["job"]["payload"] == {"n": [1, 2]}
+        assert (
+            page.get("/api/jobs/a/versions/diff", **{"from": "x", "to": steps[0]["version"]})["refused"]["status"]
+            == 404
+        )
+
+        # the same between any two events of the history, as the screens ask for it
+        diff = page.get("/api/jobs/a/history/diff", **{"from": "2", "to": "3"})
+        facts = {one["fact"]: (one["before"], one["after"]) for one in diff["changes"]}
+        assert (diff["from"]["kind"], diff["to"]["kind"]) == ("claimed", "completed")
+        assert facts["result"] == (None, {"sum": 3}) and facts["state"] == ("running", "completed")
+        kinds = [step["event"]["kind"] for step in page.get("/api/jobs/a/history")["steps"]]
+        assert kinds == ["enqueued", "claimed", "completed", "replayed"]
+
+
+async def test_what_each_step_changed_is_told_as_the_server_tells_it(site: Site, opened: Any):
+    async with site.store() as store:
+        await died(store, a_spec(id="a", delay=0))
+        await store.archive(["a"])
+        await store.replay(["a"])
+        [job] = await store.claim(a_claim())
+        await store.settle([(job.lease, Change.retry(Failure("E", "m"), delay=60_000))])
+        events = await store.history("a")
+        facts = facts_after(events)
+        page = opened()
+
+        steps = page.get("/api/jobs/a/history")["steps"]
+
+        wanted = [[changed_plain(one) for one in changes(*pair)] for pair in zip([None, *facts], facts, strict=False)]
+        assert [step["changes"] for step in steps] == wanted
+
+
+HOSTILE = {
+    "html": "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "__proto__": {"polluted": True},
+    "constructor": "x",
+    "control": "a\x00\x07\x1b[31m\x7f",
+    "rtl": "abc\u202edef\u2066",
+    "lines": "a\u2028b\r\nc",
+    "lone": "\U0001f600",
+    "deep": [[[[[[[[[[]]]]]]]]]],
+    "large": "x" * 300_000,
+    "": None,
+    "password": "hunter22",
+}
+
+
+async def test_hostile_payloads_come_through_as_data(site: Site, opened: Any):
+    ids = ["<img src=x onerror=alert(1)>", "a/../b", "%2e%2e", "ü\u202e", "x" * 200]
+    async with site.store() as store:
+        for job_id in ids:
+            spec = a_spec(
+                id=job_id, queue="Mail.Out" if job_id == ids[0] else "q", payload=msgspec.json.encode(HOSTILE)
+            )
+            await died(store, spec, "<b>boom</b> \u202e 'hunter22'")
+        await died(store, a_spec(id="odd", serde="msgpack", payload=b"\x81\xa1n\x01"))
+        page = opened()
+
+        assert {job["id"] for job in page.get("/api/jobs")["jobs"]} == {*ids, "odd"}
+        for job_id in ids:
+            shown = page.get("/api/jobs/" + page.run(f"return encodeURIComponent({json.dumps(job_id)})"))
+            payload = shown["payload"]
+            assert {**payload, "__proto__": 0} == {**HOSTILE, "password": "[redacted]", "__proto__": 0}
+            assert shown["error"]["message"] == "<b>boom</b> \u202e '[redacted]'"
+        assert page.run("return ({}).polluted ?? null") is None
+        assert page.get("/api/jobs/odd")["payload"] == "[redacted]"  # nobody can tell what is in it
+        assert page.post("/api/jobs/odd/replay")["done"]
+        [odd] = await store.get(["odd"])
+        assert odd is not None and odd.payload == b"\x81\xa1n\x01"
+        assert page.post("/api/jobs/" + page.run(f"return encodeURIComponent({json.dumps(ids[0])})") + "/archive")[
+            "done"
+        ]
+        [evil] = await store.get([ids[0]])
+        assert evil is not None and msgspec.json.decode(evil.payload) == HOSTILE
+    await assert_sound(site)
+
+
+CAUSES = [
+    "no route to host 10.0.0.17:5432",
+    "user 'ada' has no \"right\" to 0xDEADBEEF",
+    "  job 8f14e45f-ceea-467f-a8c3-000000000000 lost\nsecond line",
+    "commit deadbeef01 and cafebabe and édeadbeef01 and _deadbeef01_",
+    "\u0663\u0664 items: \u00bd, \x1f",
+    "x" * 499 + "\U0001f600\U0001f600" + "1",
+    ": : odd : ",
+    "",
+]
+
+
+async def test_fingerprints_are_those_of_the_command_line(site: Site, opened: Any):
+    async with site.store():
+        page = opened()
+    jobs = [
+        Job(
+            a_spec(task=f"t{n}"),
+            n,
+            1,
+            State.DEAD,
+            0,
+            0,
+            error=Failure("Kind", message),
+            reason=None if n % 2 else "why",
+        )
+        for n, message in enumerate(CAUSES)
+    ]
+    jobs.append(Job(a_spec(task="none"), 9, 1, State.DEAD, 0, 0))
+    plain = [
+        {
+            "task": job.task,
+            "reason": job.reason,
+            "error": None if job.error is None else {"type": job.error.type, "message": job.error.message},
+        }
+        for job in jobs
+    ]
+
+    marks = page.run(
+        f"const {{fingerprint, cause}} = {page.module('fingerprint.js')};"
+        f"return Promise.all({json.dumps(plain)}.map(async (job) => [await fingerprint(job), cause(job)]))"
+    )
+
+    assert marks == [[fingerprint(job), cause(job)] for job in jobs]
+
+
+def test_names_are_those_of_the_store(site: Site, opened: Any, modules: str, browser: Any):
+    layouts = [0, 1, 2]
+    ids = [
+        "plain-1",
+        "8f14e45f-ceea-467f-a8c3-000000000000",
+        "Capital",
+        "ü/x",
+        "x" * 65,
+        "8f14e45fceea467fa8c3000000000000",
+    ]
+    names = ["default", "Mail.Out", "a_b-c", "q" * 49, "ü", "x y"]
+    asyncio.run(made(site))
+    page = opened()
+
+    found = page.run(
+        f"const {{Layout, nameOf, word}} = {page.module('layout.js')};"
+        f"return {{keys: await Promise.all({json.dumps(layouts)}.map((width) => Promise.all({json.dumps(ids)}"
+        ".map((id) => new Layout(width).job(id))))),"
+        f" words: await Promise.all({json.dumps(names)}.map(word))}}"
+    )
+
+    assert found["keys"] == [[Layout(width).job(job_id) for job_id in ids] for width in layouts]
+    assert found["words"] == [word(name) for name in names]
+
+
+async def made(site: Site) -> None:
+    async with site.store():
+        pass
+
+
+def test_the_rule_of_what_is_hidden_is_the_servers(site: Site, opened: Any):
+    asyncio.run(made(site))
+    page = opened()
+    names = [
+        "password",
+        "userPassword",
+        "API-Key",
+        "apiKeys",
+        "tokens",
+        "accessToken2",
+        "monkey",
+        "pin",
+        "spinning",
+        "SSN9",
+    ]
+
+    usual, hidden = page.run(
+        f"const {{Redaction, USUAL}} = {page.module('redaction.js')};"
+        f"return [USUAL, {json.dumps(names)}.map((name) => new Redaction().hides(name))]"
+    )
+
+    assert tuple(usual) == USUAL
+    assert hidden == [Redaction().hides(name) for name in names]

@@ -13,7 +13,8 @@ from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.web.browser.s3.stage import Page, Site
+from millrace.testing.builders import a_spec
+from tests.web.browser.s3.stage import Page, Site, completed
 
 AT = datetime(2026, 2, 28, 23, 59, 58, tzinfo=UTC)
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -107,24 +108,26 @@ def test_every_request_is_signed_as_botocore_signs_it(page: Page, token: str | N
 
 @pytest.mark.parametrize("token", [None, "FwoGZXIvYXdzE+token/=="])
 def test_links_are_signed_as_botocore_signs_them(page: Page, token: str | None):
+    cases = [(place, name) for place in PLACES for name in NAMES]
+
     ours = page.run(
         f"const {{signer, spelledPath}} = {page.module('sign.js')};"
         f"const {{placeOf}} = {page.module('bucket.js')};"
         f"const keys = {json.dumps({'accessKey': 'AKIAEXAMPLE', 'secretKey': SECRET, 'sessionToken': token})};"
-        f"return Promise.all({json.dumps([[place, name] for place in PLACES for name in NAMES])}.map(async ([place, name]) => {{"
+        f"return Promise.all({json.dumps(cases)}.map(async ([place, name]) => {{"
         "  const where = placeOf(place); where.path = `${where.base}/${spelledPath(name)}`;"
         f"  return signer({{...place, ...keys}}).link('GET', where, 900, {AT.timestamp() * 1000}) }}))"
     )
 
-    for (place, name), made in zip([(place, name) for place in PLACES for name in NAMES], ours, strict=True):
+    for (place, name), made in zip(cases, ours, strict=True):
         request = AWSRequest("GET", address(place, name))
-        S3SigV4QueryAuth(Credentials("AKIAEXAMPLE", SECRET, token), "s3", place["region"], expires=900).add_auth(request)
+        S3SigV4QueryAuth(Credentials("AKIAEXAMPLE", SECRET, token), "s3", place["region"], expires=900).add_auth(
+            request
+        )
         assert dict(parse_qsl(made)) == dict(parse_qsl(urlsplit(request.url).query)), (place, name)
 
 
 async def test_a_link_reads_one_large_payload_without_keys(site: Site, opened: Any):
-    from tests.web.browser.s3.stage import a_spec, completed
-
     large = json.dumps({"text": "x" * 5_000}).encode()
     async with site.store() as store:
         await completed(store, a_spec(id="big", payload=large), result=json.dumps("y" * 5_000).encode())

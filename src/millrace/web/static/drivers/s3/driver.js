@@ -77,10 +77,23 @@ async function configured(base) {
   try {
     const answer = await fetch(new URL("config.json", base), { cache: "no-store" });
     const config = answer.ok ? await answer.json() : null;
-    return typeof config?.bucket === "string" ? config : null;
+    return typeof config?.bucket === "string" ? { ...config, ...from(base, config) } : null;
   } catch {
     return null;
   }
+}
+
+/** A page that came out of the bucket itself asks where it came from: the same origin needs no leave (CORS), and workers
+ * may know the bucket by an address that browsers cannot reach. */
+export function from(base, { bucket, prefix = "" }) {
+  const url = new URL(base);
+  const place = decodeURIComponent(url.pathname);
+  if (url.host.includes(".s3-website")) return {}; // that serves pages, and nothing else
+  if (place === `/${bucket}/${prefix}ui/`) return { endpoint: url.origin, addressing: "path" };
+  if (place === `/${prefix}ui/` && url.host.startsWith(`${bucket}.`)) {
+    return { endpoint: `${url.protocol}//${url.host.slice(bucket.length + 1)}`, addressing: "virtual" };
+  }
+  return {};
 }
 
 async function signedIn(config, ask, wrong = "") {

@@ -1,4 +1,5 @@
-// The history of a job: the events in its record, and what each of them changed.
+// The history of a job: the events in its record, and what each of them changed. Between any two of them, versions of
+// the record (where the bucket keeps them) tell also what no event does: payload, result, progress.
 
 import { STORE } from "./layout.js";
 import * as raw from "./raw.js";
@@ -6,6 +7,7 @@ import { facts, whole } from "./record.js";
 import { refused } from "./refusals.js";
 import { eventShown, secretsOf } from "./shapes.js";
 import { changes, factsAfter } from "./steps.js";
+import { changedBetween } from "./versions.js";
 
 export async function history(store, id) {
   const { events, shown } = await told(store, id);
@@ -27,7 +29,14 @@ export async function diff(store, id, query) {
   };
   const [from, to] = [place(query.from, 0), place(query.to, events.length - 1)];
   const known = factsAfter(events);
-  return { from: shown[from], to: shown[to], changes: changes(known[from], known[to]) };
+  const more = await changedBetween(store, id, numbers[from], numbers[to]).catch(withoutVersions);
+  return { from: shown[from], to: shown[to], changes: [...changes(known[from], known[to]), ...more] };
+}
+
+/** Some may see objects, and not their versions: then the events are all there is. */
+function withoutVersions(error) {
+  if (!error.detail) throw error;
+  return [];
 }
 
 /** The events, oldest first, and the same as they are shown. */

@@ -10,8 +10,10 @@ import { facts, whole } from "./record.js";
 import { Redaction } from "./redaction.js";
 
 const KEPT = 5_000; // records that need not be read again
+const KEPT_VERSIONS = 300;
 
 export class Store {
+  #versions = new Map(); // a version never changes
   #records = new Map(); // by the key it is filed under: that changes whenever a job that does not run is written
 
   /** Proves that there is a store, and learns its number of shards. */
@@ -55,10 +57,19 @@ export class Store {
     if (known) return known;
     const found = facts((await this.objects.one(await this.layout.jobByName(entry.name))).value);
     if (found !== null && found.state !== "running" && found.filed === entry.key) {
-      this.#records.set(entry.key, found);
-      if (this.#records.size > KEPT) this.#records.delete(this.#records.keys().next().value);
+      keep(this.#records, entry.key, found, KEPT);
     }
     return found;
+  }
+
+  /** A version of an object as it was written; null when it is gone. */
+  async version(key, id) {
+    const name = `${key} ${id}`;
+    const known = this.#versions.get(name);
+    if (known) return known;
+    const blob = await this.bucket.get(key, { version: id });
+    if (blob !== null && id !== "null") keep(this.#versions, name, blob, KEPT_VERSIONS);
+    return blob;
   }
 
   /** What is kept of queues: [{name, settings, …}], those that were ever used. */
@@ -80,4 +91,9 @@ export class Store {
     const seen = await this.objects.read(keys);
     return seen.filter((one) => one.value !== null).map((one) => one.value);
   }
+}
+
+function keep(known, name, value, most) {
+  known.set(name, value);
+  if (known.size > most) known.delete(known.keys().next().value);
 }

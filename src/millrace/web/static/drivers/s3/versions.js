@@ -9,9 +9,14 @@ import { refused } from "./refusals.js";
 import { shown, when } from "./shapes.js";
 
 const PAGE = 50;
+const MOST = 300; // versions that are looked through for what a job was after some event
 const NOT_COMPARED = new Set(["seq", "attempts", "missing", "rev"]);
+const TOLD_BY_EVENTS = new Set([
+  ...["state", "attempt", "failures", "worker", "reason", "error", "archived", "queue", "task", "generation"],
+  ...["available_at", "started_at", "finished_at", "enqueued_at", "id"],
+]);
 
-/** {id, kept, versions: [{version, at, rev, state, job, deleted, undecided, repeats}], cursor}, newest first. */
+/** {id, kept, versions: [{version, at, rev, events, state, job, deleted, undecided, repeats}], cursor}, newest first. */
 export async function versions(store, id, query) {
   const key = await store.layout.job(id);
   const limit = Math.min(200, Math.max(1, Number(query.limit ?? PAGE) || PAGE));
@@ -37,6 +42,24 @@ export async function versionsDiff(store, id, query) {
   const key = await store.layout.job(id);
   const [from, to] = await Promise.all([query.from, query.to].map((version) => versionOf(store, id, key, version)));
   return { from, to, changes: compared(from.job, to.job) };
+}
+
+/** What two versions show to have changed between two events ("generation:n") beyond what the events tell. */
+export async function changedBetween(store, id, from, to) {
+  const found = new Map();
+  let cursor = null;
+  for (let seen = 0; seen < MOST && !(found.has(from) && found.has(to)); ) {
+    const page = await versions(store, id, { cursor, limit: 25 });
+    for (const { job, events } of page.versions) {
+      const place = job && `${job.generation}:${events}`;
+      if ((place === from || place === to) && !found.has(place)) found.set(place, job);
+    }
+    seen += page.versions.length;
+    cursor = page.cursor;
+    if (cursor === null) break;
+  }
+  if (!found.has(from) || !found.has(to)) return [];
+  return compared(found.get(from), found.get(to)).filter(({ fact }) => !TOLD_BY_EVENTS.has(fact));
 }
 
 async function versionOf(store, id, key, version) {
@@ -71,7 +94,7 @@ async function readOne(store, key, version) {
 }
 
 async function envelopeOf(store, key, version) {
-  const blob = await store.bucket.get(key, { version });
+  const blob = await store.version(key, version);
   return blob && opened(blob.text);
 }
 
@@ -89,6 +112,7 @@ async function toldOf(store, { version, envelope, value, undecided = false }, be
     version: version.id,
     at: when(version.at),
     rev: found?.rev ?? 0,
+    events: found?.events ?? 0,
     state: job?.state ?? null,
     job,
     deleted: envelope === null,
