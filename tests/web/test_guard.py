@@ -209,7 +209,7 @@ async def test_a_refused_change_changes_nothing_and_is_noted(route: Route):
 
 async def test_every_answer_carries_the_safe_headers():
     async with opened(App(), heads={}) as web:
-        for path in ("/", "/style.css", "/health", "/api/jobs", "/nowhere", "/openapi.json", "/metrics"):
+        for path in ("/", "/css/frame.css", "/health", "/api/jobs", "/nowhere", "/openapi.json", "/metrics"):
             heads = (await web.ask("GET", path)).headers
             policy = heads["content-security-policy"]
             assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy

@@ -21,12 +21,24 @@ class Page:
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────
 
-    def open(self, where: str = "#/", fresh: bool = True) -> None:
+    def open(self, where: str = "#/") -> None:
         """Go there and wait until the screen has its data."""
-        if fresh:
-            self.browser.do("Page.navigate", url="about:blank")
-            self.browser.events.clear()
+        self.go(where)
+        self.loaded()
+
+    def go(self, where: str) -> None:
+        """Go there, as from nowhere."""
+        self.browser.do("Page.navigate", url="about:blank")
+        self.browser.events.clear()
         self.browser.do("Page.navigate", url=self.base + where)
+
+    def open_again(self) -> None:
+        """What a reload does."""
+        self.ask("window.old = true")
+        self.browser.do("Page.reload")
+        self.until("window.old === undefined")
+
+    def loaded(self) -> None:
         self.until("document.querySelector('main[aria-busy=false]') !== null")
 
     def ask(self, expression: str) -> Any:

@@ -1,0 +1,211 @@
+"""Every screen in a real browser: it is drawn, complains of nothing, asks nobody else, and can be read by everybody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.web.browser.page import Page
+from tests.web.browser.shop import HOSTILE, SILENT, STUCK
+
+HOSTILE_ID = HOSTILE.replace("\x00", "")
+SCREENS = {
+    "overview": ("#/", ["Overview", "387", "Oldest due job waits", "Throughput", "images", "Latest dead jobs"]),
+    "jobs": ("#/jobs", ["order-77-tell", "take_order", "lane 1", "Older"]),
+    "jobs by filter": (
+        "#/jobs?status=dead&queue=money",
+        ["charge-card-00001", "ConnectTimeout", "Replay all that fit"],
+    ),
+    "waiting job": ("#/jobs/order-77-pack", ["Why is it not running?", "It waits for 2 other jobs", "order-77-tell"]),
+    "running job": ("#/jobs/thumbnail-of-a-panorama", ["Runs for 1", "The lease holds for another", STUCK]),
+    "dead job": ("#/jobs/charge-card-00001", ["It died of", "no answer from payments.example", "shop/gateway.py"]),
+    "hostile job": (f"#/jobs/{quote(HOSTILE_ID, safe='')}", ["<script>document.title", "[redacted]"]),
+    "huge job": (f"#/jobs/{quote('odd/with a slash?and#more', safe='')}", ["20,000 items", "more characters"]),
+    "dead letters": ("#/dead", ["57 dead jobs of 4 causes", "42", "ConnectTimeout: no answer", "Replay 42"]),
+    "queues": ("#/queues", ["reports", "paused", "Ever completed"]),
+    "queue": ("#/queues/money", ["Limits and settings", "Running at a time", "Drain", "Obliterate"]),
+    "pool as queue": ("#/queues/orders", ["Lanes", "4 lanes"]),
+    "pools": ("#/pools", ["orders", "13 waiting", "Lane"]),
+    "workers": ("#/workers", [SILENT, "went silent", "still holds 2 jobs", "has run a job for long", "stale", "1,204"]),
+    "schedules": ("#/schedules", ["nightly-report", "0 3 * * *", "Resume", "*/15 * * * *"]),
+    "health": ("#/health", ["The store answers", "Queue reports is paused", "57 dead jobs", "password"]),
+    "nowhere": ("#/no-such-screen", ["Overview"]),
+}
+each = pytest.mark.parametrize("name", SCREENS)
+
+
+@each
+def test_it_is_drawn_without_complaint_and_asks_only_its_own_server(looking: Page, name: str):
+    where, words = SCREENS[name]
+    looking.open(where)
+    looking.sees(*words, within="main")
+
+    assert looking.complaints() == []
+    assert {url for url in looking.asked() if not url.startswith(looking.base)} == set()
+    assert looking.ask("document.title").endswith("Millrace")
+    assert looking.count("nav a[aria-current=page]") == 1
+
+
+@each
+def test_nothing_sticks_out_on_a_phone(looking: Page, name: str):
+    looking.size(375)
+    try:
+        looking.open(SCREENS[name][0])
+        assert looking.ask("document.documentElement.scrollWidth") == 375
+        assert looking.text("h1")
+    finally:
+        looking.size(1280)
+
+
+# Of every text that is seen: its contrast with what is painted behind it.
+CONTRAST = """(() => {
+  const parse = (text) => {
+    const mixed = text.match(/^color\\(srgb ([\\d.]+) ([\\d.]+) ([\\d.]+)(?: \\/ ([\\d.]+))?\\)$/);
+    if (mixed) return [mixed[1] * 255, mixed[2] * 255, mixed[3] * 255, mixed[4] === undefined ? 1 : Number(mixed[4])];
+    const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a];
+  };
+  const over = (top, under) => [0, 1, 2].map((n) => top[n] * top[3] + under[n] * (1 - top[3])).concat(1);
+  const light = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const ground = (node) => { const layers = []; for (let at = node; at; at = at.parentElement) layers.push(parse(getComputedStyle(at).backgroundColor)); return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255, 1]); };
+  const poor = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !node.getClientRects().length || node.closest("option, noscript, .skip")) continue;
+    seen += 1;
+    const style = getComputedStyle(node);
+    let fade = 1;
+    for (let at = node; at; at = at.parentElement) fade *= Number(getComputedStyle(at).opacity);
+    const back = ground(node);
+    const ink = parse(style.color);
+    ink[3] *= fade;
+    const [high, low] = [light(over(ink, back)), light(back)].sort((a, b) => b - a);
+    const contrast = (high + 0.05) / (low + 0.05);
+    if (contrast < 4.5) poor.push([walker.currentNode.data.slice(0, 40), contrast.toFixed(2), node.className]);
+  }
+  return [seen, poor];
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each
+def test_all_text_has_contrast_in_light_and_dark(looking: Page, name: str, scheme: str):
+    looking.colours(scheme)
+    looking.open(SCREENS[name][0])
+    seen, poor = looking.ask(CONTRAST)
+
+    assert seen > 20
+    assert poor == []
+    assert (
+        looking.ask("getComputedStyle(document.documentElement).backgroundColor")
+        == {
+            "light": "rgb(245, 246, 248)",
+            "dark": "rgb(14, 19, 24)",
+        }[scheme]
+    )
+
+
+def test_colours_are_switched_by_hand_and_stay_so(looking: Page):
+    looking.colours("light")
+    looking.open("#/queues")
+    back = "getComputedStyle(document.documentElement).backgroundColor"
+    looking.press("t")
+    looking.press("t")
+    assert looking.ask(back) == "rgb(14, 19, 24)"
+    looking.open("#/queues")
+    assert looking.ask(back) == "rgb(14, 19, 24)"
+    looking.press("t")
+    assert looking.ask(back) == "rgb(245, 246, 248)"
+
+
+def test_what_an_attacker_put_into_a_job_is_only_text(looking: Page):
+    for where in (f"#/jobs/{quote(HOSTILE_ID, safe='')}", "#/jobs?queue=odd", "#/dead", "#/"):
+        looking.open(where)
+        looking.sees("<script>document.title = 'owned'</script>", "⟨U+202E⟩gnp.exe", within="main")
+        assert looking.count("main :is(script, img, iframe, object)") == 0
+        assert "owned" not in looking.ask("document.title").replace(HOSTILE_ID, "") or where.startswith("#/jobs/")
+        written = looking.ask("document.body.innerText")
+        assert not set(written) & {"\u202e", "\u2066", "\x00", "\x1b"}
+        assert looking.complaints() == []
+
+
+def test_a_huge_payload_opens_a_page_at_a_time(looking: Page):
+    looking.open(f"#/jobs/{quote('odd/with a slash?and#more', safe='')}")
+    leaves = looking.count("#payload .leaf")
+    assert leaves < 50
+    looking.click("#payload summary", "many")
+    looking.until(f"document.querySelectorAll('#payload .leaf').length === {leaves + 100}")
+    looking.click("#payload button", "19,900 more")
+    looking.until(f"document.querySelectorAll('#payload .leaf').length === {leaves + 600}")
+    looking.click("#payload summary", "down")
+    looking.sees("58", within="#payload")
+
+
+def test_the_page_preloads_exactly_its_modules():
+    static = Path(__file__).parents[3] / "src/millrace/web/static"
+    named = set((static / "index.html").read_text("utf-8").split('rel="modulepreload" href="')[1:])
+    named = {one.split('"')[0] for one in named} | {"app.js"}
+    made = {str(path.relative_to(static)) for path in static.rglob("*.js") if "s3" not in path.parts}
+
+    assert named == made
+
+
+def test_text_is_never_handed_over_as_html():
+    static = Path(__file__).parents[3] / "src/millrace/web/static"
+    for path in static.rglob("*.js"):
+        text = path.read_text("utf-8")
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "text/html",
+            "eval(",
+            "new Function",
+        ):
+            assert way not in text, (path, way)
+
+
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_is_reached_by_keys(looking: Page):
+    looking.open("#/")
+    looking.press("Tab")
+    assert looking.ask("document.activeElement.className") == "skip"
+    looking.press("Enter")
+    assert looking.ask("document.activeElement.id") == "main"
+    looking.press("g")
+    looking.press("j")
+    looking.until("location.hash === '#/jobs'")
+    looking.loaded()
+    looking.press("/")
+    assert looking.ask("document.activeElement.matches('[data-search]')")
+    looking.browser.do("Input.insertText", text="report-0")
+    looking.press("Enter")
+    looking.until("location.hash.includes('id=report-0') && document.querySelectorAll('[data-row]').length === 1")
+    looking.press("Escape")
+    looking.press("j")
+    looking.until("document.activeElement.textContent === 'report-0'")
+    outline = looking.ask("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    looking.press("Enter")
+    looking.until("location.hash === '#/jobs/report-0'")
+
+
+def test_a_row_is_opened_by_keys_and_the_keys_are_listed(looking: Page):
+    looking.open("#/queues")
+    looking.press("j")
+    looking.press("j")
+    first = looking.ask("document.activeElement.textContent")
+    looking.press("Enter")
+    looking.until(f"location.hash === '#/queues/' + {json.dumps(first)}")
+    looking.press("?")
+    looking.sees("Next and previous row", within="dialog")
+    looking.press("Escape")
+    looking.until("document.querySelector('dialog') === null")
