@@ -100,6 +100,10 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
             ({"task": "run"}, {"running"}),
             ({"since": "1h", "queue": "mail", "status": "completed", "all": True}, {"done", "hidden"}),
             ({"until": "1h"}, set()),
+            ({"status": "blocked", "after": "parent"}, {"child"}),
+            ({"status": "blocked", "after": "parent", "task": "other"}, set()),
+            ({"after": "parent"}, {"child"}),
+            ({"status": "blocked", "after": "Nobody's"}, set()),
             ({"id": ["done", "nobody", "Dead 3 / ünïcode?"]}, {"done", "Dead 3 / ünïcode?"}),
         ):
             assert {job["id"] for job in page.get("/api/jobs", **query)["jobs"]} == wanted, query

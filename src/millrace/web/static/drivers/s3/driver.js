@@ -7,8 +7,8 @@ import { wasAborted } from "../problem.js";
 import { answered } from "./routes.js";
 import { Store } from "./store.js";
 
-const CAN = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "why", "diff", "versions",
-  "replay", "archive", "bulk"];
+const CAN = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "why", "diff",
+  "versions", "dependents", "replay", "archive", "bulk"];
 
 export async function open(base, ask) {
   const config = await configured(base);

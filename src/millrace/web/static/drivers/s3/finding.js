@@ -2,7 +2,7 @@
 
 import { fingerprint } from "./fingerprint.js";
 import { newest } from "./index_keys.js";
-import { word } from "./layout.js";
+import { nameOf, word } from "./layout.js";
 import { refused } from "./refusals.js";
 import { wordOf } from "./record.js";
 import { listed } from "./shapes.js";
@@ -48,6 +48,7 @@ export function readQuery(query, store) {
     group: query.group || null,
     key: query.key || null,
     error: query.error || null,
+    after: query.after || null,
     from: moment(query.since, now),
     to: moment(query.until, now),
     oldest: isOn(query.oldest),
@@ -71,7 +72,7 @@ function moment(text, now) {
 
 /** A page: {jobs: facts, cursor, scanned, complete}. */
 export async function find(store, query) {
-  const { entries: all, complete } = await store.index.entries(query);
+  const { entries: all, complete } = await mayFit(store, query);
   const task = query.task === null ? null : await word(query.task);
   const number = (seq) => seq.padStart(19, "0");
   const start = query.cursor === null ? null : number(query.cursor);
@@ -101,6 +102,17 @@ export async function find(store, query) {
   return { jobs, cursor: null, scanned, complete };
 }
 
+/** Who waits for a job has an index of its own. */
+async function mayFit(store, query) {
+  if (query.after === null || query.state !== "blocked") return store.index.entries(query);
+  const { keys, more } = await store.bucket.listAll(`deps/${await nameOf(query.after)}/`, { pages: 5 });
+  const entries = keys.map((key) => {
+    const [seq, name] = key.split("/")[2].split(/\.(.*)/s);
+    return { key, seq: seq.replace(/^0+(?=.)/, ""), name, state: "waiting", queue: "", task: "", rev: 0, at: 0, flags: "b" };
+  });
+  return { entries: query.task === null ? entries : (await store.index.entries(query)).entries, complete: !more };
+}
+
 async function matches(job, query, now) {
   const { spec } = job;
   return (
@@ -112,6 +124,7 @@ async function matches(job, query, now) {
     (query.from === null || job.enqueued_at >= query.from) &&
     (query.to === null || job.enqueued_at < query.to) &&
     (query.archived === null || job.archived === query.archived) &&
+    (query.after === null || spec.after.includes(query.after)) &&
     (query.error === null || (await fingerprint(job)) === query.error)
   );
 }
