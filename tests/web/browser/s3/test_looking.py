@@ -22,7 +22,10 @@ from millrace.store.object.store import ObjectStore
 from millrace.store.object.versions import Versions
 from millrace.testing.builders import a_claim, a_spec, a_worker
 from millrace.web.shown import listed, whole
-from tests.web.browser.s3.stage import Site, assert_sound, completed, died
+from tests.object.conftest import prepared
+from tests.servers.ministack import S3Server
+from tests.spark.report.browser import Browser
+from tests.web.browser.s3.stage import Page, Site, assert_sound, completed, died
 
 
 class ShownHere:
@@ -170,12 +173,17 @@ async def test_workers_and_what_they_hold(site: Site, opened: Any):
         assert page.get("/api/jobs/held/why")["reasons"] == []
 
 
-async def test_any_two_versions_of_a_record_can_be_compared(site: Site, opened: Any):
-    """O-23, O-28: each version is the whole record as it was, also where it was written in two steps."""
+async def test_any_two_versions_of_a_record_can_be_compared(browser: Browser, ministack_server: S3Server):
+    """O-23, O-28: each version is the whole record as it was, also where it was written in two steps.
+
+    Always on a server of our own: not every other keeps versions that can be swapped (BO-23).
+    """
+    site = Site(prepared(ministack_server))
+    url = site.upload()
     async with site.store() as store:
         await store.control("queue", "q", {"max_running": 5})  # so that every step is a transaction
         await completed(store, a_spec(id="a", queue="q", payload=b'{"n":[1,2]}'), result=b'{"sum":3}')
-        page = opened()
+        page = Page.of_the_bucket(browser, site, url)
         assert page.post("/api/jobs/a/replay")["done"]
         wanted = [record async for record in Versions(store).newest_first("a")]
 

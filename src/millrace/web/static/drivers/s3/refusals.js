@@ -39,8 +39,9 @@ export function refusal(status, code, message, what) {
 /** No answer at all. A browser does not say why: the server is away, or it does not let this page in (CORS). */
 export function silence(endpoint, foreign) {
   const detail = foreign
-    ? `${endpoint} could not be reached, or it does not let pages of ${location.origin} use the bucket (CORS). ` +
-      `Check the address; then: millrace init --origin ${location.origin}`
+    ? `${endpoint} could not be reached, or does not let pages of ${location.origin} use the bucket (CORS), or refused ` +
+      `these keys in a way that only a page of its own could read. Check address and keys; then: ` +
+      `millrace init --origin ${location.origin}`
     : `${endpoint} could not be reached. Check the network; the page asks again.`;
   return refused(503, foreign ? "cors" : "unreachable", detail);
 }
