@@ -59,7 +59,7 @@ async def marks_before(store: Store, now: Mark) -> list[Mark]:
 async def _reckoned(store: Store, cursor: str, now: Mark, since: int) -> list[Mark]:
     completed: Counter[int] = Counter()
     died: Counter[int] = Counter()
-    for _ in range(MOST // PAGE):
+    for _ in range(2 * MOST // PAGE + 2):
         page = await store.events(cursor, PAGE)
         for event in page.events:
             if since < event.at <= now.at:
@@ -69,6 +69,8 @@ async def _reckoned(store: Store, cursor: str, now: Mark, since: int) -> list[Ma
         cursor = page.cursor
         if not page.events:
             break
+    else:  # far more than the store had estimated
+        return [now]
     marks = [now]
     left = now
     for step in range((now.at - since) // STEP - 1, -1, -1):

@@ -23,6 +23,7 @@ from millrace.web.pages import Pages
 from millrace.web.problem import Problem, problem_of
 from millrace.web.roles import Holder
 from millrace.web.route import Answer, Asked, Route
+from millrace.web.taken import IN_WORDS
 
 log = logging.getLogger("millrace.web")
 LONGEST_QUERY = 16_000
@@ -234,6 +235,10 @@ async def _read(receive: Receive, heads: Headers, most: int) -> bytes:
 
 def _worded(error: Exception) -> str:
     text, _, place = str(error).replace("`", "").partition(" - at $")
+    wanted, _, pattern = text.partition(" matching regex ")
+    if pattern:  # a pattern says little to a person; the words that go with it say what to send
+        words = IN_WORDS.get(pattern.strip("'").replace("\\\\", "\\"))
+        text = text if words is None else f"{wanted}, as follows: {words}"
     return f"{place.lstrip('.') or 'the request'}: {text}"
 
 

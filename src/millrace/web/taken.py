@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -34,6 +34,7 @@ When = Annotated[
 ]
 Cursor = Annotated[str, Meta(min_length=1, max_length=2_000, description="As an earlier answer gave it")]
 Place = Annotated[str, Meta(pattern=r"^([0-9]{1,9}:)?[0-9]{1,9}$", description="An event's n, or generation:n")]
+Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,64}$", description="A fingerprint from /api/dead")]
 Limit = Annotated[int, Meta(ge=1, le=500)]
 Lane = Annotated[int, Meta(ge=0, le=1_000_000)]
 Status = Literal[
@@ -68,7 +69,7 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: Id | None = None
     since: When | None = None
     until: When | None = None
-    error: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,64}$", description="A fingerprint from /api/dead")] | None = None
+    error: Fingerprint | None = None
 
 
 class ListQuery(Chosen, forbid_unknown_fields=True):
@@ -200,6 +201,14 @@ class Change(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     dead_overflow: Literal["evict", "archive", "reject"] | UnsetType = UNSET
     auto_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
     auto_retry_delay: Span | UnsetType = UNSET
+
+
+# What a pattern means, for whoever sent something that does not fit it.
+IN_WORDS = {
+    str(meta.pattern): str(meta.description)
+    for kind in (Name, get_args(Span)[1], When, Place, Fingerprint)
+    for meta in get_args(kind)[1:]
+}
 
 
 def given(struct: msgspec.Struct, names: tuple[str, ...] | None = None) -> dict[str, Any]:

@@ -17,8 +17,11 @@ from tests.web.browser.served import served
 from tests.web.browser.shop import fill
 
 Opened = Callable[..., Page]
-# Timers of seven seconds and more end soon, so that no test waits for an undo that nobody wants.
-HASTY = "{ const real = window.setTimeout; window.setTimeout = (f, ms, ...a) => real(f, ms > 7000 && ms < 9000 ? 400 : ms, ...a); }"
+# Timers of about eight seconds end soon, so that no test waits for an undo that nobody wants.
+HASTY = """{
+  const real = window.setTimeout;
+  window.setTimeout = (deed, ms, ...more) => real(deed, ms > 7000 && ms < 9000 ? 400 : ms, ...more);
+}"""
 
 
 @pytest.fixture(scope="module")

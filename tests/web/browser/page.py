@@ -92,7 +92,8 @@ class Page:
         """A real click into the middle of what is seen of it, so that something in front of it would be noticed."""
         found = f"""(() => {{
           const all = [...document.querySelectorAll({json.dumps(selector)})];
-          const one = all.find((node) => node.innerText.includes({json.dumps(text)}) && node.getClientRects().length && !node.disabled);
+          const fits = (node) => node.innerText.includes({json.dumps(text)});
+          const one = all.find((node) => fits(node) && node.getClientRects().length && !node.disabled);
           if (!one) return null;
           one.scrollIntoView({{block: "center"}});
           const box = one.getBoundingClientRect();
@@ -120,9 +121,8 @@ class Page:
         self.browser.do("Input.insertText", text=text)
 
     def choose(self, selector: str, value: str) -> None:
-        self.until(
-            f"[...(document.querySelector({json.dumps(selector)})?.options ?? [])].some((one) => one.value === {json.dumps(value)})"
-        )
+        options = f"[...(document.querySelector({json.dumps(selector)})?.options ?? [])]"
+        self.until(f"{options}.some((one) => one.value === {json.dumps(value)})")
         self.ask(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.value = {json.dumps(value)};"
             " one.dispatchEvent(new Event('change', {bubbles: true})); })()"

@@ -1,4 +1,4 @@
-"""A small web shop in trouble: a store with jobs of every state, workers well and lost, and what an attacker would put in.
+"""A small web shop in trouble: jobs of every state, workers well and lost, and what an attacker would put in.
 
 It is made with a clock that begins an hour ago, so that its ages and its throughput look like those of a store
 that has been at work.
@@ -35,6 +35,7 @@ REFUSED = Failure("SMTPRecipientsRefused", "550 mailbox unavailable", "")
 HOSTILE = (
     "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>\x00\x1b[31m\u202egnp.exe\u2066 & \"quoted\""
 )
+
 STUCK, SILENT, SOUND = "worker-images-1", "worker-money-2", "worker-mail-1"
 
 

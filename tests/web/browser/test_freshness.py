@@ -47,9 +47,9 @@ def test_it_rests_while_nobody_looks_and_looks_at_once_when_somebody_does(opened
 def test_nothing_gathers_however_often_it_refreshes(opened: Opened, browser: Browser):
     page = opened("#/")
     browser.do("Performance.enable")
-    rounds = "(async () => { for (let n = 0; n < 60; n += 1) { document.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})); await new Promise((go) => setTimeout(go, 15)); } })()"
+    rounds = "(async () => { for (let n = 0; n < 30; n += 1) { document.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true})); await new Promise((go) => setTimeout(go, 15)); } })()"
     answers: list[dict[str, float]] = []
-    for where in ("#/", "#/jobs", "#/workers", "#/"):
+    for where in ("#/", "#/jobs", "#/workers") * 3:
         page.ask(f"location.hash = '{where}'")
         page.loaded()
         page.ask("performance.clearResourceTimings()")
@@ -58,10 +58,10 @@ def test_nothing_gathers_however_often_it_refreshes(opened: Opened, browser: Bro
         browser.events.clear()
         if where == "#/":
             answers.append(measured(browser))
-    first, last = answers
+    _, first, last = answers  # by the second time, all code has been run
     assert last["Nodes"] <= first["Nodes"] * 1.1
     assert last["JSEventListeners"] <= first["JSEventListeners"] * 1.1
-    assert last["JSHeapUsedSize"] <= first["JSHeapUsedSize"] * 1.25
+    assert last["JSHeapUsedSize"] <= first["JSHeapUsedSize"] * 1.1
 
 
 def test_a_server_that_is_gone_is_told_of_and_found_again(opened: Opened, browser: Browser):

@@ -37,8 +37,8 @@ class App {
 
   /** Change the filters of this screen, in the address. */
   filter(changes, { replace = false } = {}) {
-    const { name, rest, query } = this.route;
-    const address = to(name, rest, { ...query, ...changes });
+    const { name, rest, query } = read(location.hash); // what was just changed may not have been shown yet
+    const address = to(name || this.route.name, rest, { ...query, ...changes });
     if (replace) {
       history.replaceState(null, "", address);
       this.#arrive();
@@ -73,7 +73,7 @@ class App {
   draw() {
     const body = this.shown
       ? this.screen.view(this.shown, this.route)
-      : h("div", { class: "empty loading", key: "loading" }, this.trouble ? null : h("p", null, "Loading …"));
+      : [h("h1", { key: "loading" }, this.kind.label), this.trouble ? null : h("div", { class: "empty", key: "wait" }, h("p", null, "Loading …"))];
     draw(document.getElementById("frame"), frame(this, [this.trouble ? problem(this.trouble, () => this.refresh()) : null, body]));
     document.title = `${this.screen.title?.(this.route) ?? this.kind.label} · Millrace`;
   }

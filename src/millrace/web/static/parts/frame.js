@@ -37,7 +37,7 @@ export function frame(app, body) {
       h("ul", null, app.screens.map((screen) => entry(app, screen))),
       h("footer", null, foot(app)),
     ),
-    h("main", { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null) }, body),
+    h("main", { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null && !app.trouble) }, body),
   ];
 }
 
