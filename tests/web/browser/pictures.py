@@ -1,0 +1,45 @@
+"""The pictures of the dashboard in the docs, made anew: python -m tests.web.browser.pictures"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from time import sleep
+
+from tests.spark.report.browser import chromium
+from tests.web.browser.page import Page
+from tests.web.browser.served import served
+from tests.web.browser.shop import fill
+
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
+PICTURES = (
+    # name, address, colours, width, height (0: all of the page)
+    ("overview", "#/", "light", 1200, 0),
+    ("overview-dark", "#/", "dark", 1200, 0),
+    ("jobs", "#/jobs?queue=mail", "light", 1200, 620),
+    ("job", "#/jobs/charge-card-00001", "light", 1200, 0),
+    ("why", "#/jobs/order-77-pack", "light", 1200, 0),
+    ("dead", "#/dead", "light", 1200, 520),
+    ("workers", "#/workers", "light", 1200, 520),
+    ("phone", "#/dead", "dark", 375, 760),
+)
+
+
+def make(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="millrace-pictures-") as made:
+        path = Path(made) / "shop.db"
+        asyncio.run(fill(path, odd=False))
+        with served(f"sqlite:///{path}") as base, chromium() as browser:
+            page = Page(browser, base)
+            for name, where, colours, width, height in PICTURES:
+                page.size(width, height or 700)
+                page.colours(colours)
+                page.open(where)
+                sleep(0.3)  # for fonts and the last layout
+                page.picture(folder / f"dashboard-{name}.png", whole=not height)
+                print(folder / f"dashboard-{name}.png")
+
+
+if __name__ == "__main__":
+    make(IMAGES)
