@@ -25,7 +25,6 @@ from millrace.store.swept import Swept
 from millrace.testing.builders import a_claim
 from millrace.testing.invariants import assert_holds, gather
 from tests.object.conftest import Bucket
-from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
 
 OPTIONS = ObjectOptions(look_every=0, feed_delay=0, inline_limit=2_000, sweep_patience=0)
@@ -53,6 +52,11 @@ class Site:
             "region": address.region,
             "addressing": address.addressing,
         }
+
+    @property
+    def keys(self) -> dict[str, str | None]:
+        server = self.bucket.server
+        return {"accessKey": server.access_key, "secretKey": server.secret_key, "sessionToken": server.session_token}
 
     def driver(self) -> S3Blobs:
         return self.bucket.driver(self.name)
@@ -87,18 +91,13 @@ class Page:
         browser.do("Page.navigate", url=folder + "/config.json")
         browser.until("Page.loadEventFired")
         page = cls(browser, folder + "/drivers/s3")
-        page.connect(site, site.bucket.server)
+        page.connect(site)
         return page
 
-    def connect(self, site: Site, server: S3Server) -> None:
-        keys = {
-            "accessKey": server.access_key,
-            "secretKey": server.secret_key,
-            "sessionToken": server.session_token,
-        }
+    def connect(self, site: Site) -> None:
         self.run(
-            f"globalThis.driver = await (await import({json.dumps(self._modules + '/driver.js')}))"
-            f".connect({json.dumps(site.config)}, {json.dumps(keys)})"
+            f"globalThis.driver = await {self.module('driver.js')}"
+            f".connect({json.dumps(site.config)}, {json.dumps(site.keys)})"
         )
 
     def run(self, script: str) -> Any:

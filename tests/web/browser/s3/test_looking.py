@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from millrace.web.shown import listed, whole
 from tests.object.conftest import prepared
 from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
-from tests.web.browser.s3.stage import Page, Site, assert_sound, completed, died
+from tests.web.browser.s3.stage import PATIENCE, Page, Site, assert_sound, completed, died
 
 
 class ShownHere:
@@ -154,6 +155,50 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
         assert {**found["causes"][0]} == first
         mark = fingerprint(by_id["dead-2"])
         assert {job["id"] for job in page.get("/api/jobs", error=mark)["jobs"]} == {"dead-2", "Dead 3 / ünïcode?"}
+
+
+async def test_of_more_finished_jobs_than_are_listed_the_newest_are_found(site: Site, opened: Any):
+    """A bucket lists from the oldest on. What is looked for is what ended last; and it is said that there is more."""
+    async with site.store() as store:
+        for number in range(9):
+            await completed(store, a_spec(id=f"new-{number}", queue="mail"))
+        layout = Layout()
+        [pattern] = await store.get(["new-0"])
+        assert pattern is not None
+        old = [msgspec.structs.replace(pattern, finished_at=60_000 * n + 1, seq=n + 1) for n in range(30)]
+        await store.blobs.put_many({layout.state_key(job, 1, "abc123"): b"" for job in old})
+        page = opened()
+
+        found = page.run(
+            f"const {{Store}} = {page.module('store.js')}; const {{Index}} = {page.module('index_keys.js')};"
+            f"const {{find, readQuery}} = {page.module('finding.js')};"
+            f"const keys = {json.dumps(site.keys)};"
+            f"const store = await Store.open({json.dumps(site.config)}, keys);"
+            "store.index = new Index(store.bucket, store.layout, {pages: 2, size: 8, enough: 5});"
+            "const page = await find(store, readQuery({limit: 9}, store));"
+            "return {ids: page.jobs.map((job) => job.id), complete: page.complete, requests: store.bucket.requests}"
+        )
+
+        assert found["ids"] == [f"new-{number}" for number in reversed(range(9))] and found["complete"] is False
+        assert found["requests"]["GET"] < 40
+
+
+async def test_what_was_read_is_not_read_again_until_it_changes(site: Site, opened: Any):
+    async with site.store() as store:
+        for number in range(5):
+            await died(store, a_spec(id=f"j{number}"))
+        page = opened()
+        page.get("/api/jobs")
+
+        for _ in range(3):
+            before = page.run("return driver.requests.GET")
+            page.run("return new Promise((go) => setTimeout(go, 400))")
+            assert len(page.get("/api/jobs")["jobs"]) == 5
+            assert page.run("return driver.requests.GET") - before <= 4  # ready/, held/, leases/, done/: no job
+        await store.archive(["j3"])
+        until = time.monotonic() + PATIENCE
+        while {job["id"] for job in page.get("/api/jobs")["jobs"]} != {"j0", "j1", "j2", "j4"}:
+            assert time.monotonic() < until
 
 
 async def test_workers_and_what_they_hold(site: Site, opened: Any):

@@ -142,9 +142,8 @@ ANSWERS = {
 def connecting(page: Page, site: Site, **changes: Any) -> str:
     """What a page is told that tries to open this."""
     config = {**site.config, **changes}
-    keys = {"accessKey": site.bucket.server.access_key, "secretKey": site.bucket.server.secret_key}
     told: str = page.run(
-        f"try {{ await {page.module('driver.js')}.connect({json.dumps(config)}, {json.dumps(keys)}); return 'opened' }}"
+        f"try {{ await {page.module('driver.js')}.connect({json.dumps(config)}, {json.dumps(site.keys)}); return 'opened' }}"
         " catch (error) { return error.detail ?? String(error) }"
     )
     return told
@@ -181,7 +180,7 @@ async def test_a_machine_whose_clock_is_off_signs_by_the_servers(site: Site, ope
         "  return Promise.resolve(new Response('<Error><Code>RequestTimeTooSkewed</Code></Error>', told)) }"
     )
     assert connecting(page, site) == "opened"
-    page.connect(site, site.bucket.server)
+    page.connect(site)
     health = page.get("/health")
     assert -3_602 < health["clock_off"] < -3_597 and any("clock" in note for note in health["notes"])
     page.run("location.reload()")
@@ -236,7 +235,7 @@ async def test_a_page_of_another_origin_must_be_let_in_and_see_tags(site: Site, 
             page = Page(browser, url + "s3")
             for hidden in (["etag"], ["etag", "date"]):
                 page.run(HIDING.replace("HIDDEN", json.dumps(hidden)))
-                page.connect(site, site.bucket.server)
+                page.connect(site)
                 assert [job["id"] for job in page.get("/api/jobs")["jobs"]] == ["a"]
                 assert page.get("/api/jobs/a")["state"] == "dead"
                 told = page.post("/api/jobs/a/replay")["refused"]["detail"]
@@ -244,7 +243,7 @@ async def test_a_page_of_another_origin_must_be_let_in_and_see_tags(site: Site, 
                 [job] = await store.get(["a"])
                 assert job is not None and job.state is State.DEAD
                 page.run("globalThis.fetch = plain")
-            page.connect(site, site.bucket.server)
+            page.connect(site)
             assert page.post("/api/jobs/a/replay")["done"]
     await assert_sound(site)
 

@@ -21,8 +21,9 @@ const YOUNG = 5_000; // after that, others may have taken a key that was put ahe
 const TOLD_LATE = 30_000; // readers of the feed may have passed by
 const FINISHED = new Set(["completed", "dead", "cancelled"]);
 
-/** {id, answer, done} for each id, in the shapes of the API; one after the other. */
-export async function actOn(store, verb, ids, { rev = null } = {}) {
+/** {id, answer, done} for each id, in the shapes of the API; one after the other. With `tolerant`, one that is refused
+ * does not stop the others. `rev`: only if the record is still that one. */
+export async function actOn(store, verb, ids, { rev = null, tolerant = false } = {}) {
   if (!store.bucket.clock.known) {
     throw refused(502, "clock", "The bucket does not show its Date to this page, so nobody can say what time it is: millrace init --origin " + location.origin);
   }
@@ -30,12 +31,20 @@ export async function actOn(store, verb, ids, { rev = null } = {}) {
   try {
     return await asWriter(store.objects, async (draw) => {
       const answers = [];
-      for (const id of ids) answers.push(await actOnOne(store, verb, id, rev, draw));
+      for (const id of ids) {
+        const answer = actOnOne(store, verb, id, rev, draw);
+        answers.push(await (tolerant ? answer.catch((error) => refusedAs(id, error)) : answer));
+      }
       return answers;
     });
   } finally {
     store.index.forget();
   }
+}
+
+function refusedAs(id, error) {
+  if (!["not_here", "not_found", "locked", "crowded"].includes(error.code)) throw error;
+  return { id, answer: error.code, done: false };
 }
 
 async function actOnOne(store, verb, id, rev, draw) {

@@ -135,10 +135,10 @@ export class Bucket {
   }
 
   /** Every key under a prefix, at most `pages` pages: {keys, more}. */
-  async listAll(prefix, { pages = Infinity, after = null, signal } = {}) {
+  async listAll(prefix, { pages = Infinity, size = PAGE, after = null, signal } = {}) {
     const keys = [];
     for (let page = 0; page < pages; page++) {
-      const found = await this.list(prefix, after, PAGE, { signal });
+      const found = await this.list(prefix, after, size, { signal });
       keys.push(...found.keys);
       if (!found.more || found.keys.length === 0) return { keys, more: false };
       after = found.keys.at(-1);

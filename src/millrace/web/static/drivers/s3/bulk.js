@@ -16,7 +16,7 @@ export async function bulk(store, { action, ids = null, filter = null, dry_run =
   if (ids === null && expect !== null && chosen.length > expect) {
     throw refused(409, "more_match", `${chosen.length} jobs fit by now, and ${expect} were expected. Nothing was done; look again.`);
   }
-  for (const one of await each(store, action, chosen)) {
+  for (const one of await actOn(store, action, chosen, { tolerant: true })) {
     answer.answers[one.answer] = (answer.answers[one.answer] ?? 0) + 1;
     answer.done += one.done;
   }
@@ -38,18 +38,4 @@ async function matching(store, action, filter) {
     } while (search.cursor !== null);
   }
   return found;
-}
-
-/** One that is refused does not stop the others. */
-async function each(store, action, ids) {
-  const answers = [];
-  for (const id of ids) {
-    try {
-      answers.push(...(await actOn(store, action, [id])));
-    } catch (error) {
-      if (!["not_here", "not_found", "locked", "changed"].includes(error.code)) throw error;
-      answers.push({ id, answer: error.code, done: false });
-    }
-  }
-  return answers;
 }

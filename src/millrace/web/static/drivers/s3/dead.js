@@ -7,9 +7,9 @@ import { secretsOf, when } from "./shapes.js";
 
 const PATIENCE = 3_000; // milliseconds; what was read is not read again, so the next look gets further
 
-export async function causes(store, query) {
+export async function causes(store, query, signal) {
   const limit = Math.min(500, Math.max(1, Number(query.limit ?? 50) || 50));
-  const search = { ...readQuery({ ...query, status: "dead" }, store), limit: 200 };
+  const search = { ...readQuery({ ...query, status: "dead" }, store, signal), limit: 200 };
   const known = new Map();
   const until = performance.now() + PATIENCE;
   let total = 0;

@@ -46,7 +46,7 @@ class S3Driver {
     for (;;) {
       const store = this.#store;
       try {
-        const answer = await answered(store, method, path, query, body);
+        const answer = await answered(store, method, path, { query, body, signal });
         signal?.throwIfAborted();
         return answer;
       } catch (error) {

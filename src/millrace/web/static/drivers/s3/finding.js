@@ -24,7 +24,7 @@ const PATIENCE = 1_500; // milliseconds after which a search answers with what i
 const TOGETHER = 48;
 
 /** What a query asks for, checked. */
-export function readQuery(query, store) {
+export function readQuery(query, store, signal = null) {
   const now = store.now;
   let state = query.status ? String(query.status).trim().toLowerCase() : query.error ? "dead" : null;
   let archived = isOn(query.all) ? null : false;
@@ -39,6 +39,7 @@ export function readQuery(query, store) {
   const cursor = query.cursor || null;
   if (cursor !== null && !/^\d{1,19}$/.test(cursor)) throw refused(400, "invalid", "This is not a cursor of this store.");
   return {
+    signal,
     state,
     archived,
     shard,
@@ -88,6 +89,7 @@ export async function find(store, query) {
   const until = performance.now() + PATIENCE;
   let scanned = 0;
   while (scanned < entries.length) {
+    query.signal?.throwIfAborted(); // nobody wants the answer any more
     if (jobs.length >= query.limit || performance.now() > until) {
       return { jobs, cursor: entries[scanned - 1].seq, scanned, complete };
     }
@@ -129,13 +131,13 @@ async function matches(job, query, now) {
   );
 }
 
-export async function listJobs(store, query) {
+export async function listJobs(store, query, signal) {
   const ids = [query.id ?? []].flat();
   if (ids.length) {
     const found = (await Promise.all(ids.map((id) => store.job(id)))).filter((job) => job !== null);
     const jobs = found.map((job) => listed(job, store.now, store.redaction));
     return { jobs, cursor: null, scanned: jobs.length, complete: true };
   }
-  const page = await find(store, readQuery(query, store));
+  const page = await find(store, readQuery(query, store, signal));
   return { ...page, jobs: page.jobs.map((job) => listed(job, store.now, store.redaction)) };
 }

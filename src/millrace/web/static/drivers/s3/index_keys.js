@@ -7,8 +7,12 @@ import { minuteOf, parsed, word } from "./layout.js";
 
 const LETTERS = { completed: "c", dead: "d", cancelled: "x" };
 const WAITING = new Set(["waiting", "ready", "scheduled", "retrying", "blocked"]);
-const MOST_PAGES = 10; // of one listing, before only what is newest is looked for
-const ENOUGH = 2_000; // keys of what is newest
+const LIMITS = {
+  pages: 10, // of one listing, before only what is newest is looked for
+  size: 1_000, // keys of a page
+  enough: 2_000, // keys of what is newest
+};
+const KEPT = 200; // listings
 const HOUR = 3_600_000;
 const CENTURY = 100 * 365 * 24 * HOUR;
 const LEAST = 1_000;
@@ -17,9 +21,10 @@ const MOST = 60_000; // milliseconds that a listing serves
 export class Index {
   #kept = new Map();
 
-  constructor(bucket, layout) {
+  constructor(bucket, layout, limits = LIMITS) {
     this.bucket = bucket;
     this.layout = layout;
+    this.limits = limits;
   }
 
   /** Look anew the next time: this page has changed something. */
@@ -75,7 +80,7 @@ export class Index {
     for (let span = HOUR; ; span *= 12) {
       const since = `${prefix}${minuteOf(this.bucket.clock.now() - span)}`;
       const found = await this.#keys(prefix, since);
-      if (found.keys.length >= ENOUGH || span > CENTURY) return found.keys;
+      if (found.keys.length >= this.limits.enough || span > CENTURY) return found.keys;
     }
   }
 
@@ -84,9 +89,12 @@ export class Index {
     const kept = this.#kept.get(place);
     if (kept && performance.now() < kept.until) return kept.found;
     const begun = performance.now();
-    const found = this.bucket.listAll(prefix, { pages: MOST_PAGES, after });
+    const { pages, size } = this.limits;
+    const found = this.bucket.listAll(prefix, { pages, size, after });
     const entry = { found, until: Infinity };
-    this.#kept.set(place, entry);
+    this.#kept.delete(place);
+    this.#kept.set(place, entry); // as the newest
+    if (this.#kept.size > KEPT) this.#kept.delete(this.#kept.keys().next().value);
     try {
       await found;
       const ended = performance.now();

@@ -7,17 +7,17 @@ import { scheduleShown, when, workerShown } from "./shapes.js";
 const MOST_RUNNING = 2_000;
 
 /** Alive ones first, each with the jobs it holds, as the records of these jobs tell. */
-export async function listWorkers(store) {
-  const [records, held] = await Promise.all([store.values("workers/"), heldByWorker(store)]);
+export async function listWorkers(store, signal) {
+  const [records, held] = await Promise.all([store.values("workers/"), heldByWorker(store, signal)]);
   const now = store.now;
   const workers = records.map((text) => JSON.parse(text)).map((one) => workerShown(one, now, held.get(one.info.id) ?? []));
   workers.sort((a, b) => b.alive - a.alive || (a.id < b.id ? -1 : 1));
   return { now: when(now), workers };
 }
 
-async function heldByWorker(store) {
+async function heldByWorker(store, signal) {
   const held = new Map();
-  const search = { ...readQuery({ status: "running", all: true }, store), limit: 200 };
+  const search = { ...readQuery({ status: "running", all: true }, store, signal), limit: 200 };
   for (let seen = 0; seen < MOST_RUNNING; ) {
     const page = await find(store, search);
     for (const job of page.jobs) held.set(job.worker, [...(held.get(job.worker) ?? []), job.id]);

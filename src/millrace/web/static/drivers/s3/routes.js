@@ -13,42 +13,42 @@ import { shown } from "./shapes.js";
 import { versions, versionsDiff } from "./versions.js";
 import { why } from "./why.js";
 
-const act = (verb) => async (store, [id], query, body) => (await actOn(store, verb, [id], { rev: body?.rev ?? null }))[0];
+const act = (verb) => async (store, { path: [id], body }) => (await actOn(store, verb, [id], { rev: body?.rev ?? null }))[0];
 
 const ROUTES = [
   ["GET", "/health", (store) => health(store)],
   ["GET", "/api/me", () => ({ role: "operator", name: "bucket" })],
-  ["GET", "/api/overview", async (store) => overview(store, (await listWorkers(store)).workers)],
+  ["GET", "/api/overview", async (store, { signal }) => overview(store, (await listWorkers(store, signal)).workers)],
   ["GET", "/api/redaction", (store) => ({ phrases: store.redaction.phrases, shown_as: HIDDEN })],
-  ["GET", "/api/jobs", (store, path, query) => listJobs(store, query)],
-  ["GET", "/api/jobs/*", (store, [id]) => getJob(store, id)],
-  ["GET", "/api/jobs/*/why", (store, [id]) => why(store, id)],
-  ["GET", "/api/jobs/*/history", (store, [id]) => history(store, id)],
-  ["GET", "/api/jobs/*/history/diff", (store, [id], query) => diff(store, id, query)],
-  ["GET", "/api/jobs/*/versions", (store, [id], query) => versions(store, id, query)],
-  ["GET", "/api/jobs/*/versions/diff", (store, [id], query) => versionsDiff(store, id, query)],
-  ["GET", "/api/jobs/*/links", (store, [id]) => links(store, id)],
+  ["GET", "/api/jobs", (store, { query, signal }) => listJobs(store, query, signal)],
+  ["GET", "/api/jobs/*", (store, { path: [id] }) => getJob(store, id)],
+  ["GET", "/api/jobs/*/why", (store, { path: [id] }) => why(store, id)],
+  ["GET", "/api/jobs/*/history", (store, { path: [id] }) => history(store, id)],
+  ["GET", "/api/jobs/*/history/diff", (store, { path: [id], query }) => diff(store, id, query)],
+  ["GET", "/api/jobs/*/versions", (store, { path: [id], query }) => versions(store, id, query)],
+  ["GET", "/api/jobs/*/versions/diff", (store, { path: [id], query }) => versionsDiff(store, id, query)],
+  ["GET", "/api/jobs/*/links", (store, { path: [id] }) => links(store, id)],
   ["POST", "/api/jobs/*/replay", act("replay")],
   ["POST", "/api/jobs/*/archive", act("archive")],
   ["POST", "/api/jobs/*/unarchive", act("unarchive")],
-  ["POST", "/api/bulk", (store, path, query, body) => bulk(store, body ?? {})],
-  ["GET", "/api/dead", (store, path, query) => causes(store, query)],
+  ["POST", "/api/bulk", (store, { body }) => bulk(store, body ?? {})],
+  ["GET", "/api/dead", (store, { query, signal }) => causes(store, query, signal)],
   ["GET", "/api/queues", (store) => listQueues(store)],
-  ["GET", "/api/queues/*", (store, [name]) => getQueue(store, name)],
+  ["GET", "/api/queues/*", (store, { path: [name] }) => getQueue(store, name)],
   ["GET", "/api/pools", (store) => listPools(store)],
-  ["GET", "/api/pools/*", (store, [name]) => getPool(store, name)],
-  ["GET", "/api/workers", (store) => listWorkers(store)],
+  ["GET", "/api/pools/*", (store, { path: [name] }) => getPool(store, name)],
+  ["GET", "/api/workers", (store, { signal }) => listWorkers(store, signal)],
   ["GET", "/api/schedules", (store) => listSchedules(store)],
-  ["GET", "/api/schedules/*", (store, [name]) => getSchedule(store, name)],
+  ["GET", "/api/schedules/*", (store, { path: [name] }) => getSchedule(store, name)],
 ].map(([method, path, answer]) => ({ method, parts: path.split("/"), answer }));
 
-export async function answered(store, method, path, query, body) {
-  const parts = path.split("/");
+export async function answered(store, method, address, { query, body, signal }) {
+  const parts = address.split("/");
   for (const route of ROUTES) {
     if (route.method !== method || route.parts.length !== parts.length) continue;
     if (!route.parts.every((part, place) => part === "*" || part === parts[place])) continue;
-    const given = parts.filter((_, place) => route.parts[place] === "*").map(decodeURIComponent);
-    return route.answer(store, given, query, body);
+    const path = parts.filter((_, place) => route.parts[place] === "*").map(decodeURIComponent);
+    return route.answer(store, { path, query, body, signal });
   }
   throw refused(404, "not_here", "A bucket without a server cannot do this. On a machine with access to it: millrace serve");
 }

@@ -9,7 +9,8 @@ import * as raw from "./raw.js";
 import { facts, whole } from "./record.js";
 import { Redaction } from "./redaction.js";
 
-const KEPT = 5_000; // records that need not be read again
+const KEPT = 3_000; // records that need not be read again
+const SMALL = 8_000; // characters of one that is kept: a page may be open for days
 const KEPT_VERSIONS = 300;
 
 export class Store {
@@ -55,8 +56,9 @@ export class Store {
   async #jobOf(entry) {
     const known = this.#records.get(entry.key);
     if (known) return known;
-    const found = facts((await this.objects.one(await this.layout.jobByName(entry.name))).value);
-    if (found !== null && found.state !== "running" && found.filed === entry.key) {
+    const { value } = await this.objects.one(await this.layout.jobByName(entry.name));
+    const found = facts(value);
+    if (found !== null && value.length <= SMALL && found.state !== "running" && found.filed === entry.key) {
       keep(this.#records, entry.key, found, KEPT);
     }
     return found;
