@@ -10,7 +10,7 @@ from time import sleep
 from tests.spark.report.browser import chromium
 from tests.web.browser.page import Page
 from tests.web.browser.served import served
-from tests.web.browser.shop import fill
+from tests.web.browser.shop import fill, moment
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 PICTURES = (
@@ -36,6 +36,9 @@ def make(folder: Path) -> None:
                 page.size(width, height or 700)
                 page.colours(colours)
                 page.open(where)
+                if where == "#/":
+                    asyncio.run(moment(path))
+                    page.until("document.querySelectorAll('.feed li').length > 11")
                 sleep(0.3)  # for fonts and the last layout
                 page.picture(folder / f"dashboard-{name}.png", whole=not height)
                 print(folder / f"dashboard-{name}.png")

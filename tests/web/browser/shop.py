@@ -50,7 +50,7 @@ class Shop:
         job_id = more.pop("id", f"{task.replace('_', '-')}-{self._number:05d}")
         payload = {"order": 4_000 + self._number, "customer": "ada@example.com"} if payload is None else payload
         data = json.dumps(payload).encode("utf-8", "surrogatepass")
-        await self.store.enqueue([Spec(job_id, task, queue, data, token=f"t{self._number}", **more)])
+        await self.store.enqueue([Spec(job_id, task, queue, data, token=f"t{job_id}", **more)])
         return job_id
 
     async def take(self, queue: str, worker: str = SOUND, limit: int = 1, lease: int = 30_000) -> list[Job]:
@@ -87,6 +87,18 @@ async def fill(path: Path, now: int | None = None, odd: bool = True) -> None:
         clock.set(now)
 
 
+async def moment(path: Path) -> None:
+    """Something happens now: mail is put in, goes out, and one fails."""
+    store = SqliteStore(path, durability="relaxed")
+    now = system_clock()
+    shop = Shop(store, VirtualClock(now))
+    async with App(store):
+        ids = [await shop.put("send_mail", "mail", id=f"send-mail-{now % 100_000 + n:05d}") for n in range(5)]
+        claimed = [job for job in await shop.take("mail", limit=9) if job.id in ids]
+        await shop.end(claimed[:-1], Change.completed(duration=700))
+        await shop.end(claimed[-1:], Change.retry(REFUSED, delay=30_000))
+
+
 async def _pools_and_limits(shop: Shop) -> None:
     await shop.store.control("queue", "orders", {"lanes": 4})
     await shop.store.control("queue", "money", {"max_running": 4, "rate": 20.0})
@@ -94,22 +106,18 @@ async def _pools_and_limits(shop: Shop) -> None:
 
 
 async def _busy_quarter(shop: Shop) -> None:
-    """Mail that went out, in waves."""
-    for minute in range(13):
-        wave = 12 + 10 * (minute % 5)
+    """Mail that goes out, in waves: 445 of them."""
+    done = b'{"message_id": "<20261115.4711@mail.example>", "accepted": true}'
+    for step in range(82):
+        wave = 2 + step % 6 + (step // 20 % 2) * 2
         for number in range(wave):
-            payload = {
-                "to": f"customer-{number}@example.com",
-                "template": "receipt",
-                "order": {"id": 4_000 + number, "lines": [1, 2, 3]},
-            }
+            order = {"id": 4_000 + number, "lines": [1, 2, 3]}
+            payload = {"to": f"customer-{number}@example.com", "template": "receipt", "order": order}
             await shop.put("send_mail", "mail", payload)
-        done = await shop.take("mail", limit=wave)
+        claimed = await shop.take("mail", limit=wave)
         shop.later(1.3)
-        await shop.end(
-            done, Change.completed(b'{"message_id": "<20261115.4711@mail.example>", "accepted": true}', duration=1_300)
-        )
-        shop.later(60)
+        await shop.end(claimed, Change.completed(done, duration=1_300))
+        shop.later(8.7)
 
 
 async def _deaths(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from tests.web.browser.shop import HOSTILE, SILENT, STUCK
 
 HOSTILE_ID = HOSTILE.replace("\x00", "")
 SCREENS = {
-    "overview": ("#/", ["Overview", "387", "Oldest due job waits", "Throughput", "images", "Latest dead jobs"]),
+    "overview": ("#/", ["Overview", "446", "Oldest due job waits", "Throughput", "images", "Latest dead jobs"]),
     "jobs": ("#/jobs", ["order-77-tell", "take_order", "lane 1", "Older"]),
     "jobs by filter": (
         "#/jobs?status=dead&queue=money",

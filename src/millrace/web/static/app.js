@@ -20,10 +20,12 @@ class App {
     this.listeners = new Set(); // of screens that look at each event
     this.trouble = null;
     this.pulse = new Pulse((signal) => this.#load(signal), driver.can.has("events") ? () => this.#listen() : null);
+    this.started = false;
     this.now = () => this.driver.now();
     this.screens = SCREENS.filter((screen) => driver.can.has(screen.name));
     addEventListener("hashchange", () => this.#arrive());
     this.#arrive();
+    this.started = true;
     this.pulse.start();
   }
 
@@ -94,7 +96,7 @@ class App {
       scrollTo(0, 0);
     }
     this.draw();
-    if (this.pulse) this.refresh();
+    if (this.started) this.refresh();
   }
 
   async #load(signal) {
@@ -154,11 +156,14 @@ async function begin() {
     document.getElementById("main")?.focus();
   });
   try {
-    const app = new App(await choose(ask));
+    const driver = await choose(ask);
+    document.getElementById("frame").replaceChildren(); // what was shown until now
+    const app = new App(driver);
     keys(app);
   } catch (error) {
     if (!error.detail) console.error(error);
-    draw(document.getElementById("frame"), h("main", { id: "main", tabindex: "-1", class: "alone" }, problem(error, begin)));
+    document.getElementById("frame").replaceChildren();
+    draw(document.getElementById("frame"), h("main", { id: "main", tabindex: "-1", class: "alone" }, problem(error, () => location.reload())));
   }
 }
 

@@ -59,6 +59,18 @@ export function seconds(value) {
   return value === null || value === undefined ? "–" : span(value * SECOND);
 }
 
+/** Seconds as they are typed: 90061.5 is 1d1h1m1s500ms. */
+export function spanText(value) {
+  let left = Math.round(value * SECOND);
+  if (left === 0) return "0s";
+  let text = "";
+  for (const [unit, name] of [[DAY, "d"], [HOUR, "h"], [MINUTE, "m"], [SECOND, "s"], [1, "ms"]]) {
+    if (left >= unit) text += `${Math.floor(left / unit)}${name}`;
+    left %= unit;
+  }
+  return text;
+}
+
 export function instant(iso) {
   return iso === null || iso === undefined ? NaN : Date.parse(iso);
 }

@@ -8,11 +8,13 @@ import { panel } from "./bits.js";
 import { graph } from "./graph.js";
 
 const MOST = 24; // jobs in a column
+const RARELY = 30_000; // what runs after a job is searched for among all blocked ones
 
 export class Family {
   #app;
   #parents = [];
   #dependents = { jobs: [], more: false };
+  #lookedAt = 0;
   #grand = new Map(); // of each open parent, what it waits for
 
   constructor(app) {
@@ -20,7 +22,7 @@ export class Family {
   }
 
   async load(job, signal) {
-    const [parents, dependents] = await Promise.all([this.#listed(job.after, signal), this.#after(job.id, signal)]);
+    const [parents, dependents] = await Promise.all([this.#listed(job.after, signal), this.#after(job, signal)]);
     this.#parents = parents;
     this.#dependents = dependents;
     this.#grand = new Map();
@@ -39,10 +41,17 @@ export class Family {
     return asked.map((id) => known.get(id) ?? { id, state: "gone", task: "no longer kept" });
   }
 
-  async #after(id, signal) {
-    if (!this.#app.can("dependents")) return { jobs: [], more: false };
-    const { jobs, cursor } = await this.#app.request("GET", "/api/jobs", { query: { status: "blocked", after: id, limit: MOST }, signal });
-    return { jobs, more: cursor !== null };
+  async #after(job, signal) {
+    if (!this.#app.can("dependents") || Date.now() - this.#lookedAt < RARELY) return this.#dependents;
+    const { queues } = await this.#app.request("GET", "/api/queues", { signal });
+    let found = { jobs: [], more: false };
+    if (queues.some((one) => one.blocked > 0)) {
+      const query = { status: "blocked", after: job.id, limit: MOST };
+      const { jobs, cursor } = await this.#app.request("GET", "/api/jobs", { query, signal });
+      found = { jobs, more: cursor !== null };
+    }
+    this.#lookedAt = Date.now();
+    return found;
   }
 
   view(job) {

@@ -50,7 +50,7 @@ function box({ x, y, one }, job) {
   const here = one.id === job.id;
   return h(
     "a",
-    { key: one.id, class: `box is-${one.state}`, href: to("jobs", [one.id]), "aria-current": here ? "true" : null, title: `${one.id}: ${one.state}`, style: { left: `${x}px`, top: `${y}px`, width: `${BOX.wide}px`, height: `${BOX.high}px` } },
+    { key: one.id, class: `node is-${one.state}`, href: to("jobs", [one.id]), "aria-current": here ? "true" : null, title: `${one.id}: ${one.state}`, style: { left: `${x}px`, top: `${y}px`, width: `${BOX.wide}px`, height: `${BOX.high}px` } },
     icon(one.state),
     h("span", { class: "words" }, h("span", { class: "task" }, one.task), h("span", { class: "id" }, one.id)),
     h("span", { class: "state-word" }, one.state),

@@ -68,7 +68,7 @@ export function makeJobs(app) {
       for (const id of ids) on ? chosen.add(id) : chosen.delete(id);
       app.draw();
     };
-    const columns = ["State", "Job", "Task", "Queue", "Attempt", "Enqueued", "What"].map((name) => h("th", { key: name, scope: "col", class: name === "Attempt" || name === "Enqueued" ? "number" : "" }, name));
+    const columns = ["State", "Job", "Task", "Queue", "Attempt", "Enqueued", "Details"].map((name) => h("th", { key: name, scope: "col", class: name === "Attempt" || name === "Enqueued" ? "number" : "" }, name));
     const boxes = app.can("bulk");
     const allBox = h("input", { type: "checkbox", "aria-label": "Choose all on this page", checked: all, indeterminate: !all && chosen.size > 0, onchange: (event) => flip(jobs.map((job) => job.id), event.target.checked) });
     const head = h("tr", null, boxes ? h("th", { class: "box", scope: "col" }, allBox) : null, columns);
@@ -89,7 +89,7 @@ export function makeJobs(app) {
       cell("Queue", null, queueLink(job.queue), job.lane === null ? null : badge(`lane ${job.lane}`)),
       cell("Attempt", { class: "number" }, attempts),
       cell("Enqueued", { class: "number" }, when(job.enqueued_at, app.now)),
-      cell("What", { class: "what" }, what(job)),
+      cell("Details", { class: "what" }, what(job)),
     );
   }
 

@@ -49,7 +49,7 @@ export function makeOverview(app) {
       { id: "now" },
       rows.length
         ? h("ol", { class: "feed" }, rows.map((event) => step(event, app)))
-        : empty(app.pulse.pace === "live" ? "Nothing has happened since you are here" : "Live events are off", ""),
+        : (app.pulse.pace === "live" ? empty("Quiet", "Each step of each job is shown here as it happens.") : empty("Live events are off", "They are on when this page looks “live”, above.")),
     );
   }
 

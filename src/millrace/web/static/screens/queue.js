@@ -3,7 +3,7 @@
 import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
-import { count, plural, seconds } from "../core/text.js";
+import { count, plural, seconds, spanText } from "../core/text.js";
 import { ask, sure } from "../parts/ask.js";
 import { badge, panel } from "../parts/bits.js";
 import { state } from "../parts/icons.js";
@@ -87,7 +87,8 @@ function shown(one, value) {
 }
 
 function written(one, value) {
-  return value === null || value === undefined ? "" : String(value);
+  if (value === null || value === undefined) return "";
+  return one.span ? spanText(value) : String(value);
 }
 
 function read(one, text) {
