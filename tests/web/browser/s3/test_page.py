@@ -143,7 +143,8 @@ def connecting(page: Page, site: Site, **changes: Any) -> str:
     """What a page is told that tries to open this."""
     config = {**site.config, **changes}
     told: str = page.run(
-        f"try {{ await {page.module('driver.js')}.connect({json.dumps(config)}, {json.dumps(site.keys)}); return 'opened' }}"
+        f"const {{connect}} = {page.module('driver.js')};"
+        f"try {{ await connect({json.dumps(config)}, {json.dumps(site.keys)}); return 'opened' }}"
         " catch (error) { return error.detail ?? String(error) }"
     )
     return told
