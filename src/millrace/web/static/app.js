@@ -136,7 +136,11 @@ class App {
 function keys(app) {
   const places = Object.fromEntries(app.screens.map((screen) => [screen.key, () => app.go(screen.name)]));
   listenToKeys(places, {
-    "/": () => document.querySelector("[data-search]")?.focus() ?? app.go("jobs"),
+    "/": () => {
+      const field = document.querySelector("[data-search]");
+      if (field) field.focus();
+      else app.go("jobs");
+    },
     "?": () => showKeys(app),
     j: () => walk(1),
     k: () => walk(-1),
