@@ -94,10 +94,10 @@ class Page:
         page.connect(site)
         return page
 
-    def connect(self, site: Site) -> None:
+    def connect(self, site: Site, **changes: Any) -> None:
         self.run(
             f"globalThis.driver = await {self.module('driver.js')}"
-            f".connect({json.dumps(site.config)}, {json.dumps(site.keys)})"
+            f".connect({json.dumps({**site.config, **changes})}, {json.dumps(site.keys)})"
         )
 
     def run(self, script: str) -> Any:
@@ -198,6 +198,10 @@ def watching(browser: Browser) -> Iterator[list[str]]:
                 found.append(str(event["params"]["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if event["params"]["type"] == "error":
                 found.append(str(event["params"]["args"]))
+            case "Log.entryAdded" if event["params"]["entry"]["level"] == "error":  # what a policy forbids is told here
+                entry = event["params"]["entry"]
+                if not entry.get("url", "").endswith("/ui/health"):  # so the page finds out that nobody serves it
+                    found.append(f"{entry['text']} {entry.get('url')}")
 
 
 # ── jobs in all states ────────────────────────────────────────────────────────────────────────

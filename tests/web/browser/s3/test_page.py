@@ -187,6 +187,48 @@ async def test_a_machine_whose_clock_is_off_signs_by_the_servers(site: Site, ope
     page.run("location.reload()")
 
 
+async def test_keys_that_may_only_look_change_nothing(site: Site, opened: Any):
+    async with site.store() as store:
+        await died(store, a_spec(id="a"))
+        page = opened()
+        page.run(
+            "const plain = fetch; globalThis.fetch = (url, options) =>"
+            " options.method === 'GET' ? plain(url, options) : Promise.resolve("
+            "new Response('<Error><Code>AccessDenied</Code></Error>', {status: 403}))"
+        )
+
+        refused = page.post("/api/jobs/a/replay")["refused"]
+
+        assert refused["status"] == 403 and "also to put them" in refused["detail"]
+        [job] = await store.get(["a"])
+        assert job is not None and job.state is State.DEAD
+    await assert_sound(site)
+
+
+async def test_a_bucket_with_a_host_name_of_its_own_is_opened_there(site: Site, browser: Browser):
+    """Virtual-host style, as AWS has it: browsers take every name below localhost for this machine."""
+    if not site.bucket.server.ours:
+        assert site.bucket.server.given_bucket  # names below localhost are not known there
+        return
+    async with site.store() as store:
+        await died(store, a_spec(id="a"), "host 1 is away")
+        site.upload()
+        host = f"{site.config['bucket']}.s3.localhost:{site.config['endpoint'].rsplit(':', 1)[1]}"
+        visit = Visit(browser, site, f"http://{host}/{site.config['prefix']}ui/index.html")
+        with watching(browser) as complaints:
+            visit.sign_in()
+            visit.go("jobs/a")
+            visit.until("host 1 is away", "Replay")
+            visit.press("Replay")
+            visit.until("ready")
+        assert complaints == []
+        asked = [
+            one["params"]["request"]["url"] for one in browser.events if one["method"] == "Network.requestWillBeSent"
+        ]
+        assert asked and all(url.startswith(f"http://{host}/") for url in asked)
+    await assert_sound(site)
+
+
 async def test_a_bucket_without_versions_is_told(site: Site, opened: Any):
     async with site.store():
         page = opened()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +20,7 @@ from millrace.store.object.s3.admin import BucketAdmin
 FOLDER = "ui/"
 CONFIG = "config.json"
 INDEX = "index.html"
+AT_ONCE = 8
 # What the header of a server says elsewhere; a bucket sends none.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -61,9 +63,15 @@ def is_there(admin: BucketAdmin, config: PageConfig) -> bool:
 
 def upload(admin: BucketAdmin, files: Mapping[str, bytes], config: PageConfig) -> None:
     origin = origin_of(admin.address)
-    for name, body in files.items():
+
+    def put(name: str) -> None:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        body = files[name]
         admin.put_file(FOLDER + name, with_policy(body, origin) if name == INDEX else body, kind)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(put, files):  # raises what one of them has raised
+            pass
     admin.put_file(FOLDER + CONFIG, msgspec.json.encode(config), "application/json")
 
 

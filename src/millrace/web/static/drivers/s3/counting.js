@@ -85,9 +85,10 @@ export async function getQueue(store, name) {
 }
 
 async function lanesOf(store, name, settings) {
+  const named = await word(name);
   const keys = await Promise.all(Array.from({ length: settings.lanes ?? 0 }, (_, lane) => laneKey(name, lane)));
-  const lines = await store.objects.read(keys);
-  return lines.map(({ value }, lane) => {
+  const values = await Promise.all(keys.map((key) => store.setting(key, `lines/${named}/`)));
+  return values.map((value, lane) => {
     const line = value === null ? {} : JSON.parse(value).line;
     const { waiting = 0, live = 0, processed = 0, died = 0, holder = null } = line;
     const paused = settings.paused_lanes.includes(lane);

@@ -75,7 +75,7 @@ export function filed(text) {
 
 /** How far the feed has been cut: what is before that is past its retention. */
 async function trimmed(store) {
-  const { value } = await store.objects.one(STORE);
+  const value = await store.setting(STORE);
   const cut = value === null ? undefined : raw.fields(value).get("trimmed");
   const fields = cut ? raw.fields(cut) : new Map();
   return { stamp: BigInt(raw.digits(fields, "stamp")), place: raw.read(fields, "place", -1) };

@@ -59,6 +59,12 @@ export class Index {
     return entries.filter((_, place) => shards[place] === shard);
   }
 
+  /** Is there an object of this very name? To ask for one that is not would be an error in the browser's console. */
+  async has(key, folder = key) {
+    const { keys } = await this.#keys(folder);
+    return keys.includes(key);
+  }
+
   /** The words of all queues that were ever used. */
   async queues() {
     const { keys } = await this.#keys("control/queues/");

@@ -87,6 +87,11 @@ export class Store {
     return seen.value === null ? null : JSON.parse(seen.value);
   }
 
+  /** The value of an object that may well not be there, as text; null then. */
+  async setting(key, folder = key) {
+    return (await this.index.has(key, folder)) ? (await this.objects.one(key)).value : null;
+  }
+
   /** Every object under a prefix: their values. */
   async values(prefix) {
     const { keys } = await this.bucket.listAll(prefix);

@@ -19,12 +19,12 @@ export async function why(store, id) {
 async function explained(store, job, now) {
   const [queue, limits, { queues }, records] = await Promise.all([
     store.queue(job.queue),
-    store.objects.one(TASK_LIMITS),
+    store.setting(TASK_LIMITS),
     counted(store),
     store.values("workers/"),
   ]);
   const settings = settingsOf(queue ?? {});
-  const ofTask = limits.value === null ? {} : (JSON.parse(limits.value).rows[job.task]?.limits ?? {});
+  const ofTask = limits === null ? {} : (JSON.parse(limits).rows[job.task]?.limits ?? {});
   const running = queues.find((one) => one.queue === job.queue)?.running ?? 0;
   const alive = records.map((text) => JSON.parse(text)).filter((one) => one.last_beat + one.ttl >= now).map((one) => one.info);
   const reasons = [
