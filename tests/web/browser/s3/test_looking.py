@@ -13,6 +13,7 @@ from millrace import App
 from millrace.domain.change import Change
 from millrace.domain.job import Job, State
 from millrace.domain.outcome import Failure
+from millrace.domain.schedule import Move, Schedule
 from millrace.runtime.causes import Causes, cause_plain
 from millrace.runtime.facts import changed_plain, changes, facts_after
 from millrace.runtime.fingerprint import cause, fingerprint
@@ -22,6 +23,7 @@ from millrace.store.object.keys import Layout, word
 from millrace.store.object.store import ObjectStore
 from millrace.store.object.versions import Versions
 from millrace.testing.builders import a_claim, a_spec, a_worker
+from millrace.web import given
 from millrace.web.shown import listed, whole
 from tests.object.conftest import prepared
 from tests.servers.ministack import S3Server
@@ -280,7 +282,50 @@ async def test_what_each_step_changed_is_told_as_the_server_tells_it(site: Site,
         assert [step["changes"] for step in steps] == wanted
 
 
-HOSTILE = {
+async def test_every_answer_has_the_shape_that_the_api_documents(site: Site, opened: Any):
+    plan = Schedule("nightly", "0 3 * * *", "UTC", "clean", "mail", "skip", 0, "d" * 8, 1_000)
+    async with site.store() as store:
+        await jobs_of_all_states(store)
+        await store.control("queue", "pool", {"lanes": 2, "paused_lanes": (1,)})
+        await store.enqueue([a_spec(id=f"laned-{n}", queue="pool") for n in range(3)])
+        await store.claim(a_claim(queue="pool"))
+        await store.beat(a_worker("w-1"), 60_000)
+        assert [moved.status for moved in await store.advance([Move("nightly", 0, plan)])] == ["ok"]
+        lanes = await store.lanes("pool")
+        page = opened()
+        shapes = {
+            "/api/overview": given.Overview,
+            "/api/jobs": given.Jobs,
+            "/api/jobs/running": given.Job,
+            "/api/jobs/dead-1/history": given.History,
+            "/api/jobs/dead-1/history/diff": given.Difference,
+            "/api/jobs/child/why": given.Why,
+            "/api/dead": given.Dead,
+            "/api/queues": given.Queues,
+            "/api/queues/pool": given.Queue,
+            "/api/pools": given.Pools,
+            "/api/pools/pool": given.Pool,
+            "/api/workers": given.Workers,
+            "/api/schedules": given.Schedules,
+            "/api/schedules/nightly": given.Schedule,
+            "/api/redaction": given.Redaction,
+            "/api/me": given.Who,
+            "/health": given.Health,
+        }
+
+        answers = {path: msgspec.convert(page.get(path), shape, strict=False) for path, shape in shapes.items()}
+
+        shown = answers["/api/queues/pool"].lanes
+        told = [(one.waiting, one.running, one.holder, one.paused) for one in shown]
+        assert told == [(one.waiting, one.running, one.holder, one.paused) for one in lanes]
+        assert [lane.state for lane in answers["/api/pools/pool"].lanes].count("paused") == 1
+        assert answers["/api/schedules/nightly"].expression == "0 3 * * *"
+        assert answers["/api/jobs/child/why"].reasons[0].code == "blocked"
+        for path in ("/api/queues/nobody", "/api/pools/mail", "/api/schedules/x", "/api/nothing"):
+            assert page.get(path)["refused"]["status"] == 404
+
+
+HOSTILE: dict[str, Any] = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)>",
     "__proto__": {"polluted": True},
     "constructor": "x",

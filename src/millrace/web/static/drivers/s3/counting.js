@@ -1,6 +1,7 @@
 // How full the queues are, as the index tells; where its keys contradict each other, the job's record says which is so.
 
 import { laneKey, word } from "./layout.js";
+import * as raw from "./raw.js";
 import { refused } from "./refusals.js";
 import { seconds, settingsOf, settingsShown, when } from "./shapes.js";
 
@@ -89,8 +90,9 @@ async function lanesOf(store, name, settings) {
   const keys = await Promise.all(Array.from({ length: settings.lanes ?? 0 }, (_, lane) => laneKey(name, lane)));
   const values = await Promise.all(keys.map((key) => store.setting(key, `lines/${named}/`)));
   return values.map((value, lane) => {
-    const line = value === null ? {} : JSON.parse(value).line;
-    const { waiting = 0, live = 0, processed = 0, died = 0, holder = null } = line;
+    const line = value === null ? new Map() : raw.fields(raw.fields(value).get("line"));
+    const [waiting, live, processed, died] = ["waiting", "live", "processed", "died"].map((name) => raw.read(line, name, 0));
+    const holder = raw.read(line, "holder") === null ? null : raw.digits(line, "holder");
     const paused = settings.paused_lanes.includes(lane);
     return { lane, waiting, running: live - waiting, holder, processed, died, paused };
   });
