@@ -212,6 +212,18 @@ def test_whoever_may_only_look_is_shown_no_buttons(opened: Opened, where: str):
     assert page.complaints() == []
 
 
+def test_it_works_inside_a_site_of_ones_own_behind_its_login(opened: Opened, shop_url: str):
+    page = opened("#/queues", under="/tools/jobs", role_of=lambda scope: "operator")
+    page.sees("operator", within="nav")
+    page.click("button[aria-label='Pause queue mail']")
+    page.until("document.querySelector(\"button[aria-label='Resume queue mail']\") !== null")
+    assert settings(shop_url, "mail").paused
+    assert {url for url in page.asked() if not url.startswith(page.base)} == set()
+    page.base = page.base.rstrip("/")
+    page.open("#/dead")  # without the slash at the end, it is found too
+    page.sees("57 dead jobs")
+
+
 def sign_in(page: Page, token: str) -> None:
     page.write("dialog [name=token]", token)
     page.click("dialog button[type=submit]")
