@@ -75,8 +75,14 @@ class App {
   draw() {
     const body = this.shown
       ? this.screen.view(this.shown, this.route)
-      : [h("h1", { key: "loading" }, this.kind.label), this.trouble ? null : h("div", { class: "empty", key: "wait" }, h("p", null, "Loading …"))];
-    draw(document.getElementById("frame"), frame(this, [this.trouble ? problem(this.trouble, () => this.refresh()) : null, body]));
+      : [
+        h("h1", { key: "loading" }, this.kind.label),
+        this.trouble ? null : h("div", { class: "empty", key: "wait" }, h("p", null, "Loading …")),
+      ];
+    draw(
+      document.getElementById("frame"),
+      frame(this, [this.trouble ? problem(this.trouble, () => this.refresh()) : null, body]),
+    );
     document.title = `${this.screen.title?.(this.route) ?? this.kind.label} · Millrace`;
   }
 
@@ -167,7 +173,10 @@ async function begin() {
   } catch (error) {
     if (!error.detail) console.error(error);
     document.getElementById("frame").replaceChildren();
-    draw(document.getElementById("frame"), h("main", { id: "main", tabindex: "-1", class: "alone" }, problem(error, () => location.reload())));
+    draw(
+      document.getElementById("frame"),
+      h("main", { id: "main", tabindex: "-1", class: "alone" }, problem(error, () => location.reload())),
+    );
   }
 }
 

@@ -5,7 +5,11 @@ import { Problem } from "../drivers/problem.js";
 /** Two ids mean something else in a path, and no coding of them helps. */
 export function jobPath(id, rest = "") {
   if (id === "." || id === "..") {
-    throw new Problem({ title: "Cannot be shown", code: "address", detail: `no address can hold the id ${id}. On the command line: millrace status ${id}` });
+    throw new Problem({
+      title: "Cannot be shown",
+      code: "address",
+      detail: `no address can hold the id ${id}. On the command line: millrace status ${id}`,
+    });
   }
   return `/api/jobs/${encodeURIComponent(id)}${rest}`;
 }

@@ -3,7 +3,13 @@
 
 import { tickAll } from "./dom.js";
 
-export const PACES = new Map([["live", "live"], ["1", "every second"], ["5", "every 5 s"], ["10", "every 10 s"], ["off", "paused"]]);
+export const PACES = new Map([
+  ["live", "live"],
+  ["1", "every second"],
+  ["5", "every 5 s"],
+  ["10", "every 10 s"],
+  ["off", "paused"],
+]);
 const SAFETY = 10_000; // live: the store may have changed without an event, so it is looked at now and then
 const AT_MOST_EVERY = 1_500; // live: however much happens
 const KEPT_AS = "millrace.pace";
@@ -47,13 +53,14 @@ export class Pulse {
     clearTimeout(this.#timer);
     this.#under?.abort();
     const mine = new AbortController();
+    const began = Date.now();
     this.#under = mine;
     this.#again = false;
     await this.#load(mine.signal);
     if (this.#under !== mine) return;
     this.#under = null;
     this.#loadedAt = Date.now();
-    this.#plan(this.#again ? AT_MOST_EVERY : this.#pause());
+    this.#plan(this.#again ? AT_MOST_EVERY : this.#pause(Date.now() - began));
   }
 
   /** Something happened: look soon, but not more often than is of use. */
@@ -63,9 +70,11 @@ export class Pulse {
     else this.#plan(Math.max(0, this.#loadedAt + AT_MOST_EVERY - Date.now()));
   }
 
-  #pause() {
+  /** A load that took its time shortens the pause, so that the pace is kept; but there is always one. */
+  #pause(took) {
     if (this.pace === "off") return null;
-    return this.pace === "live" ? SAFETY : Number(this.pace) * 1000;
+    const wanted = this.pace === "live" ? SAFETY : Number(this.pace) * 1000;
+    return Math.max(wanted / 4, wanted - took);
   }
 
   #plan(after) {

@@ -38,7 +38,10 @@ class HttpDriver {
   async greet() {
     const { role, name } = await this.request("GET", "/api/me");
     this.can = new Set(BY_ROLE[role] ?? LOOKS);
-    this.about = { label: name === "local" ? `${role}, on this machine` : role, leave: this.#token ? () => this.#forget() : null };
+    this.about = {
+      label: name === "local" ? `${role}, on this machine` : role,
+      leave: this.#token ? () => this.#forget() : null,
+    };
   }
 
   now() {
@@ -80,7 +83,11 @@ class HttpDriver {
         answer = await fetch(url, wanted);
       } catch (error) {
         if (wasAborted(error)) throw error;
-        throw new Problem({ title: "No answer", code: "unreachable", detail: "the server does not answer; this page tries again" });
+        throw new Problem({
+          title: "No answer",
+          code: "unreachable",
+          detail: "the server does not answer; this page tries again",
+        });
       }
       this.#setClock(answer);
       if (answer.status !== 401) return answer;
@@ -144,7 +151,10 @@ class HttpDriver {
     while (!signal.aborted) {
       try {
         const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
-        const answer = await this.#fetch(this.#url(path, {}), { headers, signal, cache: "no-store", redirect: "error" });
+        const answer = await this.#fetch(
+          this.#url(path, {}),
+          { headers, signal, cache: "no-store", redirect: "error" },
+        );
         if (!answer.ok) throw await this.#read(answer).catch((problem) => problem);
         onEvent({ kind: "open", data: () => null });
         for await (const message of messages(answer.body)) {

@@ -55,12 +55,26 @@ function field(one) {
   const id = `ask-${one.name}`;
   const shared = { id, name: one.name, required: one.required };
   if (one.type === "checkbox") {
-    return h("label", { class: "tick", for: id }, h("input", { ...shared, type: "checkbox", checked: one.value }), one.label);
+    return h(
+      "label",
+      { class: "tick", for: id },
+      h("input", { ...shared, type: "checkbox", checked: one.value }),
+      one.label,
+    );
   }
   const input = one.options
     ? h("select", shared, one.options.map((value) => h("option", { value, selected: value === one.value }, value)))
-    : h("input", { ...shared, type: one.type ?? "text", value: one.value ?? "", spellcheck: "false", pattern: one.pattern });
-  return h("label", { class: "field", for: id }, h("span", null, one.label), input, one.hint ? h("small", null, one.hint) : null);
+    : h(
+      "input",
+      { ...shared, type: one.type ?? "text", value: one.value ?? "", spellcheck: "false", pattern: one.pattern },
+    );
+  return h(
+    "label",
+    { class: "field", for: id },
+    h("span", null, one.label),
+    input,
+    one.hint ? h("small", null, one.hint) : null,
+  );
 }
 
 function given(form, { name, type }) {

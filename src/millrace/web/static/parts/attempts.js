@@ -28,9 +28,22 @@ function row(app, attempt, open) {
         null,
         h("strong", null, `Attempt ${attempt.attempt}`),
         h("span", { class: "error" }, errorText(error)),
-        h("span", { class: "by" }, [attempt.worker ? `${attempt.worker} · ` : "", attempt.duration === null ? "" : `ran ${seconds(attempt.duration)} · `, when(attempt.at, app.now)]),
+        h(
+          "span",
+          { class: "by" },
+          [
+            attempt.worker ? `${attempt.worker} · ` : "",
+            attempt.duration === null ? "" : `ran ${seconds(attempt.duration)} · `,
+            when(attempt.at, app.now),
+          ],
+        ),
       ),
-      h("div", { class: "traceback" }, copyable(traceback, "Copy the traceback"), h("pre", { tabindex: "0" }, traceback)),
+      h(
+        "div",
+        { class: "traceback" },
+        copyable(traceback, "Copy the traceback"),
+        h("pre", { tabindex: "0" }, traceback),
+      ),
     ),
   );
 }

@@ -70,7 +70,15 @@ export function table(columns, rows, { label, head = null } = {}) {
     h(
       "table",
       { "aria-label": label },
-      h("thead", null, head ?? h("tr", null, columns.map((one) => h("th", { class: one.class, scope: "col", title: one.title }, one.name)))),
+      h(
+        "thead",
+        null,
+        head ?? h(
+          "tr",
+          null,
+          columns.map((one) => h("th", { class: one.class, scope: "col", title: one.title }, one.name)),
+        ),
+      ),
       h("tbody", null, rows),
     ),
   );
@@ -87,5 +95,9 @@ export function badge(text, kind = "") {
 
 export function bar(part, whole, kind = "") {
   const share = whole > 0 ? Math.min(1, part / whole) : 0;
-  return h("span", { class: `bar ${kind}`, "aria-hidden": "true" }, h("span", { style: { width: `${(share * 100).toFixed(1)}%` } }));
+  return h(
+    "span",
+    { class: `bar ${kind}`, "aria-hidden": "true" },
+    h("span", { style: { width: `${(share * 100).toFixed(1)}%` } }),
+  );
 }

@@ -8,7 +8,14 @@ import { later, note } from "./notes.js";
 
 const DEEDS = [
   { verb: "replay", label: "Replay", done: "Replayed", can: "replay", of: ["dead", "cancelled", "completed"] },
-  { verb: "cancel", label: "Cancel", done: "Cancelled", can: "cancel", of: ["ready", "scheduled", "retrying", "blocked", "running"], danger: true },
+  {
+    verb: "cancel",
+    label: "Cancel",
+    done: "Cancelled",
+    can: "cancel",
+    of: ["ready", "scheduled", "retrying", "blocked", "running"],
+    danger: true,
+  },
   { verb: "archive", label: "Archive", done: "Archived", can: "archive", of: ["dead", "cancelled", "completed"] },
   { verb: "unarchive", label: "Unarchive", done: "Unarchived", can: "archive", of: ["archived"] },
 ];
@@ -33,7 +40,12 @@ export async function forChosen(app, deed, ids, after) {
     danger: deed.danger,
   });
   if (!agreed) return;
-  const answer = await app.act("POST", "/api/bulk", { action: deed.verb, ids, dry_run: false }, (got) => told(deed, got));
+  const answer = await app.act(
+    "POST",
+    "/api/bulk",
+    { action: deed.verb, ids, dry_run: false },
+    (got) => told(deed, got),
+  );
   if (answer) after();
   app.draw();
 }
@@ -55,13 +67,21 @@ export async function forMatching(app, deed, filter, words = "that fit the filte
   const jobs = plural(matched, "job");
   const agreed = await sure({
     title: `${deed.label} ${jobs}?`,
-    details: [h("p", null, `These are all ${words}. It begins 8 seconds after you agree; until then you can undo it.`), sample(counted.sample, matched)],
+    details: [
+      h("p", null, `These are all ${words}. It begins 8 seconds after you agree; until then you can undo it.`),
+      sample(counted.sample, matched),
+    ],
     submit: `${deed.label} ${jobs}`,
     danger: deed.danger,
   });
   if (!agreed) return;
   later(`${deed.label} ${jobs}`, () =>
-    app.act("POST", "/api/bulk", { action: deed.verb, filter, dry_run: false, expect: matched }, (got) => told(deed, got)),
+    app.act(
+      "POST",
+      "/api/bulk",
+      { action: deed.verb, filter, dry_run: false, expect: matched },
+      (got) => told(deed, got),
+    ),
   );
 }
 

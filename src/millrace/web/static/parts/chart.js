@@ -19,7 +19,11 @@ export function chart(points, step) {
   const until = clock(points.at(-1).at, false);
   return h(
     "figure",
-    { class: "chart", role: "img", "aria-label": `Completed and dead jobs from ${from} to ${until}; the scale ends at ${rate(top)}` },
+    {
+      class: "chart",
+      role: "img",
+      "aria-label": `Completed and dead jobs from ${from} to ${until}; the scale ends at ${rate(top)}`,
+    },
     h("div", { class: "marks", "aria-hidden": "true" }, [top, top / 2, 0].map((value) => h("span", null, rate(value)))),
     h(
       "svg",
@@ -28,10 +32,22 @@ export function chart(points, step) {
       h("path", { class: "area", d: `M0 ${HIGH}L${line}L${WIDE} ${HIGH}Z` }),
       h("path", { class: "line", d: `M${line}` }),
       rates.map((point, n) =>
-        point.died > 0 ? h("line", { key: n, class: "died", x1: x(n), x2: x(n), y1: HIGH, y2: Math.min(y(point.died), HIGH - 4) }) : null,
+        point.died > 0 ? h(
+          "line",
+          { key: n, class: "died", x1: x(n), x2: x(n), y1: HIGH, y2: Math.min(y(point.died), HIGH - 4) },
+        ) : null,
       ),
     ),
-    h("div", { class: "times", "aria-hidden": "true" }, [0, 1 / 3, 2 / 3, 1].map((share) => h("span", null, clock(points[Math.round(share * (points.length - 1))].at, false).slice(0, 5)))),
+    h(
+      "div",
+      { class: "times", "aria-hidden": "true" },
+      [
+        0,
+        1 / 3,
+        2 / 3,
+        1,
+      ].map((share) => h("span", null, clock(points[Math.round(share * (points.length - 1))].at, false).slice(0, 5))),
+    ),
   );
 }
 

@@ -48,8 +48,22 @@ export class Differences {
         ? h(
             "table",
             { "aria-label": "What changed" },
-            h("thead", null, h("tr", null, ["", "before", "after"].map((word, n) => h("th", { key: n, scope: "col" }, word)))),
-            h("tbody", null, changes.map((one) => h("tr", { key: one.fact }, h("th", { scope: "row" }, WORDS[one.fact] ?? one.fact), h("td", { class: "before" }, shown(one.fact, one.before)), h("td", { class: "after" }, shown(one.fact, one.after))))),
+            h(
+              "thead",
+              null,
+              h("tr", null, ["", "before", "after"].map((word, n) => h("th", { key: n, scope: "col" }, word))),
+            ),
+            h(
+              "tbody",
+              null,
+              changes.map((one) => h(
+                "tr",
+                { key: one.fact },
+                h("th", { scope: "row" }, WORDS[one.fact] ?? one.fact),
+                h("td", { class: "before" }, shown(one.fact, one.before)),
+                h("td", { class: "after" }, shown(one.fact, one.after)),
+              )),
+            ),
           )
         : h("p", { class: "hint" }, "Nothing that the history tells of."),
       h("p", { class: "hint" }, "Mark any two steps to compare them."),

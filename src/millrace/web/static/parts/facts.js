@@ -29,5 +29,13 @@ export function facts(app, job) {
     ["Generation", job.generation > 1 ? job.generation : null],
     ["Format", job.serde],
   ].filter(([, value]) => value !== null && value !== undefined);
-  return panel("Facts", { id: "facts" }, h("dl", { class: "facts" }, known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value)))));
+  return panel(
+    "Facts",
+    { id: "facts" },
+    h(
+      "dl",
+      { class: "facts" },
+      known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
+    ),
+  );
 }

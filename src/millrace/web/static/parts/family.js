@@ -58,7 +58,10 @@ export class Family {
     const { jobs: dependents, more } = this.#dependents;
     if (!job.after.length && !dependents.length) return null;
     const left = job.after.length - this.#parents.length;
-    const words = [left > 0 ? `${count(left)} more before it` : "", more ? "perhaps more after it" : ""].filter(Boolean).join(", ");
+    const words = [
+      left > 0 ? `${count(left)} more before it` : "",
+      more ? "perhaps more after it" : "",
+    ].filter(Boolean).join(", ");
     return panel("Dependencies", { id: "family", aside: words ? h("span", { class: "hint" }, words) : null },
       graph(job, this.#parents, this.#grand, dependents));
   }

@@ -32,7 +32,11 @@ function tabs(query, queues) {
       { key: label },
       h(
         "a",
-        { href: to("jobs", [], { ...query, status, cursor: "", id: "" }), "aria-current": (query.status ?? "") === status ? "true" : null, class: status ? `is-${status}` : "" },
+        {
+          href: to("jobs", [], { ...query, status, cursor: "", id: "" }),
+          "aria-current": (query.status ?? "") === status ? "true" : null,
+          class: status ? `is-${status}` : "",
+        },
         status ? icon(status) : null,
         label,
         status && !narrowed ? h("span", { class: "count" }, count(total(status))) : null,
@@ -57,7 +61,18 @@ function fields(app, query, queues, set) {
           set(understood(text));
         },
       },
-      h("input", { name: "search", type: "search", "data-search": true, "aria-label": "Search jobs", placeholder: "An id, or task:send queue:mail group:acme key:…  ( / )", value: query.id ?? "", spellcheck: "false" }),
+      h(
+        "input",
+        {
+          name: "search",
+          type: "search",
+          "data-search": true,
+          "aria-label": "Search jobs",
+          placeholder: "An id, or task:send queue:mail group:acme key:…  ( / )",
+          value: query.id ?? "",
+          spellcheck: "false",
+        },
+      ),
     ),
     h(
       "label",
@@ -104,7 +119,16 @@ function fieldOf([name, label, hint], query, set) {
     "label",
     { key: name, class: "field" },
     h("span", null, label),
-    h("input", { name, value: query[name] ?? "", placeholder: hint, spellcheck: "false", onchange: (event) => set({ [name]: event.target.value.trim() }) }),
+    h(
+      "input",
+      {
+        name,
+        value: query[name] ?? "",
+        placeholder: hint,
+        spellcheck: "false",
+        onchange: (event) => set({ [name]: event.target.value.trim() }),
+      },
+    ),
   );
 }
 

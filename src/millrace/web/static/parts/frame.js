@@ -37,7 +37,11 @@ export function frame(app, body) {
       h("ul", null, app.screens.map((screen) => entry(app, screen))),
       h("footer", null, foot(app)),
     ),
-    h("main", { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null && !app.trouble) }, body),
+    h(
+      "main",
+      { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null && !app.trouble) },
+      body,
+    ),
   ];
 }
 
@@ -57,7 +61,9 @@ function entry(app, screen) {
 function freshness(app) {
   const { pulse } = app;
   const paces = [...PACES].filter(([pace]) => pace !== "live" || app.can("events"));
-  const kind = pulse.pace === "off" ? "off" : app.trouble || (pulse.pace === "live" && app.connected === false) ? "cut" : "on";
+  const kind = pulse.pace === "off" ? "off" : app.trouble || (
+    pulse.pace === "live" && app.connected === false
+  ) ? "cut" : "on";
   const words = { off: "paused", cut: "no answer", on: "" };
   return h(
     "label",
@@ -66,7 +72,11 @@ function freshness(app) {
     h("span", { class: "word" }, words[kind]),
     h(
       "select",
-      { "aria-label": "How often this page looks", value: pulse.pace, onchange: (event) => pulse.set(event.target.value) },
+      {
+        "aria-label": "How often this page looks",
+        value: pulse.pace,
+        onchange: (event) => pulse.set(event.target.value),
+      },
       paces.map(([pace, words]) => h("option", { key: pace, value: pace }, words)),
     ),
   );
@@ -78,7 +88,11 @@ function themeSwitch(app) {
     app.draw();
   };
   const label = { auto: "Colours as the system has them", light: "Light colours", dark: "Dark colours" }[theme()];
-  return h("button", { class: "bare", title: `${label} (t)`, "aria-label": `${label}. Change`, onclick: turn }, icon(THEME_ICON[theme()]));
+  return h(
+    "button",
+    { class: "bare", title: `${label} (t)`, "aria-label": `${label}. Change`, onclick: turn },
+    icon(THEME_ICON[theme()]),
+  );
 }
 
 function foot(app) {
@@ -110,6 +124,10 @@ export function showKeys(app) {
     ["t", "Light, dark, or as the system has it"],
     ["?", "This list"],
   ];
-  const list = h("dl", { class: "keys" }, rows.map(([key, words]) => [h("dt", null, h("kbd", null, key)), h("dd", null, words)]));
+  const list = h(
+    "dl",
+    { class: "keys" },
+    rows.map(([key, words]) => [h("dt", null, h("kbd", null, key)), h("dd", null, words)]),
+  );
   return sure({ title: "Keys", details: list, submit: "Close" });
 }

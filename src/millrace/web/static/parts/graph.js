@@ -30,7 +30,11 @@ export function graph(job, parents, grand, dependents) {
     h(
       "div",
       { class: "graph", style: { width: `${wide}px`, height: `${high}px` } },
-      h("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, "aria-hidden": "true" }, lines.map(([from, to]) => line(spots.get(from.id), spots.get(to)))),
+      h(
+        "svg",
+        { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, "aria-hidden": "true" },
+        lines.map(([from, to]) => line(spots.get(from.id), spots.get(to))),
+      ),
       [...spots.values()].map((spot) => box(spot, job)),
     ),
   );
@@ -50,7 +54,14 @@ function box({ x, y, one }, job) {
   const here = one.id === job.id;
   return h(
     "a",
-    { key: one.id, class: `node is-${one.state}`, href: to("jobs", [one.id]), "aria-current": here ? "true" : null, title: `${one.id}: ${one.state}`, style: { left: `${x}px`, top: `${y}px`, width: `${BOX.wide}px`, height: `${BOX.high}px` } },
+    {
+      key: one.id,
+      class: `node is-${one.state}`,
+      href: to("jobs", [one.id]),
+      "aria-current": here ? "true" : null,
+      title: `${one.id}: ${one.state}`,
+      style: { left: `${x}px`, top: `${y}px`, width: `${BOX.wide}px`, height: `${BOX.high}px` },
+    },
     icon(one.state),
     h("span", { class: "words" }, h("span", { class: "task" }, one.task), h("span", { class: "id" }, one.id)),
     h("span", { class: "state-word" }, one.state),

@@ -11,8 +11,19 @@ const SHAPE = { processing: "running", idle: "waiting", paused: "paused" };
 
 export function lanes(app, queue, all) {
   const fullest = Math.max(...all.map((lane) => lane.waiting), 1);
-  const shown = all.length > MOST ? [...all].sort((a, b) => b.waiting + b.running - (a.waiting + a.running)).slice(0, MOST) : all;
-  const columns = [{ name: "Lane", class: "number" }, { name: "State" }, { name: "Waiting", class: "number" }, { name: "" }, { name: "Current", class: "number", title: "The number of the job that runs or is in backoff" }, { name: "Completed", class: "number" }, { name: "Dead", class: "number" }, { name: "" }];
+  const shown = all.length > MOST ? [...all].sort((a, b) => b.waiting + b.running - (
+    a.waiting + a.running
+  )).slice(0, MOST) : all;
+  const columns = [
+    { name: "Lane", class: "number" },
+    { name: "State" },
+    { name: "Waiting", class: "number" },
+    { name: "" },
+    { name: "Current", class: "number", title: "The number of the job that runs or is in backoff" },
+    { name: "Completed", class: "number" },
+    { name: "Dead", class: "number" },
+    { name: "" },
+  ];
   return [
     table(columns, shown.map((lane) => row(app, queue, lane, fullest)), { label: `Lanes of ${queue}` }),
     all.length > MOST ? h("p", { class: "hint" }, `The ${MOST} fullest of ${count(all.length)} lanes.`) : null,
@@ -25,7 +36,13 @@ function row(app, queue, lane, fullest) {
     "tr",
     { key: lane.lane, "data-row": true },
     cell("Lane", { class: "head number" }, lane.lane),
-    cell("State", { class: `lane-state is-${lane.state}` }, icon(SHAPE[lane.state]), lane.state, lane.retrying ? badge("in backoff", "warn") : null),
+    cell(
+      "State",
+      { class: `lane-state is-${lane.state}` },
+      icon(SHAPE[lane.state]),
+      lane.state,
+      lane.retrying ? badge("in backoff", "warn") : null,
+    ),
     cell("Waiting", { class: `number${lane.waiting ? "" : " zero"}` }, count(lane.waiting)),
     h("td", { class: "bar-cell" }, bar(lane.waiting, fullest)),
     cell("Current", { class: "number" }, held === null || held === undefined ? "–" : `no. ${count(held)}`),

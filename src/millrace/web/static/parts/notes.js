@@ -59,7 +59,11 @@ function show() {
         { key: one.key, class: `note is-${one.kind}`, role: one.kind === "wrong" ? "alert" : "status" },
         one.tick ? h("span", { tick: one.tick }) : h("span", null, one.text),
         one.action ? h("button", { class: "main", onclick: one.action[1] }, one.action[0]) : null,
-        one.kind === "later" ? null : h("button", { class: "bare", "aria-label": "Dismiss", onclick: () => drop(one) }, icon("close")),
+        one.kind === "later" ? null : h(
+          "button",
+          { class: "bare", "aria-label": "Dismiss", onclick: () => drop(one) },
+          icon("close"),
+        ),
       ),
     ),
   );

@@ -7,7 +7,12 @@ export function problem(error, again) {
   return h(
     "div",
     { class: "problem", role: "alert", key: "problem" },
-    h("div", null, h("strong", null, error.title ?? "This page made a mistake"), h("p", null, unforeseen ? String(error) : error.detail)),
+    h(
+      "div",
+      null,
+      h("strong", null, error.title ?? "This page made a mistake"),
+      h("p", null, unforeseen ? String(error) : error.detail),
+    ),
     again ? h("button", { onclick: again }, "Try again") : null,
   );
 }

@@ -30,7 +30,11 @@ export function timeline(app, steps, differences) {
   return h(
     "ol",
     { class: "timeline", key: "timeline" },
-    differences.possible ? h("li", { key: "head", class: "head", "aria-hidden": "true" }, h("span", { class: "hint" }, "compare")) : null,
+    differences.possible ? h(
+      "li",
+      { key: "head", class: "head", "aria-hidden": "true" },
+      h("span", { class: "hint" }, "compare"),
+    ) : null,
     hidden ? h("li", { key: "hidden", class: "hint" }, `${hidden} earlier steps are left out`) : null,
     shown.map((step, at) => row(step.event, shown[at - 1]?.event, differences)),
   );
@@ -40,7 +44,17 @@ function row(event, before, differences) {
   const name = place(event);
   const later = before ? instant(event.at) - instant(before.at) : null;
   const marks = ["from", "to"].map((end) =>
-    h("input", { key: end, type: "radio", name: end, checked: differences[end] === name, "aria-label": `${end === "from" ? "Compare from" : "Compare to"} step ${event.n}, ${event.kind}`, onchange: () => differences.choose(end, name) }),
+    h(
+      "input",
+      {
+        key: end,
+        type: "radio",
+        name: end,
+        checked: differences[end] === name,
+        "aria-label": `${end === "from" ? "Compare from" : "Compare to"} step ${event.n}, ${event.kind}`,
+        onchange: () => differences.choose(end, name),
+      },
+    ),
   );
   return h(
     "li",
@@ -49,12 +63,22 @@ function row(event, before, differences) {
     h(
       "div",
       { class: "happened" },
-      h("p", null, h("strong", null, WORDS[event.kind] ?? event.kind), event.worker ? h("span", { class: "by" }, ` · ${event.worker}`) : null, event.duration === null ? null : h("span", { class: "by" }, ` · ran ${seconds(event.duration)}`)),
+      h(
+        "p",
+        null,
+        h("strong", null, WORDS[event.kind] ?? event.kind),
+        event.worker ? h("span", { class: "by" }, ` · ${event.worker}`) : null,
+        event.duration === null ? null : h("span", { class: "by" }, ` · ran ${seconds(event.duration)}`),
+      ),
       event.error ? h("p", { class: "error" }, errorText(event.error)) : null,
       event.reason && !event.error ? h("p", { class: "by" }, event.reason.replaceAll("_", " ")) : null,
       event.delay ? h("p", { class: "by" }, `due ${seconds(event.delay)} later`) : null,
     ),
-    h("time", { datetime: event.at, title: `${clock(event.at)} (${event.at})` }, later === null ? clock(event.at) : `+${span(Math.max(0, later))}`),
+    h(
+      "time",
+      { datetime: event.at, title: `${clock(event.at)} (${event.at})` },
+      later === null ? clock(event.at) : `+${span(Math.max(0, later))}`,
+    ),
     differences.possible ? h("span", { class: "ends" }, marks) : null,
   );
 }

@@ -50,7 +50,12 @@ function branch(name, value, path, depth, opened) {
   const list = Array.isArray(value);
   const names = list ? null : Object.keys(value);
   const size = list ? value.length : names.length;
-  if (size === 0) return h("div", { class: "leaf", key: path }, label, h("span", { class: "sign" }, list ? "[]" : "{}"));
+  if (size === 0) return h(
+    "div",
+    { class: "leaf", key: path },
+    label,
+    h("span", { class: "sign" }, list ? "[]" : "{}"),
+  );
   const open = opened.is(path, depth < 2 && size < OPEN_BELOW);
   const words = list ? plural(size, "item") : plural(size, "field");
   return h(
@@ -80,15 +85,27 @@ function entries(value, names, size, path, depth, opened) {
 }
 
 function leaf(value, path, opened) {
-  if (typeof value !== "string") return h("span", { class: `value is-${value === null ? "null" : typeof value}` }, String(value));
-  if (value === "[redacted]") return h("span", { class: "value is-hidden", title: "hidden by the rule of redaction" }, value);
+  if (typeof value !== "string") return h(
+    "span",
+    { class: `value is-${value === null ? "null" : typeof value}` },
+    String(value),
+  );
+  if (value === "[redacted]") return h(
+    "span",
+    { class: "value is-hidden", title: "hidden by the rule of redaction" },
+    value,
+  );
   const shown = opened.shown(path, LONG);
   const cut = value.length > shown;
   const text = cut ? value.slice(0, shown) : value;
   return [
     h("span", { class: "value is-string" }, `"${text}${cut ? "…" : '"'}`),
     cut
-      ? h("button", { class: "link", onclick: () => opened.more(path, shown * 20) }, `${count(value.length - shown)} more characters`)
+      ? h(
+        "button",
+        { class: "link", onclick: () => opened.more(path, shown * 20) },
+        `${count(value.length - shown)} more characters`,
+      )
       : null,
   ];
 }
@@ -98,7 +115,9 @@ function preview(value) {
   let length = 0;
   for (const name of Object.keys(value).slice(0, 8)) {
     const inner = value[name];
-    const text = inner !== null && typeof inner === "object" ? (Array.isArray(inner) ? "[…]" : "{…}") : JSON.stringify(inner)?.slice(0, 40);
+    const text = inner !== null && typeof inner === "object" ? (
+      Array.isArray(inner) ? "[…]" : "{…}"
+    ) : JSON.stringify(inner)?.slice(0, 40);
     const part = Array.isArray(value) ? text : `${name}: ${text}`;
     length += part.length;
     if (length > SHORT) return `${parts.join(", ")}, …`;

@@ -11,6 +11,7 @@ import { Opened, tree } from "../parts/tree.js";
 const LIMIT = 100;
 const RARELY = 10_000; // causes are gathered by reading every dead job, so not at each refresh
 const FILTERS = ["queue", "task", "since"];
+const MEANING = "What fails too often, expires or loses what it depends on ends up here.";
 
 export function makeDead(app) {
   const opened = new Map(); // fingerprint → {job, tree} of the sample that is shown
@@ -31,24 +32,50 @@ export function makeDead(app) {
   }
 
   function view({ queues, asked, total, complete, causes }) {
+    const lead = `${complete ? "" : "More than "}${plural(total, "dead job")} of ${plural(causes.length, "cause")}`;
     return [
-      h("div", { class: "title", key: "title" },
+      h(
+        "div",
+        { class: "title", key: "title" },
         h("div", null, h("h1", null, "Dead letters")),
-        h("p", { class: "lead" }, total ? `${complete ? "" : "More than "}${plural(total, "dead job")} of ${plural(causes.length, "cause")}` : "")),
+        total ? h("p", { class: "lead" }, lead) : null,
+      ),
       filters(queues, asked),
       causes.length
         ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, causes[0].count, asked)))
-        : empty("No job is dead", Object.keys(asked).length ? "None that fits the filters." : "What fails too often, expires or loses what it depends on ends up here."),
+        : empty("No job is dead", Object.keys(asked).length ? "None that fits the filters." : MEANING),
     ];
   }
 
   function filters(queues, asked) {
-    return h("div", { class: "fields", key: "filters" },
-      h("label", { class: "inline" }, h("span", null, "Queue"),
-        h("select", { value: asked.queue ?? "", onchange: (event) => app.filter({ queue: event.target.value }) },
-          h("option", { key: "all", value: "" }, "all"), queues.filter((one) => one.dead || one.queue === asked.queue).map((one) => h("option", { key: `q ${one.queue}`, value: one.queue }, `${one.queue} (${count(one.dead)})`)))),
-      h("label", { class: "inline" }, h("span", null, "Task"), h("input", { value: asked.task ?? "", spellcheck: "false", placeholder: "any", onchange: (event) => app.filter({ task: event.target.value.trim() }) })),
-      h("label", { class: "inline" }, h("span", null, "Enqueued since"), h("input", { value: asked.since ?? "", spellcheck: "false", placeholder: "15m, 2d …", onchange: (event) => app.filter({ since: event.target.value.trim() }) })));
+    const shown = queues.filter((one) => one.dead || one.queue === asked.queue);
+    const set = (name) => (event) => app.filter({ [name]: event.target.value.trim() });
+    const field = (name, label, hint) =>
+      h(
+        "label",
+        { class: "inline" },
+        h("span", null, label),
+        h("input", { value: asked[name] ?? "", spellcheck: "false", placeholder: hint, onchange: set(name) }),
+      );
+    return h(
+      "div",
+      { class: "fields", key: "filters" },
+      h(
+        "label",
+        { class: "inline" },
+        h("span", null, "Queue"),
+        h(
+          "select",
+          { value: asked.queue ?? "", onchange: set("queue") },
+          h("option", { key: "all", value: "" }, "all"),
+          shown.map((one) =>
+            h("option", { key: `q ${one.queue}`, value: one.queue }, `${one.queue} (${count(one.dead)})`),
+          ),
+        ),
+      ),
+      field("task", "Task", "any"),
+      field("since", "Enqueued since", "15m, 2d …"),
+    );
   }
 
   function one(cause, most, asked) {
@@ -60,18 +87,42 @@ export function makeDead(app) {
       "li",
       { key: cause.fingerprint, "data-row": true },
       h("div", { class: "how-many" }, h("strong", null, count(cause.count)), bar(cause.count, most, "dead")),
-      h("div", { class: "of" },
+      h(
+        "div",
+        { class: "of" },
         h("p", { class: "error-text" }, cause.error || (cause.reason ?? "no error").replaceAll("_", " ")),
-        h("p", { class: "by" }, "task ", h("a", { href: to("jobs", [], { status: "dead", task: cause.task }) }, cause.task),
-          " · ", Object.entries(cause.queues).map(([name, number], n) => [n ? ", " : "", queueLink(name), Object.keys(cause.queues).length > 1 ? ` ${count(number)}` : ""]),
-          " · last ", when(cause.last_at, app.now), cause.first_at !== cause.last_at ? [", first ", when(cause.first_at, app.now)] : null),
-        sample ? sampled(cause, sample) : null),
-      h("div", { class: "actions" },
-        app.can("replay") && app.can("bulk") ? h("button", { class: "main", "data-first": true, onclick: act("replay") }, `Replay ${count(cause.count)} …`) : null,
+        h("p", { class: "by" }, whereAndWhen(cause)),
+        sample ? sampled(cause, sample) : null,
+      ),
+      h(
+        "div",
+        { class: "actions" },
+        app.can("replay") && app.can("bulk")
+          ? h("button", { class: "main", "data-first": true, onclick: act("replay") }, `Replay ${count(cause.count)} …`)
+          : null,
         app.can("archive") && app.can("bulk") ? h("button", { onclick: act("archive") }, "Archive …") : null,
-        h("button", { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) }, sample ? "Hide sample" : "Sample"),
-        h("a", { class: "button plain", href: to("jobs", [], { status: "dead", error: cause.fingerprint, ...asked }) }, "Jobs")),
+        h(
+          "button",
+          { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) },
+          sample ? "Hide sample" : "Sample",
+        ),
+        h("a", { class: "button plain", href: to("jobs", [], filter) }, "Jobs"),
+      ),
     );
+  }
+
+  function whereAndWhen(cause) {
+    const queues = Object.entries(cause.queues);
+    const each = (number) => (queues.length > 1 ? ` ${count(number)}` : "");
+    return [
+      "task ",
+      h("a", { href: to("jobs", [], { status: "dead", task: cause.task }) }, cause.task),
+      " · ",
+      queues.map(([name, number], n) => [n ? ", " : "", queueLink(name), each(number)]),
+      " · last ",
+      when(cause.last_at, app.now),
+      cause.first_at === cause.last_at ? null : [", first ", when(cause.first_at, app.now)],
+    ];
   }
 
   async function look(cause) {
@@ -94,7 +145,11 @@ export function makeDead(app) {
       h("p", null, "The one that died last: ", jobLink(job.id)),
       h("h3", null, "Payload"), tree(job.payload, kept),
       h("h3", null, errorText(job.error) ? "Traceback" : "Reason"),
-      h("pre", { tabindex: "0" }, job.error?.traceback || errorText(job.error) || (job.reason ?? "").replaceAll("_", " ")));
+      h(
+        "pre",
+        { tabindex: "0" },
+        job.error?.traceback || errorText(job.error) || (job.reason ?? "").replaceAll("_", " "),
+      ));
   }
 
   return { load, view };

@@ -22,14 +22,29 @@ const FINISHED = new Set(["completed", "dead", "cancelled"]);
 export function makeJob(app, route) {
   const id = route.rest[0];
   const redraw = () => app.draw();
-  const opened = { payload: new Opened(redraw), result: new Opened(redraw), progress: new Opened(redraw), headers: new Opened(redraw) };
+  const opened = {
+    payload: new Opened(redraw),
+    result: new Opened(redraw),
+    progress: new Opened(redraw),
+    headers: new Opened(redraw),
+  };
   const differences = new Differences(app, id);
   const family = new Family(app);
 
   async function load(signal) {
     const ask = (path) => app.request("GET", path, { signal });
-    const [job, history] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), ask(jobPath(id, "/history")).catch(goneIsNull)]);
-    if (!job && !history) throw new Problem({ title: "Not found", status: 404, code: "not_found", detail: `there is no job ${id}, and no history of one` });
+    const [
+      job,
+      history,
+    ] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), ask(jobPath(id, "/history")).catch(goneIsNull)]);
+    if (
+      !job && !history
+    ) throw new Problem({
+      title: "Not found",
+      status: 404,
+      code: "not_found",
+      detail: `there is no job ${id}, and no history of one`,
+    });
     const waits = job && WAITING.has(job.state) && app.can("why");
     const [reasons] = await Promise.all([
       waits ? ask(jobPath(id, "/why")).then((got) => got.reasons) : [],
@@ -70,9 +85,24 @@ export function makeJob(app, route) {
       "div",
       { class: "title", key: "title" },
       h("div", null,
-        h("p", { class: "crumbs" }, h("a", { href: to("jobs") }, "Jobs"), job ? [" / ", queueLink(job.queue), " / ", h("a", { href: to("jobs", [], { task: job.task }) }, job.task)] : null),
+        h(
+          "p",
+          { class: "crumbs" },
+          h("a", { href: to("jobs") }, "Jobs"),
+          job ? [
+            " / ",
+            queueLink(job.queue),
+            " / ",
+            h("a", { href: to("jobs", [], { task: job.task }) }, job.task),
+          ] : null,
+        ),
         h("h1", null, h("span", { class: "id" }, id), copyable(id, "Copy the id"))),
-      job ? h("div", { class: "head-state" }, state(job.state, job.archived), job.cancel_requested ? badge("is asked to end", "warn") : null) : null,
+      job ? h(
+        "div",
+        { class: "head-state" },
+        state(job.state, job.archived),
+        job.cancel_requested ? badge("is asked to end", "warn") : null,
+      ) : null,
       job ? actions(job) : null,
     );
   }
@@ -80,13 +110,29 @@ export function makeJob(app, route) {
   function actions(job) {
     const act = (verb, said, body) => app.act("POST", jobPath(id, `/${verb}`), body, said);
     const buttons = [];
-    if (FINISHED.has(job.state) && app.can("replay")) buttons.push(["Replay", () => act("replay", "It waits to run again"), job.state === "dead" ? "main" : ""]);
-    if (WAITING.has(job.state) && app.can("cancel")) buttons.push(["Cancel", () => act("cancel", "Cancelled"), "danger"]);
-    if (job.state === "running" && app.can("cancel")) buttons.push(["Ask it to end", () => act("cancel", "It is asked to end", { running: "request" }), "danger"]);
+    if (
+      FINISHED.has(job.state) && app.can("replay")
+    ) buttons.push(["Replay", () => act("replay", "It waits to run again"), job.state === "dead" ? "main" : ""]);
+    if (
+      WAITING.has(job.state) && app.can("cancel")
+    ) buttons.push(["Cancel", () => act("cancel", "Cancelled"), "danger"]);
+    if (
+      job.state === "running" && app.can("cancel")
+    ) buttons.push(["Ask it to end", () => act("cancel", "It is asked to end", { running: "request" }), "danger"]);
     if (FINISHED.has(job.state) && app.can("archive")) {
-      buttons.push(job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : ["Archive", () => act("archive", "Put out of sight: its state is “archived” in lists"), ""]);
+      buttons.push(
+        job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : [
+          "Archive",
+          () => act("archive", "Put out of sight: its state is “archived” in lists"),
+          "",
+        ],
+      );
     }
-    return h("div", { class: "actions" }, buttons.map(([label, onclick, kind]) => h("button", { key: label, class: kind, onclick }, label)));
+    return h(
+      "div",
+      { class: "actions" },
+      buttons.map(([label, onclick, kind]) => h("button", { key: label, class: kind, onclick }, label)),
+    );
   }
 
   function story(steps) {
@@ -95,12 +141,26 @@ export function makeJob(app, route) {
   }
 
   function value(name, content, kept) {
-    return panel(name, { id: name.toLowerCase(), aside: copyable(JSON.stringify(content, null, 2), `Copy the ${name.toLowerCase()} as JSON`) }, tree(content, kept));
+    return panel(
+      name,
+      {
+        id: name.toLowerCase(),
+        aside: copyable(JSON.stringify(content, null, 2), `Copy the ${name.toLowerCase()} as JSON`),
+      },
+      tree(content, kept),
+    );
   }
 
   function result(job) {
     if (job.has_result) return value("Result", job.result, opened.result);
-    return panel("Result", { id: "result" }, job.result_expired ? empty("No longer kept", "It was kept for a while, and that is over.") : empty("None", "It returned nothing."));
+    return panel(
+      "Result",
+      { id: "result" },
+      job.result_expired ? empty(
+        "No longer kept",
+        "It was kept for a while, and that is over.",
+      ) : empty("None", "It returned nothing."),
+    );
   }
 
   return { load, view, title: () => id };
@@ -112,12 +172,20 @@ function goneIsNull(error) {
 }
 
 function gone() {
-  return panel("Removed", { id: "gone" }, empty("The job itself is no longer kept", "Retention removed it, or it was replaced. Its history is:"));
+  return panel(
+    "Removed",
+    { id: "gone" },
+    empty("The job itself is no longer kept", "Retention removed it, or it was replaced. Its history is:"),
+  );
 }
 
 function failure(job) {
   const { type, message } = job.error;
   return panel(job.state === "dead" ? "It died of" : "Its last error", { id: "error" },
     h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : ""),
-    job.state === "dead" && job.reason ? h("p", { class: "hint" }, `Reason: ${job.reason.replaceAll("_", " ")}`) : null);
+    job.state === "dead" && job.reason ? h(
+      "p",
+      { class: "hint" },
+      `Reason: ${job.reason.replaceAll("_", " ")}`,
+    ) : null);
 }

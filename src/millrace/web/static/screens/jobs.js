@@ -53,11 +53,23 @@ export function makeJobs(app) {
     return h(
       "div",
       { class: `choice${some ? " some" : ""}`, key: "choice", role: "group", "aria-label": "Deeds for many jobs" },
-      h("span", { class: "how-many", "aria-live": "polite" }, some ? `${plural(chosen.size, "job")} chosen` : "Choose jobs, or:"),
+      h(
+        "span",
+        { class: "how-many", "aria-live": "polite" },
+        some ? `${plural(chosen.size, "job")} chosen` : "Choose jobs, or:",
+      ),
       some
-        ? can.map((deed) => h("button", { key: deed.verb, onclick: () => forChosen(app, deed, [...chosen], () => chosen.clear()) }, deed.label))
+        ? can.map((deed) => h(
+          "button",
+          { key: deed.verb, onclick: () => forChosen(app, deed, [...chosen], () => chosen.clear()) },
+          deed.label,
+        ))
         : filtered
-          ? can.map((deed) => h("button", { key: deed.verb, class: "plain", onclick: () => forMatching(app, deed, matching) }, `${deed.label} all that fit …`))
+          ? can.map((deed) => h(
+            "button",
+            { key: deed.verb, class: "plain", onclick: () => forMatching(app, deed, matching) },
+            `${deed.label} all that fit …`,
+          ))
           : h("span", { class: "hint" }, "set a filter to act on all jobs that fit it"),
     );
   }
@@ -68,16 +80,49 @@ export function makeJobs(app) {
       for (const id of ids) on ? chosen.add(id) : chosen.delete(id);
       app.draw();
     };
-    const columns = ["State", "Job", "Task", "Queue", "Attempt", "Enqueued", "Details"].map((name) => h("th", { key: name, scope: "col", class: name === "Attempt" || name === "Enqueued" ? "number" : "" }, name));
+    const columns = [
+      "State",
+      "Job",
+      "Task",
+      "Queue",
+      "Attempt",
+      "Enqueued",
+      "Details",
+    ].map((name) => h(
+      "th",
+      { key: name, scope: "col", class: name === "Attempt" || name === "Enqueued" ? "number" : "" },
+      name,
+    ));
     const boxes = app.can("bulk");
-    const allBox = h("input", { type: "checkbox", "aria-label": "Choose all on this page", checked: all, indeterminate: !all && chosen.size > 0, onchange: (event) => flip(jobs.map((job) => job.id), event.target.checked) });
+    const allBox = h(
+      "input",
+      {
+        type: "checkbox",
+        "aria-label": "Choose all on this page",
+        checked: all,
+        indeterminate: !all && chosen.size > 0,
+        onchange: (event) => flip(jobs.map((job) => job.id), event.target.checked),
+      },
+    );
     const head = h("tr", null, boxes ? h("th", { class: "box", scope: "col" }, allBox) : null, columns);
     const rows = jobs.map((job) => row(job, boxes, flip));
-    return h("div", { key: "list", class: "jobs" }, table([], rows, { label: `Jobs, ${query.order === "oldest" ? "oldest" : "newest"} first`, head }));
+    return h(
+      "div",
+      { key: "list", class: "jobs" },
+      table([], rows, { label: `Jobs, ${query.order === "oldest" ? "oldest" : "newest"} first`, head }),
+    );
   }
 
   function row(job, boxes, flip) {
-    const box = h("input", { type: "checkbox", "aria-label": `Choose ${job.id}`, checked: chosen.has(job.id), onchange: (event) => flip([job.id], event.target.checked) });
+    const box = h(
+      "input",
+      {
+        type: "checkbox",
+        "aria-label": `Choose ${job.id}`,
+        checked: chosen.has(job.id),
+        onchange: (event) => flip([job.id], event.target.checked),
+      },
+    );
     const attempts = job.max_attempts === null ? count(job.attempt) : `${job.attempt}/${job.max_attempts}`;
     return h(
       "tr",
@@ -94,9 +139,21 @@ export function makeJobs(app) {
   }
 
   function what(job) {
-    if (job.state === "running") return ["since ", when(job.started_at, app.now), job.worker ? ` on ${job.worker}` : null];
-    if (job.state === "scheduled" || job.state === "retrying") return ["due ", when(job.available_at, app.now), job.error ? h("span", { class: "error" }, ` ${errorText(job.error)}`) : null];
-    if (job.state === "dead") return h("span", { class: "error" }, errorText(job.error) || (job.reason ?? "").replaceAll("_", " "));
+    if (job.state === "running") return [
+      "since ",
+      when(job.started_at, app.now),
+      job.worker ? ` on ${job.worker}` : null,
+    ];
+    if (job.state === "scheduled" || job.state === "retrying") return [
+      "due ",
+      when(job.available_at, app.now),
+      job.error ? h("span", { class: "error" }, ` ${errorText(job.error)}`) : null,
+    ];
+    if (job.state === "dead") return h(
+      "span",
+      { class: "error" },
+      errorText(job.error) || (job.reason ?? "").replaceAll("_", " "),
+    );
     if (job.finished_at) return [`${job.state} `, when(job.finished_at, app.now)];
     if (job.state === "ready") return ["due ", when(job.available_at, app.now)];
     return "";
@@ -104,8 +161,15 @@ export function makeJobs(app) {
 
   function nothing(query, page) {
     const filtered = FILTERS.some((name) => query[name]) || query.id;
-    if (page.cursor) return empty("None among the jobs looked at so far", `${count(page.scanned)} were looked at; there are more.`);
-    if (filtered) return empty("No job fits", "Jobs that finished long ago may have been removed by retention; their history may still be in the lake.", h("p", null, h("a", { href: to("jobs") }, "Clear all filters")));
+    if (page.cursor) return empty(
+      "None among the jobs looked at so far",
+      `${count(page.scanned)} were looked at; there are more.`,
+    );
+    if (filtered) return empty(
+      "No job fits",
+      "Jobs that finished long ago may have been removed by retention; their history may still be in the lake.",
+      h("p", null, h("a", { href: to("jobs") }, "Clear all filters")),
+    );
     return empty("There are no jobs", "Put a first one in: millrace submit TASK '{\"a\": 1}'");
   }
 
@@ -115,9 +179,17 @@ export function makeJobs(app) {
       "div",
       { class: "pager", key: "pager" },
       query.cursor ? h("button", { class: "plain", onclick: () => history.back() }, "Back") : null,
-      query.cursor ? h("a", { class: "button plain", href: to("jobs", [], { ...query, cursor: "" }) }, "First page") : null,
+      query.cursor ? h(
+        "a",
+        { class: "button plain", href: to("jobs", [], { ...query, cursor: "" }) },
+        "First page",
+      ) : null,
       h("span", { class: "hint" }, jobs.length ? plural(jobs.length, "job") : ""),
-      cursor ? h("a", { class: "button", href: to("jobs", [], { ...query, cursor }), "data-next": true }, jobs.length < PAGE ? "Look further" : further) : null,
+      cursor ? h(
+        "a",
+        { class: "button", href: to("jobs", [], { ...query, cursor }), "data-next": true },
+        jobs.length < PAGE ? "Look further" : further,
+      ) : null,
     );
   }
 

@@ -49,7 +49,12 @@ export function makeOverview(app) {
       { id: "now" },
       rows.length
         ? h("ol", { class: "feed" }, rows.map((event) => step(event, app)))
-        : (app.pulse.pace === "live" ? empty("Quiet", "Each step of each job is shown here as it happens.") : empty("Live events are off", "They are on when this page looks “live”, above.")),
+        : (
+          app.pulse.pace === "live" ? empty("Quiet", "Each step of each job is shown here as it happens.") : empty(
+            "Live events are off",
+            "They are on when this page looks “live”, above.",
+          )
+        ),
     );
   }
 
@@ -80,7 +85,14 @@ function figures({ all, flow }) {
       vital("Oldest due job waits", seconds(all.oldest_ready), all.oldest_ready > 60 ? "slow" : ""),
       vital("Completed", flow ? rate(flow.now.completed) : "…"),
       vital("Dying", flow ? rate(flow.now.died) : "…", flow?.now.died > 0 ? "bad" : ""),
-      vital("Workers", [count(all.workers), stale ? h("a", { href: to("workers"), class: "warn" }, icon("stale"), `${count(stale)} stale`) : null], all.workers === 0 && all.waiting ? "bad" : ""),
+      vital(
+        "Workers",
+        [
+          count(all.workers),
+          stale ? h("a", { href: to("workers"), class: "warn" }, icon("stale"), `${count(stale)} stale`) : null,
+        ],
+        all.workers === 0 && all.waiting ? "bad" : "",
+      ),
     ),
   );
 }
@@ -89,7 +101,12 @@ function stateFigure(name, number) {
   return h(
     "li",
     { key: name },
-    h("a", { href: to("jobs", [], { status: name }), class: `is-${name}${number ? "" : " zero"}` }, state(name), h("strong", null, count(number))),
+    h(
+      "a",
+      { href: to("jobs", [], { status: name }), class: `is-${name}${number ? "" : " zero"}` },
+      state(name),
+      h("strong", null, count(number)),
+    ),
   );
 }
 
@@ -98,17 +115,39 @@ function vital(name, value, kind = "") {
 }
 
 function throughput(flow) {
-  const legend = h("span", { class: "legend" }, h("i", { class: "completed" }), "completed", h("i", { class: "died" }), "dead");
+  const legend = h(
+    "span",
+    { class: "legend" },
+    h("i", { class: "completed" }),
+    "completed",
+    h("i", { class: "died" }),
+    "dead",
+  );
   return panel(
     "Throughput",
     { id: "throughput", aside: legend },
-    flow && flow.points.length > 1 ? chart(flow.points, flow.step) : empty("Counting …", "The chart begins after a few seconds."),
+    flow && flow.points.length > 1 ? chart(flow.points, flow.step) : empty(
+      "Counting …",
+      "The chart begins after a few seconds.",
+    ),
   );
 }
 
 function queues(all) {
-  const busiest = [...all].sort((a, b) => b.ready + b.running + b.retrying - (a.ready + a.running + a.retrying)).slice(0, QUEUES_SHOWN);
-  const columns = ["Queue", "Ready", "Running", "Scheduled", "Retrying", "Blocked", "Dead", "Oldest due"].map((name, n) => ({ name, class: n ? "number" : "" }));
+  const busiest = [...all].sort((a, b) => b.ready + b.running + b.retrying - (a.ready + a.running + a.retrying)).slice(
+    0,
+    QUEUES_SHOWN,
+  );
+  const columns = [
+    "Queue",
+    "Ready",
+    "Running",
+    "Scheduled",
+    "Retrying",
+    "Blocked",
+    "Dead",
+    "Oldest due",
+  ].map((name, n) => ({ name, class: n ? "number" : "" }));
   const rest = all.length - busiest.length;
   return panel(
     "Queues",
@@ -120,7 +159,11 @@ function queues(all) {
 }
 
 function queueRow(one) {
-  const number = (name, key) => cell(name, { class: `number${one[key] ? "" : " zero"}` }, one[key] ? h("a", { href: to("jobs", [], { status: key, queue: one.queue }) }, count(one[key])) : "0");
+  const number = (name, key) => cell(
+    name,
+    { class: `number${one[key] ? "" : " zero"}` },
+    one[key] ? h("a", { href: to("jobs", [], { status: key, queue: one.queue }) }, count(one[key])) : "0",
+  );
   return h(
     "tr",
     { key: one.queue, "data-row": true },

@@ -13,18 +13,36 @@ export function makePools(app) {
   function view({ pools }) {
     return [
       h("h1", { key: "title" }, "Pools"),
-      pools.length ? pools.map(one) : empty("There are no pools", "A pool is a queue with lanes: jobs of one key run in order, one at a time. In code: app.pool(\"mail\", lanes=8)."),
+      pools.length ? pools.map(one) : empty(
+        "There are no pools",
+        "A pool is a queue with lanes: jobs of one key run in order, one at a time. In code: app.pool(\"mail\", lanes=8).",
+      ),
     ];
   }
 
   function one(pool) {
-    const numbers = [["waiting", pool.waiting], ["running", pool.running], ["completed", pool.processed], ["dead", pool.dead]];
+    const numbers = [
+      ["waiting", pool.waiting],
+      ["running", pool.running],
+      ["completed", pool.processed],
+      ["dead", pool.dead],
+    ];
     return h(
       "section",
       { class: "panel", key: pool.pool, "aria-label": `Pool ${pool.pool}` },
       h("header", null,
-        h("h2", null, h("a", { href: to("queues", [pool.pool]) }, pool.pool), pool.paused ? badge("paused", "warn") : badge(pool.state)),
-        h("p", { class: "inline-figures" }, numbers.map(([name, number]) => h("span", { key: name }, h("strong", null, count(number)), ` ${name}`)), pool.max_depth === null ? null : h("span", null, `at most ${count(pool.max_depth)} waiting`)),
+        h(
+          "h2",
+          null,
+          h("a", { href: to("queues", [pool.pool]) }, pool.pool),
+          pool.paused ? badge("paused", "warn") : badge(pool.state),
+        ),
+        h(
+          "p",
+          { class: "inline-figures" },
+          numbers.map(([name, number]) => h("span", { key: name }, h("strong", null, count(number)), ` ${name}`)),
+          pool.max_depth === null ? null : h("span", null, `at most ${count(pool.max_depth)} waiting`),
+        ),
         app.can("pause") ? pause(app, pool.pool, pool.paused) : null),
       lanes(app, pool.pool, pool.lanes),
     );

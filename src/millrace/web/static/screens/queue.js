@@ -15,17 +15,70 @@ const STATES = ["ready", "running", "scheduled", "retrying", "blocked", "complet
 const NUMBER = "[0-9]+";
 const SPAN = "([0-9]{1,6}(ms|s|m|h|d))+|[0-9]+(\\.[0-9]+)?";
 const SETTINGS = [
-  { name: "max_running", label: "Running at a time", none: "no limit", hint: "how many jobs of this queue may run at once, over all workers", pattern: NUMBER },
-  { name: "rate", label: "Starts per second", none: "no limit", hint: "such as 5 or 0.5", pattern: "[0-9]+(\\.[0-9]+)?" },
-  { name: "burst", label: "Burst", none: "as the rate", hint: "how many may start at once after a pause", pattern: NUMBER },
-  { name: "max_depth", label: "Most waiting jobs", none: "no limit", hint: "further ones are refused", pattern: NUMBER },
-  { name: "fair_share", label: "Fair share", none: "", hint: "0 to 1: how much of the starts is shared evenly among groups", pattern: "[0-9]*\\.?[0-9]+", required: true },
-  { name: "keep_completed", label: "Completed jobs are kept for", none: "ever", hint: "such as 7d or 12h", pattern: SPAN, span: true },
+  {
+    name: "max_running",
+    label: "Running at a time",
+    none: "no limit",
+    hint: "how many jobs of this queue may run at once, over all workers",
+    pattern: NUMBER,
+  },
+  {
+    name: "rate",
+    label: "Starts per second",
+    none: "no limit",
+    hint: "such as 5 or 0.5",
+    pattern: "[0-9]+(\\.[0-9]+)?",
+  },
+  {
+    name: "burst",
+    label: "Burst",
+    none: "as the rate",
+    hint: "how many may start at once after a pause",
+    pattern: NUMBER,
+  },
+  {
+    name: "max_depth",
+    label: "Most waiting jobs",
+    none: "no limit",
+    hint: "further ones are refused",
+    pattern: NUMBER,
+  },
+  {
+    name: "fair_share",
+    label: "Fair share",
+    none: "",
+    hint: "0 to 1: how much of the starts is shared evenly among groups",
+    pattern: "[0-9]*\\.?[0-9]+",
+    required: true,
+  },
+  {
+    name: "keep_completed",
+    label: "Completed jobs are kept for",
+    none: "ever",
+    hint: "such as 7d or 12h",
+    pattern: SPAN,
+    span: true,
+  },
   { name: "keep_dead", label: "Dead jobs are kept for", none: "ever", hint: "such as 30d", pattern: SPAN, span: true },
   { name: "dead_cap", label: "Most dead jobs", none: "no limit", hint: "", pattern: NUMBER },
   { name: "dead_overflow", label: "When there are more dead jobs", none: "", options: ["evict", "archive", "reject"] },
-  { name: "auto_retries", label: "Dead jobs come back by themselves", none: "", hint: "how often; 0 is never", pattern: NUMBER, required: true },
-  { name: "auto_retry_delay", label: "They come back after", none: "", hint: "such as 1h", pattern: SPAN, span: true, required: true },
+  {
+    name: "auto_retries",
+    label: "Dead jobs come back by themselves",
+    none: "",
+    hint: "how often; 0 is never",
+    pattern: NUMBER,
+    required: true,
+  },
+  {
+    name: "auto_retry_delay",
+    label: "They come back after",
+    none: "",
+    hint: "such as 1h",
+    pattern: SPAN,
+    span: true,
+    required: true,
+  },
 ];
 
 export function makeQueue(app, route) {
@@ -35,18 +88,86 @@ export function makeQueue(app, route) {
   function view(queue) {
     return [
       h("div", { class: "title", key: "title" },
-        h("div", null, h("p", { class: "crumbs" }, h("a", { href: to("queues") }, "Queues")), h("h1", null, name, queue.paused ? badge("paused", "warn") : null)),
-        h("div", { class: "actions" }, app.can("pause") ? pause(app, name, queue.paused) : null, app.can("drain") ? h("button", { class: "danger", onclick: drain }, "Drain …") : null, app.can("obliterate") ? h("button", { class: "danger", onclick: () => obliterate(queue) }, "Obliterate …") : null)),
-      h("ul", { class: "states", key: "states" }, STATES.map((key) => h("li", { key }, h("a", { href: to("jobs", [], { queue: name, status: key }), class: `is-${key}${queue[key] ? "" : " zero"}` }, state(key), h("strong", null, count(queue[key])))))),
-      panel("Limits and settings", { id: "settings", aside: app.can("settings") ? h("button", { onclick: () => change(queue.settings) }, "Change …") : null },
-        h("dl", { class: "facts" }, SETTINGS.map((one) => h("div", { key: one.name }, h("dt", null, one.label), h("dd", null, shown(one, queue.settings[one.name])))))),
-      queue.lanes.length ? panel("Lanes", { id: "lanes", aside: h("span", { class: "hint" }, plural(queue.lanes.length, "lane")) }, lanes(app, name, queue.lanes.map((lane) => ({ ...lane, dead: lane.died, state: lane.paused ? "paused" : lane.running ? "processing" : "idle", current: lane.holder })))) : null,
+        h(
+          "div",
+          null,
+          h("p", { class: "crumbs" }, h("a", { href: to("queues") }, "Queues")),
+          h("h1", null, name, queue.paused ? badge("paused", "warn") : null),
+        ),
+        h(
+          "div",
+          { class: "actions" },
+          app.can("pause") ? pause(app, name, queue.paused) : null,
+          app.can("drain") ? h("button", { class: "danger", onclick: drain }, "Drain …") : null,
+          app.can("obliterate") ? h(
+            "button",
+            { class: "danger", onclick: () => obliterate(queue) },
+            "Obliterate …",
+          ) : null,
+        )),
+      h(
+        "ul",
+        { class: "states", key: "states" },
+        STATES.map((key) => h(
+          "li",
+          { key },
+          h(
+            "a",
+            { href: to("jobs", [], { queue: name, status: key }), class: `is-${key}${queue[key] ? "" : " zero"}` },
+            state(key),
+            h("strong", null, count(queue[key])),
+          ),
+        )),
+      ),
+      panel("Limits and settings", {
+        id: "settings",
+        aside: app.can("settings") ? h("button", { onclick: () => change(queue.settings) }, "Change …") : null,
+      },
+        h(
+          "dl",
+          { class: "facts" },
+          SETTINGS.map((one) => h(
+            "div",
+            { key: one.name },
+            h("dt", null, one.label),
+            h("dd", null, shown(one, queue.settings[one.name])),
+          )),
+        )),
+      queue.lanes.length ? panel(
+        "Lanes",
+        { id: "lanes", aside: h("span", { class: "hint" }, plural(queue.lanes.length, "lane")) },
+        lanes(
+          app,
+          name,
+          queue.lanes.map((lane) => (
+            {
+              ...lane,
+              dead: lane.died,
+              state: lane.paused ? "paused" : lane.running ? "processing" : "idle",
+              current: lane.holder,
+            }
+          )),
+        ),
+      ) : null,
     ];
   }
 
   async function change(settings, wrong = "") {
-    const fields = SETTINGS.map((one) => ({ ...one, value: written(one, settings[one.name]), hint: [one.hint, one.none ? `empty: ${one.none}` : ""].filter(Boolean).join("; ") }));
-    const given = await ask({ title: `Settings of queue ${name}`, text: "They hold for all workers, at once.", fields, submit: "Save", cancel: true, wrong });
+    const fields = SETTINGS.map((one) => (
+      {
+        ...one,
+        value: written(one, settings[one.name]),
+        hint: [one.hint, one.none ? `empty: ${one.none}` : ""].filter(Boolean).join("; "),
+      }
+    ));
+    const given = await ask({
+      title: `Settings of queue ${name}`,
+      text: "They hold for all workers, at once.",
+      fields,
+      submit: "Save",
+      cancel: true,
+      wrong,
+    });
     if (!given) return;
     const changes = {};
     for (const one of SETTINGS) {
@@ -64,18 +185,46 @@ export function makeQueue(app, route) {
   }
 
   async function drain() {
-    const counted = await app.request("POST", queuePath(name, "/drain"), { body: { dry_run: true } }).catch((error) => note(error.detail, "wrong"));
+    const counted = await app.request(
+      "POST",
+      queuePath(name, "/drain"),
+      { body: { dry_run: true } },
+    ).catch((error) => note(error.detail, "wrong"));
     if (!counted) return;
     if (!counted.waiting) return note("Nothing waits in this queue");
     const jobs = plural(counted.waiting, "job");
-    const agreed = await sure({ title: `Cancel ${jobs} that wait${counted.waiting === 1 ? "s" : ""}?`, details: "What runs goes on. Cancelled jobs can be replayed while they are kept.", submit: `Cancel ${jobs}`, danger: true });
-    if (agreed) app.act("POST", queuePath(name, "/drain"), { dry_run: false }, (got) => `Cancelled ${plural(got.cancelled, "job")}`);
+    const agreed = await sure({
+      title: `Cancel ${jobs} that wait${counted.waiting === 1 ? "s" : ""}?`,
+      details: "What runs goes on. Cancelled jobs can be replayed while they are kept.",
+      submit: `Cancel ${jobs}`,
+      danger: true,
+    });
+    if (agreed) app.act(
+      "POST",
+      queuePath(name, "/drain"),
+      { dry_run: false },
+      (got) => `Cancelled ${plural(got.cancelled, "job")}`,
+    );
   }
 
   async function obliterate(queue) {
     const total = STATES.reduce((sum, key) => sum + queue[key], 0);
-    const given = await ask({ title: `Remove ${plural(total, "job")} for good?`, text: "Every job of this queue, whatever its state, running ones too. There is no way back.", fields: [{ name: "name", label: `Type ${name} to confirm`, required: true, pattern: name.replace(/[.]/g, "\\.") }], submit: "Remove them", cancel: true, danger: true });
-    if (given) app.act("POST", queuePath(name, "/obliterate"), { dry_run: false, confirm: given.name }, (got) => `Removed ${plural(got.removed, "job")}`);
+    const given = await ask({
+      title: `Remove ${plural(total, "job")} for good?`,
+      text: "Every job of this queue, whatever its state, running ones too. There is no way back.",
+      fields: [
+        { name: "name", label: `Type ${name} to confirm`, required: true, pattern: name.replace(/[.]/g, "\\.") },
+      ],
+      submit: "Remove them",
+      cancel: true,
+      danger: true,
+    });
+    if (given) app.act(
+      "POST",
+      queuePath(name, "/obliterate"),
+      { dry_run: false, confirm: given.name },
+      (got) => `Removed ${plural(got.removed, "job")}`,
+    );
   }
 
   return { load, view, title: () => name };
