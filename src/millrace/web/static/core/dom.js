@@ -1,6 +1,6 @@
-// Drawing: what a screen should look like is described with h(), and draw() changes the page to that with as few touches
-// as it can. Nodes that stay keep their focus, their scroll and what the user opened in them, however often a screen
-// refreshes. Text only ever becomes text: there is no way to hand over HTML.
+// Drawing: what a screen should look like is described with h(), and draw() changes the page to that with as few
+// touches as it can. Nodes that stay keep their focus, their scroll and what the user opened in them, however often a
+// screen refreshes. Text only ever becomes text: there is no way to hand over HTML.
 
 import { visible } from "./text.js";
 

@@ -121,7 +121,7 @@ class HttpDriver {
   async #askFor(wrong) {
     const { token, keep } = await this.#ask({
       title: "This server wants a token",
-      text: "An administrator of the server has it. What you may do here depends on its role: viewer, operator or admin.",
+      text: "An administrator has it. What you may do here depends on its role: viewer, operator or admin.",
       wrong: wrong ? "The server does not know this token." : "",
       fields: [
         { name: "token", label: "Token", type: "password", required: true },

@@ -1,5 +1,5 @@
-// A chart over time: completed jobs as an area, dead ones as bars in front of it, on one scale. The drawing stretches to
-// the width there is; the letters are HTML around it, so they never do.
+// A chart over time: completed jobs as an area, dead ones as bars in front of it, on one scale. The drawing stretches
+// to the width there is; the letters are HTML around it, so they never do.
 
 import { h } from "../core/dom.js";
 import { clock, rate } from "../core/text.js";

@@ -1,5 +1,5 @@
-// Dependencies as a graph: what this job waits for on the left, what waits for it on the right. Two generations back are
-// looked up, since the one that holds things up is often a parent's parent.
+// Dependencies as a graph: what this job waits for on the left, what waits for it on the right. Two generations back
+// are looked up, since the one that holds things up is often a parent's parent.
 
 import { h } from "../core/dom.js";
 import { count } from "../core/text.js";

@@ -1,4 +1,5 @@
-// How fast jobs go: from the server's series where there is one, else from how the counters grow while the page is open.
+// How fast jobs go: from the server's series where there is one, else from how the counters grow while the page is
+// open.
 
 const STEP = 10; // seconds
 const MOST = 90;

@@ -65,7 +65,9 @@ function lease(app, job) {
   if (Number.isNaN(ends)) return null;
   const left = () => ends - app.now();
   const text = () => (
-    left() > 0 ? `The lease holds for another ${whole(left())}` : `The lease ended ${whole(-left())} ago: another worker may take the job over`
+    left() > 0
+      ? `The lease holds for another ${whole(left())}`
+      : `The lease ended ${whole(-left())} ago: another worker may take the job over`
   );
   const length = (job.lease ?? 30) * 1000;
   return h("div", { class: "lease" },

@@ -1,5 +1,5 @@
-// JSON as a tree that opens branch by branch. Only what is open is drawn, and no more than a page of it, so a payload of
-// a megabyte costs no more than what is seen of it.
+// JSON as a tree that opens branch by branch. Only what is open is drawn, and no more than a page of it, so a payload
+// of a megabyte costs no more than what is seen of it.
 
 import { h } from "../core/dom.js";
 import { count, plural } from "../core/text.js";

@@ -1,4 +1,5 @@
-// Dead letters by cause: what most of them died of comes first. A cause can be looked into, and all its jobs brought back.
+// Dead letters by cause: what most of them died of comes first. A cause can be looked into, and all its jobs brought
+// back.
 
 import { h } from "../core/dom.js";
 import { jobPath } from "../core/paths.js";

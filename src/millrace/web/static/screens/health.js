@@ -87,7 +87,8 @@ function active(workers, { waiting }) {
   const alive = workers.filter((one) => one.alive);
   const slots = alive.reduce((sum, one) => sum + one.slots, 0);
   if (alive.length) {
-    return ["good", plural(alive.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers")];
+    const title = plural(alive.length, "worker is active", "workers are active");
+    return ["good", title, plural(slots, "slot"), to("workers")];
   }
   if (!waiting) return ["warn", "No worker is active", "nothing waits either", to("workers")];
   const words = `and ${plural(waiting, "job waits", "jobs wait")}: millrace worker --app module:app`;
@@ -103,10 +104,13 @@ function silent(workers) {
 
 function late({ queues, all }) {
   const found = queues.filter((one) => !one.paused && one.oldest_ready > LATE).slice(0, SHOWN);
-  const words = (one) => `its oldest due job waits for ${seconds(one.oldest_ready)}, ${plural(one.ready, "job is", "jobs are")} due`;
-  if (found.length) return found.map((one) => ["warn", `Queue ${one.queue} is late`, words(one), to("queues", [one.queue])]);
-  const oldest = all.oldest_ready === null ? "nothing is due" : `the oldest due job waits for ${seconds(all.oldest_ready)}`;
-  return [["good", "No queue is late", oldest, to("queues")]];
+  const oldest = (age) => `oldest due job waits for ${seconds(age)}`;
+  const words = (one) => `its ${oldest(one.oldest_ready)}, ${plural(one.ready, "job is", "jobs are")} due`;
+  if (found.length) {
+    return found.map((one) => ["warn", `Queue ${one.queue} is late`, words(one), to("queues", [one.queue])]);
+  }
+  const calm = all.oldest_ready === null ? "nothing is due" : `the ${oldest(all.oldest_ready)}`;
+  return [["good", "No queue is late", calm, to("queues")]];
 }
 
 function paused(queues) {
@@ -124,7 +128,8 @@ function dead({ queues, all }) {
 
 function log(entries) {
   if (!entries.length) return empty("Nothing was changed through this server since it started", "");
-  const columns = [{ name: "When" }, { name: "Who" }, { name: "What" }, { name: "Of" }, { name: "Answer", class: "number" }];
+  const names = ["When", "Who", "What", "Of"].map((name) => ({ name }));
+  const columns = [...names, { name: "Answer", class: "number" }];
   return table(columns, entries.map(logged), { label: "Changes" });
 }
 

@@ -155,6 +155,7 @@ export function makeJobs(app) {
       errorText(job.error) || (job.reason ?? "").replaceAll("_", " "),
     );
     if (job.finished_at) return [`${job.state} `, when(job.finished_at, app.now)];
+    if (job.state === "blocked") return "waits for other jobs to end";
     if (job.state === "ready") return ["due ", when(job.available_at, app.now)];
     return "";
   }

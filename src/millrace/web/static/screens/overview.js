@@ -84,7 +84,7 @@ function figures({ all, flow }) {
       { class: "vitals" },
       vital("Oldest due job waits", seconds(all.oldest_ready), all.oldest_ready > 60 ? "slow" : ""),
       vital("Completed", flow ? rate(flow.now.completed) : "…"),
-      vital("Dying", flow ? rate(flow.now.died) : "…", flow?.now.died > 0 ? "bad" : ""),
+      vital("Died", flow ? rate(flow.now.died) : "…", flow?.now.died > 0 ? "bad" : ""),
       vital(
         "Workers",
         [

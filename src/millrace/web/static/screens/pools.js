@@ -15,7 +15,8 @@ export function makePools(app) {
       h("h1", { key: "title" }, "Pools"),
       pools.length ? pools.map(one) : empty(
         "There are no pools",
-        "A pool is a queue with lanes: jobs of one key run in order, one at a time. In code: app.pool(\"mail\", lanes=8).",
+        "A pool is a queue with lanes: jobs of one key run in order, one at a time. " +
+          "In code: app.pool(\"mail\", lanes=8).",
       ),
     ];
   }
