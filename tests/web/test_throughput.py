@@ -147,3 +147,5 @@ async def test_what_does_not_fit_is_refused_in_words_not_in_patterns(web: Web):
     for name, (value, words) in wrong.items():
         problem = await web.get("/api/jobs", 400, **{name: value})
         assert words in problem["detail"] and "regex" not in problem["detail"]
+    assert "status" in (await web.get("/api/jobs", 400, status="null"))["detail"]  # and does not mean all of them
+    assert (await web.get("/api/jobs", group="null"))["jobs"] == []

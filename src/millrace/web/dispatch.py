@@ -185,9 +185,13 @@ def _query(route: Route, text: bytes) -> Any:
         else:
             values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(_worded(error)) from None
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in values and getattr(query, field.name) is None:  # "null", where only some words fit
+            raise InvalidInput(f"{field.encode_name}: {values[field.encode_name]!r} is none of its values")
+    return query
 
 
 def _is_list(kind: Any) -> bool:
