@@ -37,7 +37,6 @@ export function makeWorkers(app) {
       { name: "Completed", class: "number" },
       { name: "Failed", class: "number" },
       { name: "Last beat", class: "number" },
-      { name: "Started", class: "number" },
     ];
     return [
       h("h1", { key: "title" }, "Workers"),
@@ -95,6 +94,7 @@ export function makeWorkers(app) {
         { class: "head" },
         h("strong", { class: "id" }, worker.id),
         h("span", { class: "by" }, `${worker.host || "?"}, process ${worker.pid}, ${worker.version}`),
+        h("span", { class: "by" }, "started ", when(worker.started_at, app.now)),
         h("span", { class: "by" }, "queues ", worker.queues.map((name, n) => [n ? ", " : "", queueLink(name)])),
       ),
       cell(
@@ -133,7 +133,6 @@ export function makeWorkers(app) {
       cell("Completed", { class: "number" }, count(worker.completed)),
       cell("Failed", { class: `number${worker.failed ? "" : " zero"}` }, count(worker.failed)),
       cell("Last beat", { class: "number" }, when(worker.last_beat, app.now)),
-      cell("Started", { class: "number" }, when(worker.started_at, app.now)),
     );
   }
 
