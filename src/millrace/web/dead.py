@@ -8,7 +8,8 @@ import msgspec
 
 from millrace.domain.errors import InvalidInput
 from millrace.runtime.causes import Causes, cause_plain
-from millrace.runtime.redaction import HIDDEN, without
+from millrace.runtime.fingerprint import cause
+from millrace.runtime.redaction import failure_without
 from millrace.runtime.selection import PAGE, page_of, read_query
 from millrace.runtime.shape import Plain
 from millrace.web import given, taken
@@ -27,11 +28,9 @@ async def causes_of_death(asked: Asked) -> Answer:
     causes, complete = await _gathered(asked.house, query)
     shown: list[Plain] = []
     for one in causes.ordered(query.limit):
-        plain = cause_plain(one)
-        hidden = secrets(one.example, asked.house)
-        kind = one.example.error.type if one.example.error else ""
-        plain["error"] = f"{kind}: {HIDDEN}" if hidden is None else without(plain["error"], hidden)
-        shown.append(plain)
+        # First what is secret, then what varies: of half a secret nothing would be left to find.
+        error = failure_without(one.example.error, secrets(one.example, asked.house))
+        shown.append({**cause_plain(one), "error": cause(msgspec.structs.replace(one.example, error=error))})
     return Answer({"total": causes.total, "complete": complete, "causes": shown})
 
 
