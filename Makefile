@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace tools $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports test test-ceph nightly bench lock clean
+.PHONY: help setup demo lint format types imports test test-ceph test-valkey nightly bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ test: setup ## Run lint, types, imports and every test, and show the time each a
 
 test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Debian's packages; ARGS are for pytest
 	@$(BIN)/python tools/ceph.py $(ARGS)
+
+test-valkey: setup ## Run the Redis store's tests on Valkey; ARGS are for pytest
+	@$(BIN)/python tools/valkey.py $(ARGS)
 
 nightly: setup ## Run the long cases which `make test` leaves out
 	@$(BIN)/python tools/run_areas.py --nightly

@@ -1,6 +1,7 @@
 """Millrace beside the queues a user would take instead, and the bare client beneath it, measured in one run.
 
-    python -m benchmarks.compare --store sqlite --jobs 10000 [--repeat 3] [--json] [--no-peers]
+    python -m benchmarks.compare --store sqlite --jobs 10000 [--repeat 3] [--json | --markdown]
+                                 [--no-peers | --peers NAMES] [--plot FILE.svg]
 
 Subjects take turns in every round, so that a slow minute of the machine meets them all; the medians of the rounds
 count. What each figure means: docs/benchmarks.md.
@@ -12,42 +13,85 @@ import argparse
 import json
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
+from benchmarks.lab import postgres_place, redis_place
 from benchmarks.lab.child import Failed, Script, end_in_order, one_round, say
-from benchmarks.lab.environment import peers_python
-from benchmarks.lab.redis_place import a_server
-from benchmarks.lab.report import Figures, result, summary, table
+from benchmarks.lab.environment import python_with
+from benchmarks.lab.plot import picture
+from benchmarks.lab.report import Figures, markdown, result, summary, table
+
+
+class Peer(NamedTuple):
+    module: str
+    environment: str = "embedded"
+    share: float = 1.0
+
 
 PEERS = {
     "sqlite": {
-        "huey": "huey_peer",
-        "huey-nosync": "huey_peer",
-        "litequeue": "litequeue_peer",
-        "litequeue-full": "litequeue_peer",
-        "persist-queue": "persist_peer",
-        "persist-queue-ack": "persist_peer",
+        "huey": Peer("huey_peer"),
+        "huey-nosync": Peer("huey_peer"),
+        "litequeue": Peer("litequeue_peer"),
+        "litequeue-full": Peer("litequeue_peer"),
+        "persist-queue": Peer("persist_peer"),
+        "persist-queue-ack": Peer("persist_peer"),
     },
-    "redis": {},
-    "memory": {"huey-memory": "huey_peer", "litequeue-memory": "litequeue_peer"},
+    "redis": {
+        "celery": Peer("celery_peer", "celery", share=0.3),
+        "rq": Peer("rq_peer", "rq", share=0.2),
+        "dramatiq": Peer("dramatiq_peer", "dramatiq", share=0.5),
+        "huey-redis": Peer("huey_peer", "huey", share=0.5),
+        "arq": Peer("arq_peer", "arq", share=0.3),
+        "taskiq": Peer("taskiq_peer", "taskiq", share=0.5),
+        "saq": Peer("saq_peer", "saq", share=0.3),
+    },
+    "postgres": {
+        "procrastinate": Peer("procrastinate_peer", "procrastinate", share=0.2),
+        "pgqueuer": Peer("pgqueuer_peer", "pgqueuer"),
+        "chancy": Peer("chancy_peer", "chancy"),
+        "oban": Peer("oban_peer", "oban", share=0.5),
+        "pgmq": Peer("pgmq_peer", "pgmq"),
+    },
+    "memory": {"huey-memory": Peer("huey_peer"), "litequeue-memory": Peer("litequeue_peer")},
 }
 
 LIMIT = 900.0  # seconds; no round begins that would not end within it, going by the one before
 BUSY = 0.5  # a load above this is somebody else's work
 
 
-def scripts(store: str, peers: bool) -> list[Script]:
+def scripts(store: str, names: list[str]) -> list[Script]:
     here, memory = Path(sys.executable), store == "memory"
     found = [Script("millrace", f"benchmarks.lab.millrace_{store}", here, memory)]
-    if peers:
-        there = peers_python()
-        found += [Script(name, f"benchmarks.peers.{module}", there, memory) for name, module in PEERS[store].items()]
-    return [*found, Script("floor", f"benchmarks.lab.floor_{store}", here, memory, trips=False)]
+    for name in names:
+        peer = PEERS[store][name]
+        module = f"benchmarks.peers.{peer.module}"
+        found.append(Script(name, module, python_with(peer.environment), memory, share=peer.share))
+    found.append(Script("floor", f"benchmarks.lab.floor_{store}", here, memory, trips=False))
+    if store == "postgres":
+        found = [script._replace(filled=postgres_place.analyzed) for script in found]
+    return found
 
 
-def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures]:
+@contextmanager
+def a_server(store: str) -> Iterator[Callable[[], None]]:
+    """The server of a run, where the store needs one; gives what makes it as new before each subject."""
+    match store:
+        case "redis":
+            with redis_place.a_server() as fresh:
+                yield fresh
+        case "postgres":
+            with postgres_place.a_server() as fresh:
+                yield fresh
+        case _:
+            yield lambda: None
+
+
+def measure(subjects: list[Script], jobs: int, repeat: int, fresh: Callable[[], None]) -> dict[str, Figures]:
     """Every subject once per round; a peer that fails is named with its error and left out of the ratios."""
     rounds: dict[str, list[Figures]] = {script.name: [] for script in subjects}
     failed: dict[str, Figures] = {}
@@ -60,6 +104,7 @@ def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures
         for script in subjects:
             if script.name in failed:
                 continue
+            fresh()
             began = perf_counter()
             try:
                 rounds[script.name].append(one_round(script, jobs))
@@ -67,6 +112,7 @@ def measure(subjects: list[Script], jobs: int, repeat: int) -> dict[str, Figures
                 if script.name in ("millrace", "floor"):
                     raise
                 failed[script.name] = {"error": str(error)}
+                say(str(error))
             say(f"round {number}/{repeat}  {script.name:18}  {perf_counter() - began:5.1f} s")
     return {name: failed.get(name) or summary(found) for name, found in rounds.items()}
 
@@ -84,20 +130,30 @@ def main() -> int:
     parser.add_argument("--store", choices=PEERS, default="sqlite")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    form.add_argument("--markdown", action="store_true", help="print the table for a document")
+    parser.add_argument("--peers", help="names of peers, by commas, instead of all")
     parser.add_argument("--no-peers", action="store_true", help="measure Millrace and the floor alone")
+    parser.add_argument("--plot", type=Path, help="draw the figures into this SVG file, too")
     asked = parser.parse_args()
+    names = [] if asked.no_peers else asked.peers.split(",") if asked.peers else list(PEERS[asked.store])
+    if unknown := set(names) - set(PEERS[asked.store]):
+        parser.error(f"no such peer on {asked.store}: {', '.join(unknown)}. There are: {', '.join(PEERS[asked.store])}")
     end_in_order()
     load = busy()
     try:
-        with a_server() if asked.store == "redis" else nullcontext():
-            figures = measure(scripts(asked.store, not asked.no_peers), asked.jobs, asked.repeat)
+        subjects = scripts(asked.store, names)
+        with a_server(asked.store) as fresh:
+            figures = measure(subjects, asked.jobs, asked.repeat, fresh)
     except Failed as error:
         say(str(error))
         return 1
     found = result(figures.pop("millrace"), floor=figures.pop("floor"), peers=figures)
     found["load"] = load
-    print(json.dumps(found, indent=2) if asked.json else table(found))
+    if asked.plot:
+        asked.plot.write_text(picture(asked.store, found), encoding="utf-8")
+    print(json.dumps(found, indent=2) if asked.json else markdown(found) if asked.markdown else table(found))
     return 0
 
 

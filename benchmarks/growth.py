@@ -1,6 +1,6 @@
 """How the cost of claim and settle grows with the number of waiting jobs. It should not.
 
-    python -m benchmarks.growth --store sqlite [--sizes 1000,10000,100000,1000000] [--json]
+    python -m benchmarks.growth --store sqlite|memory|redis|postgres [--sizes 1000,10000,100000,1000000] [--json]
 
 Straight on the store, without a worker: claim 100, settle 100 as completed, then enqueue 100 of the same kind, which
 is not timed, so that the depth stays what it is. The crowd is mixed: several tasks and priorities, a fifth in groups,
@@ -15,15 +15,18 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from benchmarks.lab import postgres_place, redis_place
 from benchmarks.lab.child import end_in_order, say
-from benchmarks.lab.subject import TEXT
+from benchmarks.lab.subject import PLACES, TEXT
 from millrace.domain.change import Change
 from millrace.domain.job import HOUR, Job, Spec
 from millrace.domain.request import Claim, Receipt
@@ -81,7 +84,31 @@ async def turn(store: Store) -> tuple[float, float]:
     return 1_000 * (claimed - began), 1_000 * (settled - claimed)
 
 
-async def grow(url: str, sizes: Sequence[int]) -> list[dict[str, float]]:
+@contextmanager
+def a_place(store: str) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    """The URL of an empty store, and what waits until its server has digested what it got."""
+
+    async def nothing() -> None:
+        pass
+
+    match store:
+        case "redis":
+            with redis_place.a_server() as fresh:
+                fresh()
+                yield redis_place.url_of(Path(PLACES[0])), nothing
+        case "postgres":
+            with postgres_place.a_server() as fresh:
+                fresh()
+                url = postgres_place.url_of(Path(PLACES[0]))
+                yield url, lambda: postgres_place.quiet(url)
+        case "sqlite":
+            with TemporaryDirectory(prefix="millrace-bench-") as place:
+                yield f"sqlite:///{place}/jobs.db", nothing
+        case _:
+            yield "memory://", nothing
+
+
+async def grow(url: str, sizes: Sequence[int], quiet: Callable[[], Awaitable[None]]) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
     store = connect(url)
     await store.connect()
@@ -95,6 +122,7 @@ async def grow(url: str, sizes: Sequence[int]) -> list[dict[str, float]]:
         say(f"{size:,} jobs wait; filled in {perf_counter() - began:.1f} s")
         gc.collect()
         gc.freeze()  # the crowd itself is no garbage; without this a collection that walks it lands in the figures
+        await quiet()
         os.sync()  # nor is the disk to be busy with what filling has left: settles would wait for that too
         turns = [await turn(store) for _ in range(WARM_UP + CALLS)][WARM_UP:]
         claim, settle, both = (median(times) for times in (*zip(*turns, strict=True), [sum(one) for one in turns]))
@@ -114,15 +142,14 @@ def table(found: Sequence[dict[str, float]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of claim(100) and settle(100), by number of waiting jobs.")
-    parser.add_argument("--store", choices=["sqlite", "memory"], default="sqlite")
+    parser.add_argument("--store", choices=["sqlite", "memory", "redis", "postgres"], default="sqlite")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of waiting jobs, by commas")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     asked = parser.parse_args()
     sizes = sorted({int(size) for size in asked.sizes.split(",")})
     end_in_order()
-    with TemporaryDirectory(prefix="millrace-bench-") as place:
-        url = f"sqlite:///{place}/jobs.db" if asked.store == "sqlite" else "memory://"
-        found = asyncio.run(grow(url, sizes))
+    with a_place(asked.store) as (url, quiet):
+        found = asyncio.run(grow(url, sizes, quiet))
     print(json.dumps({"store": asked.store, "sizes": found}, indent=2) if asked.json else table(found))
     return 0
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.lab.environment import ROOT
 from benchmarks.lab.measure import IDLE, ROUND_TRIPS, SETTLING, WARM_UP, Idle
-from benchmarks.lab.subject import READY
+from benchmarks.lab.subject import PLACES, READY
 
 LIMIT = 180.0  # seconds for one measurement
 PATIENCE = 10.0  # seconds for a child to end when asked to
@@ -29,6 +29,8 @@ class Script(NamedTuple):
     python: Path
     memory: bool = False
     trips: bool = True  # does it have a worker to talk to?
+    filled: Callable[[Path], None] = lambda path: None  # called when jobs wait in its directory, before it works
+    share: float = 1.0  # of the jobs that it is given: the slow ones get fewer, so that a round ends
 
     def command(self, verb: str, path: Path, number: int) -> list[str]:
         options = ["--path", str(path), "--number", str(number)]
@@ -48,7 +50,10 @@ def ask(script: Script, verb: str, path: Path, number: int = 0) -> dict[str, Any
         raise Failed(f"{script.name} {verb}: no answer within {LIMIT:g} s") from None
     if done.returncode:
         raise Failed(f"{script.name} {verb}: exit {done.returncode}\n{done.stderr.strip()[-2_000:]}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Failed(f"{script.name} {verb}: no figures in what it printed: {done.stdout[-500:]!r}") from None
     return answer
 
 
@@ -79,10 +84,12 @@ def end(child: subprocess.Popen[str]) -> None:
 
 def one_round(script: Script, jobs: int) -> dict[str, Any]:
     """Every figure of one subject, once, in fresh directories."""
+    jobs = max(1, round(jobs * script.share))
     with TemporaryDirectory(prefix="millrace-bench-") as place:
-        single, many, talk = (new(Path(place) / name) for name in ("single", "many", "talk"))
+        single, many, talk = (new(Path(place) / name) for name in PLACES)
         figures = ask(script, "enqueue", single, jobs)
         figures |= ask(script, "bulk", many, jobs)
+        script.filled(many)
         figures |= ask(script, "process", many, jobs)
         if script.trips:
             figures |= trips(script, talk)

@@ -1,6 +1,7 @@
-"""The peers' own environment: made once, under `.bench/`, from the pins in `peers.txt`.
+"""The peers' environments: each made once, under `.bench/`, from a file of pins in `benchmarks/pins/`.
 
-Apart from Millrace's, so that nobody who installs the project gets its rivals, and no pin of theirs meets one of ours.
+Apart from Millrace's, so that nobody who installs the project gets its rivals, and from each other's, so that each has
+the newest client library that it can use.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".bench"
-PINS = ROOT / "benchmarks" / "peers.txt"
+PINS = ROOT / "benchmarks" / "pins"
 INSTALL_LIMIT = 300.0
+FORGIVEN = {"oban"}  # whose `Requires-Python` is not looked at
 
 
-def peers_python() -> Path:
-    """The interpreter that has the peers, installed now if the pins have changed since."""
-    home = CACHE / "peers"
+def python_with(name: str) -> Path:
+    """The interpreter of an environment, installed now if its pins have changed since."""
+    home = CACHE / name
     python, stamp = home / "bin" / "python", home / "installed.txt"
-    pins = PINS.read_text(encoding="utf-8")
+    file = PINS / f"{name}.txt"
+    pins = file.read_text(encoding="utf-8")
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != pins:
-        print(f"installing the peers into {home.relative_to(ROOT)}", file=sys.stderr)
+        print(f"installing {home.relative_to(ROOT)}", file=sys.stderr, flush=True)
         CACHE.mkdir(exist_ok=True)
         (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
         run([sys.executable, "-m", "venv", "--clear", str(home)])
-        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(PINS)])
+        options = ["--ignore-requires-python"] if name in FORGIVEN else []
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run([*pip, *options, "-r", str(file)])
         stamp.write_text(pins, encoding="utf-8")
     return python
 

@@ -10,7 +10,8 @@ from benchmarks.lab.subject import main
 
 
 class Redis(MillraceSubject):
-    durability = "in the server's memory; every step an event, under leases"
+    delivery = "at least once, under leases; results and every step kept"
+    durability = "in the server's memory"
     durable = False
 
     def __init__(self, path: Path) -> None:

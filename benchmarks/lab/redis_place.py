@@ -1,52 +1,62 @@
-"""A Redis server for the length of a run, on loopback, and the part of it that belongs to one directory.
+"""A Redis server for the length of a run, on loopback, and the database in it that belongs to one directory.
 
-`MILLRACE_BENCH_REDIS` names the server to the processes of a run; set by hand, it is the one that is measured.
+`MILLRACE_BENCH_REDIS` names the server to the processes of a run (redis://host:port). Set by hand, it is the one that
+is measured, and its databases 1 to 3 are emptied.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from benchmarks.lab.subject import PLACES
 
 VARIABLE = "MILLRACE_BENCH_REDIS"
 PATIENCE = 20.0
 
 
 def url_of(path: Path) -> str:
-    return f"{os.environ[VARIABLE]}?prefix={prefix_of(path)}"
-
-
-def prefix_of(path: Path) -> str:
-    return "bench-" + hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return f"{os.environ[VARIABLE]}/{1 + PLACES.index(path.name)}"
 
 
 @contextmanager
-def a_server() -> Iterator[None]:
-    """Everything in memory, nothing on disk: what a peer's own documentation takes for granted."""
+def a_server() -> Iterator[Callable[[], None]]:
+    """Everything in memory, nothing on disk: what the peers' documentation takes for granted. Gives what empties it."""
     if VARIABLE in os.environ:
-        yield
+        yield empty
         return
     with TemporaryDirectory(prefix="millrace-bench-redis-") as folder:
-        port = _free_port()
+        port = free_port()
         options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", ""]
         server = subprocess.Popen([_binary(), *options], stdout=subprocess.DEVNULL)
-        os.environ[VARIABLE] = f"redis://127.0.0.1:{port}/0"
+        os.environ[VARIABLE] = f"redis://127.0.0.1:{port}"
         try:
             _wait_for(port)
-            yield
+            yield empty
         finally:
             del os.environ[VARIABLE]
             server.terminate()
             server.wait()
+
+
+def empty() -> None:
+    where = urlsplit(os.environ[VARIABLE])
+    assert where.hostname is not None and where.port is not None
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
+        for number, _ in enumerate(PLACES, start=1):
+            for command in (f"SELECT {number}\r\n", "FLUSHDB\r\n"):
+                line.sendall(command.encode())
+                answer = line.recv(1_000)
+                assert answer == b"+OK\r\n", answer
 
 
 def _binary() -> str:
@@ -59,7 +69,7 @@ def _binary() -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -36,7 +36,7 @@ def result(ours: Figures, peers: Mapping[str, Figures], floor: Figures) -> dict[
         "floor": floor,
         "ratio": ratios(ours, peers),
         "ratio_same_durability": ratios(ours, alike),
-        "floor_share": {name: ours[name] / floor[name] for name in ("bulk", "process")},
+        "floor_share": {name: ours[name] / floor[name] for name in RATES},
     }
 
 
@@ -53,15 +53,28 @@ def ratios(ours: Figures, peers: Mapping[str, Figures]) -> dict[str, float | Non
 
 def table(found: Mapping[str, Any]) -> str:
     subjects = {"millrace": found["millrace"], **found["peers"], "floor": found["floor"]}
-    rows = [["", *(title for title, _ in COLUMNS.values()), "durability"]]
+    rows = [["", *(title for title, _ in COLUMNS.values()), "what is promised"]]
     rows += [row(name, figures) for name, figures in subjects.items()]
     parts = [aligned(rows)]
     if found["peers"]:
         parts.append("Millrace against the best peer, above 1 it leads:")
         parts.append(aligned([["", *RATES, "p50"], *(ratio_row(found, key, words) for key, words in RATIOS.items())]))
-    share = found["floor_share"]
-    parts.append(f"Of the bare client's speed: bulk {share['bulk']:.0%}, process {share['process']:.0%}")
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in found["floor_share"].items())
+    parts.append(f"Of the bare client's speed: {shares}")
     return "\n\n".join(parts)
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The same table for a document."""
+    subjects = {"**millrace**": found["millrace"], **found["peers"], "floor": found["floor"]}
+    rows = [["", *(title for title, _ in COLUMNS.values()), "what is promised"]]
+    rows.append(["---", *("--:" for _ in COLUMNS), "---"])
+    rows += [row(name, figures) for name, figures in subjects.items()]
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    lines += ["", "| Millrace against the best peer | enqueue | bulk | process | p50 |", "|---|--:|--:|--:|--:|"]
+    lines += ["| " + " | ".join(ratio_row(found, key, words)) + " |" for key, words in RATIOS.items()]
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found["floor_share"].items())
+    return "\n".join([*lines, "", f"Of the floor's speed: {shares}. Load before the run: {found['load']:.1f}."])
 
 
 RATIOS = {"ratio": "of any durability", "ratio_same_durability": "of the same durability"}
@@ -71,7 +84,7 @@ def row(name: str, figures: Figures) -> list[str]:
     if "error" in figures:
         return [name, *("" for _ in COLUMNS), figures["error"].splitlines()[0]]
     cells = [form.format(figures[key]) if key in figures else "–" for key, (_, form) in COLUMNS.items()]
-    return [name, *cells, figures["durability"]]
+    return [name, *cells, "; ".join(figures[word] for word in ("delivery", "durability") if word in figures)]
 
 
 def ratio_row(found: Mapping[str, Any], key: str, words: str) -> list[str]:

@@ -20,10 +20,15 @@ from benchmarks.lab.measure import IDLE, SETTLING, WARM_UP, Idle, milliseconds
 
 TEXT = "All work and no play makes Jack a dull boy. " * 2  # a payload of about 100 bytes
 READY = "ready"
+WORDS = ("durability", "durable", "delivery")
+PLACES = ("single", "many", "talk")  # the directories of one round: of single enqueues, of bulk, of round trips
 
 
 class Subject(Protocol):
-    """A queue on a file that two processes can open. Every duration is in seconds."""
+    """A queue on a file or a server that two processes can open. Every duration is in seconds.
+
+    It may say something of its `delivery`, too: what becomes of a job whose worker dies, and what is kept of one.
+    """
 
     durability: str  # in words, for the table
     durable: bool  # does an acknowledged enqueue survive the loss of power?
@@ -85,7 +90,7 @@ def main(subjects: Mapping[str, Callable[[Path], Any]]) -> None:
     if asked.verb == "serve":
         subject.serve()
     else:
-        words = {"durability": subject.durability, "durable": subject.durable}
+        words = {name: getattr(subject, name) for name in WORDS if hasattr(subject, name)}
         print(json.dumps(words | answer(subject, asked.verb, asked.number)))
 
 

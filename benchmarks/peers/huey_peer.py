@@ -1,4 +1,5 @@
 """huey: tasks, a consumer and results. The consumer runs with its default settings: one thread, polls from 100 ms on.
+On Redis it does not poll: it waits for jobs in the server, and with `notify_result` callers do so for results.
 
 Its no-op returns None, which huey does not store: one commit takes a job, and none is needed to finish it.
 """
@@ -12,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huey import MemoryHuey, SqliteHuey  # type: ignore[import-not-found]
+from huey import MemoryHuey, RedisHuey, SqliteHuey  # type: ignore[import-not-found]
 from huey.consumer import Consumer  # type: ignore[import-not-found]
 
+from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
 
@@ -23,14 +25,14 @@ class Huey:
     durable = True
 
     def __init__(self, path: Path) -> None:
-        self.huey: Any = self.open(str(path / "huey.db"))
+        self.huey: Any = self.open(path)
         self._left = 0
         self._done = threading.Event()
         self._noop: Any = self.huey.task()(self.noop)
         self._echo: Any = self.huey.task()(self.echo)
 
-    def open(self, file: str) -> Any:
-        return SqliteHuey(filename=file)
+    def open(self, path: Path) -> Any:
+        return SqliteHuey(filename=str(path / "huey.db"))
 
     def noop(self, number: int, text: str) -> None:
         self._left -= 1
@@ -75,15 +77,24 @@ class Unsynced(Huey):
     durability = "WAL, OFF (fsync=False): nothing is waited for"
     durable = False
 
-    def open(self, file: str) -> Any:
-        return SqliteHuey(filename=file, fsync=False)
+    def open(self, path: Path) -> Any:
+        return SqliteHuey(filename=str(path / "huey.db"), fsync=False)
+
+
+class Redis(Huey):
+    delivery = "at most once: a job that was taken is lost with its worker; results where there are any"
+    durability = "in the server's memory"
+    durable = False
+
+    def open(self, path: Path) -> Any:
+        return RedisHuey(url=url_of(path), notify_result=True)
 
 
 class Memory(Huey):
     durability = "none: lives and dies with its process"
     durable = False
 
-    def open(self, file: str) -> Any:
+    def open(self, path: Path) -> Any:
         return MemoryHuey()
 
     def process(self, jobs: int) -> float:
@@ -101,4 +112,4 @@ class Memory(Huey):
 
 
 if __name__ == "__main__":
-    main({"huey": Huey, "huey-nosync": Unsynced, "huey-memory": Memory})
+    main({"huey": Huey, "huey-nosync": Unsynced, "huey-redis": Redis, "huey-memory": Memory})

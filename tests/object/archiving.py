@@ -100,7 +100,7 @@ async def rows(store: ObjectStore, table: str = "jobs", **options: str) -> list[
 
 def in_memory(clock: VirtualClock, blobs: Any = None, place: str | None = None) -> tuple[ObjectStore, MemoryBlobs]:
     blobs = MemoryBlobs(clock=clock) if blobs is None else blobs
-    return ObjectStore(lambda: blobs, clock=clock, options=OPTIONS, place=place or f"archive {id(blobs)}"), blobs
+    return ObjectStore(lambda: blobs, clock=clock, options=OPTIONS, place=place), blobs
 
 
 __all__ = ["FAR", "OPTIONS", "Reading", "compact", "here", "in_memory", "pa", "rows"]

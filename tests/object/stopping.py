@@ -233,7 +233,7 @@ class World:
         options = ObjectOptions(look_every=0, feed_delay=self.feed_delay, lock_patience=self.patience)
         clock = self.clock if apart is None else lambda: self.clock() + round(apart * 1000)
         own = own_numbers or apart is not None
-        place = f"world {id(self)}" + (f" client {len(self.clients)}" if own else "")
+        place = self.bucket.url + (f" client {len(self.clients)}" if own else "")
         store = ObjectStore(lambda: blobs, clock=clock, options=options, place=place)
         await store.connect()
         client = Client(blobs, store)

@@ -72,7 +72,7 @@ class Crowd:
         driver = FaultyBlobs(steady, plan)
         options = ObjectOptions(look_every=0, feed_delay=0, lock_patience=5)
         apart = 0 if sure else self.chance.randrange(-self.apart, self.apart + 1)
-        place = f"crowd {id(self)}" + (f" {number}" if self.apart else "")  # a process of its own has its own numbers
+        place = self.bucket.url + (f" {number}" if self.apart else "")  # a process of its own has its own numbers
         store = ObjectStore(lambda: driver, clock=lambda: self.clock() + apart, options=options, place=place)
         store.blobs.patience = Patience(14, 0.0001, 0.0005)
         await store.connect()

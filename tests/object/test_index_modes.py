@@ -20,7 +20,7 @@ MODES = ("index-only", "hybrid", "log-scan")
 
 async def opened(mode: str, blobs: MemoryBlobs, clock: VirtualClock, **options) -> ObjectStore:
     chosen = msgspec.structs.replace(OPTIONS, index_mode=mode, **options)
-    store = ObjectStore(lambda: blobs, clock=clock, options=chosen, place=f"modes {id(blobs)}")
+    store = ObjectStore(lambda: blobs, clock=clock, options=chosen)
     await store.connect()
     return store
 

@@ -9,12 +9,16 @@ import pytest
 
 from millrace.domain import transition
 from millrace.domain.errors import StoreError
+from millrace.domain.request import Extension, Receipt
 from millrace.store.object.blobs import Blobs
 from millrace.store.object.driver import Expect, Write
 from millrace.store.object.keys import Layout
 from millrace.store.object.memory import MemoryBlobs
+from millrace.store.object.options import ObjectOptions
 from millrace.store.object.ready import STALE, ReadyIndex, ReadyOptions
-from millrace.testing.builders import a_spec
+from millrace.store.object.store import ObjectStore
+from millrace.testing.builders import a_claim, a_spec, specs
+from millrace.testing.clock import VirtualClock
 
 QUEUES = frozenset({"q"})
 NOW = 1_700_000_000_000
@@ -235,3 +239,65 @@ async def test_beside_claims_a_few_shards_are_listed_one_by_one_and_many_side_by
 
     assert blobs.listings - before == at_once
     await index.close()
+
+
+async def test_a_listing_that_is_on_its_way_for_long_is_waited_for_by_nobody(blobs, clock):
+    index = ReadyIndex(blobs, Layout(), ReadyOptions(reuse=0.25))
+    await put(blobs, range(1, 5))
+    await names(index)
+    clock[0] += 0.3
+    blobs.held = asyncio.Event()
+    await names(index)
+    await rounds()
+    clock[0] += STALE * 0.25
+
+    assert await names(index) == ["job-1", "job-2"]
+    assert blobs.listings == 2
+    await index.close()
+
+
+async def test_beside_claims_listings_leave_most_of_the_time_to_them_but_not_for_ever(blobs, clock, monkeypatch):
+    """A listing of everything and one of each of 16 shards, each of which takes 10 ms."""
+    index = ReadyIndex(blobs, Layout(), ReadyOptions(reuse=1.0))
+    await put(blobs, range(1, 1_201))
+    await names(index)
+    clock[0] += 1.1
+    before, pauses = blobs.listings, []
+    plain, at_once = blobs.list, asyncio.sleep
+
+    async def slowly(*args, **kwargs):
+        clock[0] += 0.01
+        return await plain(*args, **kwargs)
+
+    async def counted(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+        await at_once(0)
+
+    monkeypatch.setattr(blobs, "list", slowly)
+    await names(index)
+    monkeypatch.setattr("millrace.store.object.ready.asyncio.sleep", counted)
+    while blobs.listings < before + 16:
+        await at_once(0)
+    await index.close()
+
+    assert pauses[0] == pytest.approx(0.04), "a fifth of the time is spent on listings …"
+    assert 10 <= len(pauses) < 15, "… until the next has been long enough on its way"
+
+
+async def test_a_swap_that_was_lost_by_who_runs_a_job_says_nothing_of_those_that_wait():
+    """Heartbeats and ends race all the time; a claim after each of them would list anew."""
+    clock, memory = VirtualClock(), MemoryBlobs()
+    options = ObjectOptions(look_every=0, listing_reuse=60_000, feed_delay=0, lock_patience=1)
+    store, other = (ObjectStore(lambda: memory, clock=clock, options=options) for _ in range(2))
+    await store.connect()
+    await other.connect()
+    await store.enqueue(specs(4))
+    [job] = await store.claim(a_claim(limit=1))
+    await other.cancel([job.id], "request")  # the record is no longer as this process remembers it
+
+    before = memory.requests["list"]
+    assert await store.extend([Extension(job.lease, 1_000)]) == [Receipt.CANCELLING]
+    assert store.engine.tally["lost"] == 1
+    assert len(await store.claim(a_claim(limit=1))) == 1
+    assert memory.requests["list"] == before + 1, "a look for what has become due, and no other"

@@ -16,7 +16,7 @@ from millrace.testing.builders import a_claim, a_spec
 
 async def store_whose_clock_is_off(by: int, **options) -> ObjectStore:
     blobs = MemoryBlobs(clock=lambda: system_clock() + by)
-    store = ObjectStore(lambda: blobs, options=ObjectOptions(**options), place=f"skew {id(blobs)}")
+    store = ObjectStore(lambda: blobs, options=ObjectOptions(**options))
     await store.connect()
     return store
 

@@ -61,7 +61,7 @@ class Yard:
 async def yard() -> Yard:
     clock = VirtualClock()
     blobs = MemoryBlobs(clock=clock)
-    store = ObjectStore(lambda: blobs, clock=clock, options=OPTIONS, place=f"yard {id(blobs)}")
+    store = ObjectStore(lambda: blobs, clock=clock, options=OPTIONS)
     await store.connect()
     return Yard(store, blobs, clock)
 

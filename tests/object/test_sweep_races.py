@@ -62,7 +62,7 @@ class Traffic:
 
     async def client(self, number: int) -> ObjectStore:
         driver = FaultyBlobs(self.blobs, seeded_faults(self.seed * 100 + number, NETWORK), delay=0.001)
-        store = ObjectStore(lambda: driver, clock=self.clock, options=OPTIONS, place=f"traffic {id(self)} {number}")
+        store = ObjectStore(lambda: driver, clock=self.clock, options=OPTIONS, place=f"{self.blobs.url} {number}")
         store.blobs.patience = Patience(attempts=14, first=0.0005, longest=0.005)
         await store.connect()
         return store
@@ -147,7 +147,7 @@ async def test_no_job_is_lost_or_run_by_two_while_an_impatient_sweep_goes_on(see
 
 async def judge(traffic: Traffic) -> None:
     options = msgspec.structs.replace(OPTIONS, sweep_patience=1_000)
-    store = ObjectStore(lambda: traffic.blobs, clock=traffic.clock, options=options, place=f"{id(traffic)} judge")
+    store = ObjectStore(lambda: traffic.blobs, clock=traffic.clock, options=options, place=f"{traffic.blobs.url} judge")
     await store.connect()
     traffic.clock.advance(120)
     await store.sweep(full=True)

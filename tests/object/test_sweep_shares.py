@@ -40,7 +40,7 @@ class Yard:
 
 
 async def a_yard(clock: VirtualClock, blobs: MemoryBlobs) -> Yard:
-    store = ObjectStore(lambda: blobs, clock=clock, options=OPTIONS, place=f"shares {id(blobs)}")
+    store = ObjectStore(lambda: blobs, clock=clock, options=OPTIONS)
     await store.connect()
     return Yard(store, blobs, clock)
 

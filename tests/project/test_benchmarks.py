@@ -19,10 +19,14 @@ def printed(*command: str) -> str:
     return done.stdout
 
 
+ON_SERVERS = [pytest.param(store, marks=pytest.mark.nightly) for store in ("redis", "postgres")]
+
+
 @pytest.mark.slow
-def test_compare_prints_figures_of_millrace_and_the_floor():
+@pytest.mark.parametrize("store", ["memory", *ON_SERVERS])
+def test_compare_prints_figures_of_millrace_and_the_floor(store):
     found = json.loads(
-        printed("benchmarks.compare", "--store", "memory", "--jobs", "200", "--repeat", "1", "--json", "--no-peers")
+        printed("benchmarks.compare", "--store", store, "--jobs", "200", "--repeat", "1", "--json", "--no-peers")
     )
 
     assert set(found) == {
@@ -37,12 +41,13 @@ def test_compare_prints_figures_of_millrace_and_the_floor():
     assert set(found["millrace"]) >= FIGURES
     assert set(found["floor"]) >= {"bulk", "process"}
     assert set(found["ratio"]) == {"enqueue", "bulk", "process", "p50"}
-    assert set(found["floor_share"]) == {"bulk", "process"}
+    assert set(found["floor_share"]) == {"enqueue", "bulk", "process"}
     assert found["peers"] == {}
 
 
-def test_growth_prints_the_cost_at_each_size():
-    found = json.loads(printed("benchmarks.growth", "--store", "memory", "--sizes", "400,800", "--json"))
+@pytest.mark.parametrize("store", ["memory", *ON_SERVERS])
+def test_growth_prints_the_cost_at_each_size(store):
+    found = json.loads(printed("benchmarks.growth", "--store", store, "--sizes", "400,800", "--json"))
 
     assert [size["jobs"] for size in found["sizes"]] == [400, 800]
     assert found["sizes"][0]["factor"] == 1.0

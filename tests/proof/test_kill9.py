@@ -1,4 +1,4 @@
-"""Processes that die without a word, on one SQLite file: nothing is lost, nothing is held twice."""
+"""Processes that die without a word, on one SQLite file or one server: nothing is lost, nothing is held twice."""
 
 import asyncio
 import fcntl
@@ -13,7 +13,7 @@ from millrace.runtime.app import App
 from millrace.store.sqlite import SqliteStore
 from tests.proof.programs.kill9 import Fleet, Settings, run
 from tests.proof.programs.kill9_jobs import QUEUES, read_ledger
-from tests.servers.redis_server import url_for
+from tests.servers import postgres, redis_server
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(110)
 def test_nothing_is_lost_or_held_twice_on_a_server_while_workers_are_killed(tmp_path):
-    verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=url_for(tmp_path)), tmp_path)
+    verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=redis_server.url_for(tmp_path)), tmp_path)
 
     print(verdict)
     assert verdict.problems == []
@@ -52,6 +52,18 @@ def test_fifty_thousand_jobs_outlive_a_minute_of_kills(tmp_path):
     assert verdict.problems == []
     assert verdict.facts["kills"] >= 30
     assert verdict.facts["completed"] == 50_000
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("place", [redis_server.url_for, postgres.url_for], ids=["redis", "postgres"])
+def test_a_server_outlives_a_hundred_kills_of_its_clients(tmp_path, place):
+    verdict = run(Settings(seconds=150, jobs=30_000, patience=240, slowest=1.5, url=place(tmp_path)), tmp_path)
+
+    print(verdict)
+    assert verdict.problems == []
+    assert verdict.facts["kills"] >= 100
+    assert verdict.facts["completed"] == 30_000
 
 
 @pytest.mark.slow

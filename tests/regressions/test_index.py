@@ -17,6 +17,7 @@ POOLS = ROOT / "tests/runtime/pool/test_regressions.py"
 
 COUNTS = {"BE": 17, "BL": 10, "BO": 23, "BR": 23, "X": 5}
 OF_FILES = [f"BR-{number:02}" for number in (1, 2, 3, 4, 18, 20, 21, 22)]
+OF_REDIS = [f"BR-{number:02}" for number in (5, 6, 7, 12, 15)]
 NUMBERS = [
     f"{design}{number}" if design == "X" else f"{design}-{number:02}"
     for design, count in COUNTS.items()
@@ -26,11 +27,6 @@ POOL_NUMBERS = [f"BW-{number:02}" for number in range(1, 18)]
 
 # What a number means for every store is proved here. This much more of it comes with a store that has such parts.
 COMES_LATER = {
-    "BR-05": "a message left in a dead worker's list: the Redis store",
-    "BR-06": "keys with a time to live: the Redis store",
-    "BR-07": "worker sets whose members expire: the Redis store",
-    "BR-12": "removal by (id, generation) from a list: the Redis store",
-    "BR-15": "the leader lock of a monitor: the Redis store",
     "X3": "authentication, roles and origins: the web server",
     "X4": "the code version of a run whose worker has left: it is known while the worker is",
 }
@@ -104,6 +100,13 @@ def test_what_is_about_objects_and_files_is_proved_on_them(number):
     ours = found_in(HERE / "test_object_store.py")
 
     assert [name for name in ours if name.startswith(prefix(number))], f"nothing proves {number} on the object store"
+
+
+@pytest.mark.parametrize("number", OF_REDIS)
+def test_what_is_about_lists_and_keys_is_proved_on_redis(number):
+    ours = found_in(HERE / "test_redis_store.py")
+
+    assert [name for name in ours if name.startswith(prefix(number))], f"nothing proves {number} on the Redis store"
 
 
 def test_what_comes_later_is_about_numbers_that_exist():

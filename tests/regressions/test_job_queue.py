@@ -1,7 +1,7 @@
 """What was wrong in job-queue's design (BR-01 … BR-23), and is not here.
 
 Some numbers are about its files or its Redis. What they mean for any store is proved here, for files in
-test_object_store.py, and the rest comes with the store that has lists (see COMES_LATER in test_index.py).
+test_object_store.py, and for lists and keys of a Redis server in test_redis_store.py.
 """
 
 from __future__ import annotations

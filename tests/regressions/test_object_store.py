@@ -85,7 +85,7 @@ class Bench:
     journal: Journal
 
     async def client(self, options: ObjectOptions = OPTIONS) -> ObjectStore:
-        store = ObjectStore(lambda: self.journal, clock=self.clock, options=options, place=f"bench {id(self)}")
+        store = ObjectStore(lambda: self.journal, clock=self.clock, options=options)
         await store.connect()
         self.journal.steps.clear()
         return store

@@ -34,7 +34,7 @@ class WatchedObjects(ObjectStore):
         clock = lambda: START + round(loop.time() * 1000)  # noqa: E731
         self.memory = MemoryBlobs(clock=clock)
         self.sweeps: list[Swept] = []
-        super().__init__(lambda: self.memory, clock=clock, options=options, place=f"monitor {id(self)}")
+        super().__init__(lambda: self.memory, clock=clock, options=options)
 
     async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
         swept = await super().sweep(limit, full=full)

@@ -16,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 START_LIMIT = 60.0
 USER = "nobody"  # whom the server runs as when the tests run as root, which it refuses
@@ -119,11 +121,26 @@ class PostgresServer:
         assert self._process is not None
         return self._process.pid
 
-    def kill(self) -> None:
-        """As a crash of the server does it."""
+    def kill(self, number: signal.Signals = signal.SIGQUIT) -> None:
+        """As a crash does it: at once, nothing is written any more. With SIGKILL all of its processes are gone."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGQUIT)
+        children = self._children() if number is signal.SIGKILL else []
+        self._process.send_signal(number)
         self._process.wait(START_LIMIT)
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        limit = time.monotonic() + START_LIMIT
+        while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < limit:
+            time.sleep(0.01)  # the next server wants their shared memory to be nobody's
+
+    def _children(self) -> list[int]:
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == self.pid:
+                    found.append(int(stat.parent.name))
+        return found
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -151,65 +168,90 @@ def shared_url() -> str:
     return server.url
 
 
-_RUN = f"t{os.getpid()}_{secrets.token_hex(3)}"
-_by_folder: dict[Path, str] = {}
-_AT_ONCE = 6  # schemas in turn; as many stores a test may have side by side
-_made: list[str] = []
+class Schemas:
+    """Schemas of one database, each standing for a folder: few of them, used in turn, and empty for a new folder."""
+
+    AT_ONCE = 6  # as many stores a test may have side by side
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._run = f"t{os.getpid()}_{secrets.token_hex(3)}"
+        self._by_folder: dict[Path, str] = {}
+        self._made: list[str] = []
+        self._released: list[str] = []
+        self._connection: Any = None
+
+    def url_for(self, folder: Path) -> str:
+        return f"{self._url}{'&' if '?' in self._url else '?'}schema={self._schema_of(folder)}"
+
+    def release(self, folder: Path) -> None:
+        """Nobody needs the folder's schema any more: it is the next one to be used, while all is still warm."""
+        if folder in self._by_folder:
+            self._released.append(self._by_folder.pop(folder))
+
+    def _schema_of(self, folder: Path) -> str:
+        if folder in self._by_folder:  # a store that is opened anew finds what was there
+            return self._by_folder[folder]
+        if self._released:
+            name = self._released.pop()
+            self._wipe(name)
+        elif len(self._made) < self.AT_ONCE:
+            name = f"{self._run}_{len(self._made)}"
+            self._made.append(name)
+            self._make(name)
+        else:
+            name = self._made.pop(0)
+            self._made.append(name)
+            self._wipe(name)
+            self._by_folder = {known: schema for known, schema in self._by_folder.items() if schema != name}
+        self._by_folder[folder] = name
+        return name
+
+    def _make(self, name: str) -> None:
+        from millrace.store.postgres.migrate import script
+
+        self.run(script(name))
+        if os.environ.get("MILLRACE_TEST_POSTGRES"):
+            atexit.register(self.drop, name)
+
+    def drop(self, name: str) -> None:
+        self.run(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+
+    def _wipe(self, name: str) -> None:
+        """Nothing is in it any more, and numbers begin anew."""
+        tables = self.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'").fetchall()
+        steps = [f'DELETE FROM "{name}"."{table}"' for (table,) in tables]
+        steps.append(f'INSERT INTO "{name}".store (one) VALUES (true)')
+        steps += [f'ALTER SEQUENCE "{name}".{of} RESTART' for of in ("job_seq", "event_id", "event_order")]
+        self.run("; ".join(steps))
+
+    def run(self, sql: str) -> Any:
+        """On one connection for all of it, with another client than the one that is tested."""
+        if self._connection is None or self._connection.closed:
+            import psycopg
+
+            from millrace.store.postgres.address import Address
+
+            self._connection = psycopg.connect(Address.from_url(self._url).dsn, autocommit=True)
+            atexit.register(self._connection.close)
+        return self._connection.execute(sql.encode())
 
 
-def schema_of(folder: Path) -> str:
-    """The schema that stands for a folder: the same one when a store is opened anew, an empty one for a new folder."""
-    if folder in _by_folder:
-        return _by_folder[folder]
-    if len(_made) < _AT_ONCE:
-        _made.append(f"{_RUN}_{len(_made)}")
-        name = _made[-1]
-        make_schema(name)
-    else:
-        name = _made[0]
-        _made.append(_made.pop(0))
-        wipe(name)
-        for other in [known for known, schema in _by_folder.items() if schema == name]:
-            del _by_folder[other]
-    _by_folder[folder] = name
-    return name
-
-
-def make_schema(name: str) -> None:
-    import psycopg
-
-    from millrace.store.postgres.migrate import script
-
-    with psycopg.connect(shared_url(), autocommit=True) as connection:
-        connection.execute(script(name).encode())
-    if os.environ.get("MILLRACE_TEST_POSTGRES"):
-        atexit.register(drop_schema, name)
-
-
-def drop_schema(name: str) -> None:
-    import psycopg
-
-    with psycopg.connect(shared_url(), autocommit=True) as connection:
-        connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE'.encode())
-
-
-def wipe(name: str) -> None:
-    """Nothing is in it any more, and numbers begin anew."""
-    import psycopg
-
-    with psycopg.connect(shared_url(), autocommit=True) as connection:
-        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (name,)).fetchall()
-        rest = [table for (table,) in tables if table != "store"]
-        sql = f'SET search_path = "{name}"; ' + "; ".join(f'DELETE FROM "{table}"' for table in rest)
-        sql += "; DELETE FROM store; INSERT INTO store (one) VALUES (true)"
-        for sequence in ("job_seq", "event_id", "event_order"):
-            sql += f"; ALTER SEQUENCE {sequence} RESTART"
-        connection.execute(sql.encode())
+@cache
+def _shared() -> Schemas:
+    return Schemas(shared_url())
 
 
 def url_for(folder: Path) -> str:
-    given = shared_url()
-    return f"{given}{'&' if '?' in given else '?'}schema={schema_of(folder)}"
+    return _shared().url_for(folder)
+
+
+def release(folder: Path) -> None:
+    _shared().release(folder)
+
+
+def drop_schema(name: str) -> None:
+    _shared().drop(name)
 
 
 if __name__ == "__main__":  # a server to try things on: python -m tests.servers.postgres [system]

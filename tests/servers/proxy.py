@@ -1,4 +1,7 @@
-"""A proxy between a client and an S3 server that loses answers, adds them, and drops headers."""
+"""A proxy between a client and an S3 server that loses answers, adds them, and drops headers.
+
+It reads and writes HTTP, which tcp_proxy, where lines are cut and answers lost on any protocol, does not.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ import pytest
 
 from millrace.spark.open import Opened, opened
 from tests.object.stores import a_quick_folder
+from tests.servers import postgres as postgres_server
 from tests.servers.ministack import S3Server, ministack_server, s3_server
 from tests.servers.redis_server import url_for
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ministack_server", "s3_server"]
 
-STORES = ("sqlite", "directory", "s3", "redis")
+STORES = ("sqlite", "directory", "s3", "redis", "postgres")
+# For a case that takes long: a file and a bucket at every push, all of them at night.
+BY_NIGHT = [name if name in ("sqlite", "s3") else pytest.param(name, marks=pytest.mark.nightly) for name in STORES]
 
 
 @dataclass
@@ -119,6 +122,11 @@ def s3(environment: None, bucket: S3Server) -> Place:
 @pytest.fixture
 def redis(tmp_path: Path) -> Place:
     return Place("redis", url_for(tmp_path))
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Place:
+    return Place("postgres", postgres_server.url_for(tmp_path))
 
 
 @pytest.fixture(params=STORES)

@@ -89,3 +89,5 @@ async def store(request: pytest.FixtureRequest, clock: VirtualClock, tmp_path: P
         assert_holds(await gather(made, since=START))
     finally:
         await made.close()
+        if request.param == "postgres":
+            import_module("tests.servers.postgres").release(tmp_path)

@@ -6,9 +6,11 @@ a `@reproduce_failure` line, which may be put on `machine` below.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from millrace.store.clock import Clock
 from millrace.store.protocol import Store
 from millrace.testing.clock import VirtualClock
 from millrace.testing.model import COVERAGE, StoreMachine, rules_of, store_machine
+from tests.servers import postgres
 from tests.store.conftest import STORES
+from tests.store.postgres import stores as postgres_stores
 
 SEEDS = (1, 2, 3)
 NIGHTLY_SEEDS = (11, 12, 13, 14, 15)
@@ -38,15 +42,24 @@ def make(name: str, clock: Clock, folder: Path) -> Store:
 
 
 def discard(store: Store) -> None:
-    shutil.rmtree(folders.pop(id(store)), ignore_errors=True)
+    folder = folders.pop(id(store))
+    shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(store, postgres_stores.PostgresForTests):
+        postgres.release(folder)
 
 
-def machine(name: str, label: str) -> type[StoreMachine]:
+def loop_for(name: str) -> AbstractContextManager[asyncio.Runner | None]:
+    """One for all examples, where connections are worth keeping."""
+    return postgres_stores.kept_open() if name == "postgres" else nullcontext()
+
+
+def machine(name: str, label: str, runner: asyncio.Runner | None = None) -> type[StoreMachine]:
     return store_machine(
         lambda clock: make(name, clock, Path(tempfile.mkdtemp(prefix="millrace-model-", dir=IN_MEMORY))),
         reopen=(lambda store, clock: make(name, clock, folders.pop(id(store)))) if name in PERSISTENT else None,
         discard=discard,
         label=label,
+        runner=runner,
     )
 
 
@@ -71,7 +84,8 @@ def run(subject: type[StoreMachine], number: int, examples: int, steps: int, *, 
 @pytest.mark.parametrize("number", SEEDS)
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_a_store_behaves_like_the_ledger(name, number):
-    run(machine(name, name), number, examples=EXAMPLES, steps=60)
+    with loop_for(name) as runner:
+        run(machine(name, name, runner), number, examples=EXAMPLES, steps=60)
 
 
 @pytest.mark.parametrize("name", sorted(STORES))
@@ -87,7 +101,8 @@ def test_the_model_did_everything_there_is_to_do(name):
 @pytest.mark.parametrize("number", NIGHTLY_SEEDS)
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_a_store_behaves_like_the_ledger_all_night(name, number):
-    run(machine(name, f"{name} at night"), number, examples=1_000, steps=100)
+    with loop_for(name) as runner:
+        run(machine(name, f"{name} at night", runner), number, examples=1_000, steps=100)
 
 
 @pytest.mark.nightly

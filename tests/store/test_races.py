@@ -27,7 +27,6 @@ from millrace.domain.request import Cancelled, Query, Receipt
 from millrace.store.connect import connect
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec, specs
-from tests.store.conftest import STORES
 
 JOBS = 120
 PATIENCE = 60.0
@@ -264,7 +263,7 @@ async def test_a_group_runs_one_at_a_time_whoever_asks(store, together):
 
 # ── processes: a store that several of them can open ──────────────────────────────────────────────
 
-between_processes = pytest.mark.parametrize("store", sorted({"sqlite", "redis"} & set(STORES)), indirect=True)
+between_processes = pytest.mark.parametrize("store", ["postgres", "redis", "sqlite"], indirect=True)
 
 
 @between_processes

@@ -235,6 +235,17 @@ async def test_what_may_have_been_trimmed_is_excused(evidence: Evidence) -> None
     assert check(evidence) == []
 
 
+async def test_where_steps_overlap_seqs_may_be_told_of_out_of_order_but_not_within_a_line(evidence: Evidence) -> None:
+    move_before(evidence, ("key", Kind.ENQUEUED), ("cancelled", Kind.ENQUEUED))
+    assert [violation.name for violation in check(evidence)] == ["seq"] * 5  # each that was told of after it
+    evidence.steps_overlap = True
+    assert check(evidence) == []
+
+    move_before(evidence, ("lane-2", Kind.ENQUEUED), ("lane-1", Kind.ENQUEUED))
+
+    assert [violation.name for violation in check(evidence)] == ["seq"]
+
+
 async def test_a_member_in_backoff_that_is_passed_is_found_out(clock: VirtualClock) -> None:
     store = MemoryStore(clock=clock)
     await put(store, id="held", group="g")

@@ -258,10 +258,18 @@ class Direct(Protocol):
 
 @runtime_checkable
 class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
-    """A store. `ids` says which generated job ids suit it: sorted by time, or random from the first character."""
+    """A store.
+
+    `ids` says which generated job ids suit it: sorted by time, or random from the first character.
+
+    `steps_overlap` says whether two enqueues may be under way at the same time. Where they take turns, the feed tells
+    of jobs in the order of their seqs. Where they overlap, it does so within a line (a group, a lane), where order is
+    promised; elsewhere who drew a seq first may be told of second, and what a rollback undid leaves out its seqs.
+    """
 
     url: str  # without a password
     ids: Literal["sorted", "random"]
+    steps_overlap: bool
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...

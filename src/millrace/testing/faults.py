@@ -105,6 +105,7 @@ class FaultyStore:
         self.faults: Counter[Fault] = Counter()
         self.url = store.url
         self.ids: Literal["sorted", "random"] = store.ids
+        self.steps_overlap = store.steps_overlap
 
     async def _call(self, method: str, action: Callable[[], Awaitable[T]]) -> T:
         self.calls[method] += 1

@@ -31,8 +31,7 @@ class Evidence(msgspec.Struct):
     `since` is an instant before which there was nothing: together with `keep_events` it tells whether events can
     have been trimmed. `steady` says that the clock stood still while the evidence was gathered, so that the words
     derived from it can be counted. `fixed_limits` says that no limit was changed while jobs ran, so that the most
-    that ever ran can be judged, not only what runs now. `steps_overlap` says that enqueues do not take turns, so that
-    one which drew its numbers first may be told of second; within a line they are in order all the same.
+    that ever ran can be judged, not only what runs now. `steps_overlap` is what the store says of itself.
     """
 
     jobs: list[Job]
@@ -87,7 +86,7 @@ async def gather(store: Store, *, since: int | None = None, fixed_limits: bool =
         since,
         steady=before == now,
         fixed_limits=fixed_limits,
-        steps_overlap=getattr(store, "steps_overlap", False),
+        steps_overlap=store.steps_overlap,
     )
 
 

@@ -10,6 +10,7 @@ sides does not pass for agreement. What was exercised is counted in `COVERAGE`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -224,13 +225,15 @@ def store_machine(
     reopen: Callable[[Store, Clock], Store] | None = None,
     discard: Callable[[Store], None] | None = None,
     label: str = "store",
+    runner: asyncio.Runner | None = None,
 ) -> type[StoreMachine]:
     """The machine for one kind of store.
 
     `make_store` gives a new, empty store; `reopen` (for a store that outlives its process) gives another one
-    on what the first, now closed, has left; `discard` cleans up after an example.
+    on what the first, now closed, has left; `discard` cleans up after an example. With `runner`, all examples share
+    its event loop, for a store whose connections are worth keeping.
     """
-    return type("StoreMachine", (StoreMachine,), {"subject": Subject(make_store, reopen, discard, label)})
+    return type("StoreMachine", (StoreMachine,), {"subject": Subject(make_store, reopen, discard, label, runner)})
 
 
 _SHARED = {"operate", "operate_on_finished", "configure", "now_and_then"}  # counted as what they then do

@@ -47,7 +47,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.coverage = COVERAGE[self.subject.label]
         self.clock = VirtualClock()
-        self.runner = asyncio.Runner()
+        self.runner = self.subject.runner or asyncio.Runner()
         self.pair = Pair(self.subject.make(self.clock), self.clock)
         self.witness = Witness(self.coverage)
         self.tokens = Tokens()
@@ -239,7 +239,8 @@ class Machine(RuleBasedStateMachine):
         finally:
             store = self.pair.stores[0]
             self.runner.run(store.close())
-            self.runner.close()
+            if self.subject.runner is None:
+                self.runner.close()
             if self.subject.discard is not None:
                 self.subject.discard(store)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,9 +21,13 @@ class Held(msgspec.Struct):
 
 
 class Subject(NamedTuple):
-    """The kind of store under test: how to make one, how to open it again, how to clean up after it."""
+    """The kind of store under test: how to make one, how to open it again, how to clean up after it.
+
+    `runner` is an event loop for all examples; without it, each has its own.
+    """
 
     make: Callable[[Clock], Store]
     reopen: Callable[[Store, Clock], Store] | None
     discard: Callable[[Store], None] | None
     label: str
+    runner: asyncio.Runner | None = None

@@ -18,6 +18,7 @@ _ENDS = {Kind.COMPLETED: "completed", Kind.BURIED: "dead", Kind.CANCELLED: "canc
 _RETURNS = frozenset({Kind.RETRIED, Kind.SNOOZED, Kind.RELEASED})
 _AFTER_THE_END = frozenset({Kind.REPLAYED, Kind.ARCHIVED, Kind.UNARCHIVED, Kind.EVICTED, Kind.PRUNED})
 MOST_PROBLEMS = 20
+_LONG_STEP = 2_000  # milliseconds
 
 
 def _enough(child: Spec) -> set[str]:
@@ -60,16 +61,20 @@ class Track(msgspec.Struct):
 class Audit:
     """`specs` by id; an id that is missing was carried by another job (a hook) and is taken as it comes.
 
-    `clock_may_step` is for stores on a real clock, whose events may be a few milliseconds out of order.
+    `clock_may_step` is for stores on a real clock, whose events may be a few milliseconds out of order. `steps_overlap`
+    is for those whose steps do (see `Store`): there what is told of one job is in order, to within the length of a
+    step, and so are the seqs of a group.
     """
 
-    def __init__(self, specs: Mapping[str, Spec], *, clock_may_step: bool = False) -> None:
+    def __init__(self, specs: Mapping[str, Spec], *, clock_may_step: bool = False, steps_overlap: bool = False) -> None:
         self.specs = specs
         self.tracks: dict[int, Track] = {}
         self.newest: dict[str, Track] = {}
         self.problems: list[str] = []
-        self._slack = 50 if clock_may_step else 0
-        self._at = self._seq = 0
+        self._slack = (_LONG_STEP if steps_overlap else 50) if clock_may_step else 0
+        self._overlap = steps_overlap
+        self._times: dict[int, int] = {}  # of the newest event of all jobs (0), or of each
+        self._seqs: dict[tuple[str, str] | None, int] = defaultdict(int)  # the last of all jobs (None), or of a group
         self._leases: set[str] = set()
         self._claims: dict[tuple[int, int], Event] = {}
         self._completions: dict[tuple[int, int], Event] = {}
@@ -84,8 +89,9 @@ class Audit:
         return self
 
     def _take(self, event: Event) -> None:
-        self._want(event.at >= self._at - self._slack, event, f"the feed goes back in time by {self._at - event.at} ms")
-        self._at = max(self._at, event.at)
+        last = self._times.get(event.seq if self._overlap else 0, 0)
+        self._want(event.at >= last - self._slack, event, f"the feed goes back in time by {last - event.at} ms")
+        self._times[event.seq if self._overlap else 0] = max(last, event.at)
         if event.kind is Kind.ENQUEUED:
             self._enqueued(event)
             return
@@ -119,8 +125,7 @@ class Audit:
         spec = self.specs.get(event.job) or Spec(id=event.job, task=event.task, queue=event.queue, hook=True)
         track = Track(spec, event.seq, event.at + spec.delay)
         self._want(event.n == 1, event, f"its first event has the number {event.n}")
-        self._want(event.seq > self._seq, event, f"its seq does not grow: the last one was {self._seq}")
-        self._seq = event.seq
+        self._check_seq(event, spec)
         before = self.newest.get(event.job)
         if before is not None:
             self._want(before.state in ("dead", "cancelled", "completed"), event, "the id was still live (I1)")
@@ -130,6 +135,14 @@ class Audit:
         self._take_key(event, track)
         if spec.group is not None and not spec.hook:
             self._members[spec.queue, spec.group][event.seq] = track
+
+    def _check_seq(self, event: Event, spec: Spec) -> None:
+        if self._overlap and spec.group is None:
+            return
+        place = (spec.queue, spec.group or "") if self._overlap else None
+        last = self._seqs[place]
+        self._want(event.seq > last, event, f"its seq does not grow: the last one was {last}")
+        self._seqs[place] = event.seq
 
     def _claimed(self, event: Event, track: Track) -> None:
         self._want(track.state == "waiting", event, f"it was {track.state}, held by {track.worker} (I3)")

@@ -51,7 +51,7 @@ class Wire:
         witness: Witness,
         happened: Counter[str],
     ) -> None:
-        self.url, self.ids = store.url, store.ids
+        self.url, self.ids, self.steps_overlap = store.url, store.ids, store.steps_overlap
         self._store = store
         self._node = node
         self._loop = loop

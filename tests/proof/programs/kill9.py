@@ -1,6 +1,8 @@
-"""Kill workers with SIGKILL while they work on one SQLite file, and account for every job afterwards.
+"""Kill workers with SIGKILL while they work on one store, and account for every job afterwards.
 
     python -m tests.proof.programs.kill9 --seconds 60 --jobs 50000
+    python -m tests.proof.programs.kill9 --store redis --seconds 150
+    python -m tests.proof.programs.kill9 --url postgresql://localhost/empty
 
 Eight workers and two producers are processes of their own. Every 0.3 to 2 seconds one of them is killed and started
 anew, or stopped past its lease and continued. Facts are judged from ledgers that the processes append outside of the
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from tests.proof.programs.kill9_jobs import LEASE
@@ -27,6 +30,7 @@ from tests.proof.programs.kill9_judge import Verdict, count_lines, judge, unfini
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = "tests.proof.programs"
+SERVERS = {"redis": "tests.servers.redis_server", "postgres": "tests.servers.postgres"}
 STOPPED = 1.5 * LEASE / 1000  # seconds: past the lease
 
 
@@ -174,7 +178,7 @@ def run(settings: Settings, folder: Path, tell: Callable[[str], None] = lambda l
     fleet = Fleet(settings, folder)
     try:
         fleet.start()
-        _wait_for_the_first_run(fleet)
+        wait_for_the_first_run(fleet)
         began = time.monotonic()
         number = 0
         while time.monotonic() - began < settings.seconds:
@@ -184,7 +188,7 @@ def run(settings: Settings, folder: Path, tell: Callable[[str], None] = lambda l
             number += 1
             tell(_progress(fleet, time.monotonic() - began))
         fleet.let_go_on(patience=STOPPED)
-        _wait_until_all_ended(fleet, tell, began)
+        wait_until_all_ended(fleet, tell, began)
         seconds = time.monotonic() - began
         codes = fleet.end()
     finally:
@@ -216,13 +220,13 @@ def _mishap(fleet: Fleet, chance: random.Random, number: int) -> None:
         fleet.kill_worker(chance.randrange(len(fleet.workers)))
 
 
-def _wait_for_the_first_run(fleet: Fleet) -> None:
+def wait_for_the_first_run(fleet: Fleet) -> None:
     deadline = time.monotonic() + fleet.settings.patience
     while time.monotonic() < deadline and not count_lines(fleet.ledgers)["ended"]:
         time.sleep(0.05)
 
 
-def _wait_until_all_ended(fleet: Fleet, tell: Callable[[str], None], began: float) -> None:
+def wait_until_all_ended(fleet: Fleet, tell: Callable[[str], None], began: float) -> None:
     deadline = time.monotonic() + fleet.settings.patience
     while time.monotonic() < deadline:
         if fleet.producers_done() and asyncio.run(unfinished(fleet.place)) == 0:
@@ -248,11 +252,16 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    parser.add_argument("--store", choices=["sqlite", *SERVERS], default="sqlite", help="a server is started for it")
+    parser.add_argument("--url", help="an empty store that is there already")
     options = parser.parse_args()
     settings = Settings(options.seconds, options.jobs, workers=options.workers, slots=options.slots, seed=options.seed)
     settings.patience = max(60.0, 2 * options.seconds)
     on_terminal = sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="millrace-kill9-") as folder:
+        settings.url = options.url
+        if options.url is None and options.store != "sqlite":
+            settings.url = import_module(SERVERS[options.store]).url_for(Path(folder))
         verdict = run(settings, Path(folder), lambda line: print(line, end="\r" if on_terminal else "\n", flush=True))
     print(f"\nseed {options.seed}")
     print(verdict)

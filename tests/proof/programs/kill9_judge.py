@@ -61,7 +61,8 @@ async def judge(database: str | Path, ledgers: Path, killed: set[str], stopped: 
     acknowledged, runs, lost = _read(ledgers)
     async with App(store_at(database)) as app:
         events = await _events(app.store)
-        audit = Audit(_Specs(), clock_may_step=True).replay(events).compare(list(runs.values()))
+        audit = Audit(_Specs(), clock_may_step=True, steps_overlap=app.store.steps_overlap)
+        audit.replay(events).compare(list(runs.values()))
         verdict.problems += audit.problems
         await _recount(app.store, audit, verdict)
     for job, seq in acknowledged.items():

@@ -12,11 +12,12 @@ from millrace.spark.lake.audit import audit
 from millrace.spark.lake.audit_store import audit_store
 from millrace.spark.lake.verdict import Verdict
 from millrace.store.protocol import Store
-from tests.spark.conftest import Place
+from tests.spark.conftest import BY_NIGHT, Place
 from tests.spark.filled import all_events, fill
 from tests.spark.lake.conftest import quietly
 
 
+@pytest.mark.parametrize("place", BY_NIGHT, indirect=True)
 def test_a_lake_holds_the_history_of_a_store_and_agrees_with_it(
     spark: SparkSession, place: Place, empty: LakePlace
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import Counter
 
 import pytest
@@ -16,18 +17,18 @@ from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.postgres import PostgresServer, wheel_binaries
 
-CRASHES = 3
+CRASHES = (signal.SIGQUIT, signal.SIGKILL, signal.SIGKILL)  # at once; and every process of the server at once
+
+BETWEEN = 30  # jobs that are acknowledged from one crash to the next
 
 
-async def produce(store: PostgresStore, number: int, done: asyncio.Event) -> list[str]:
-    acknowledged: list[str] = []
+async def produce(store: PostgresStore, number: int, done: asyncio.Event, acknowledged: list[str]) -> None:
     n = 0
     while not done.is_set():
         n += 1
         wishes = [a_spec(id=f"{number}-{n}-{k}", group="g" if k == 0 else None) for k in range(3)]
         acknowledged += [answer.id for answer in await store.enqueue(wishes)]
         await asyncio.sleep(0.02)
-    return acknowledged
 
 
 async def work(store: PostgresStore, number: int, produced: asyncio.Event) -> Counter[str]:
@@ -52,15 +53,17 @@ async def test_a_server_that_crashes_again_and_again_loses_nothing_that_was_ackn
     try:
         await store.connect()
         done, produced = asyncio.Event(), asyncio.Event()
-        producers = [asyncio.ensure_future(produce(store, n, done)) for n in range(2)]
+        acknowledged: list[str] = []
+        producers = [asyncio.ensure_future(produce(store, n, done, acknowledged)) for n in range(2)]
         workers = [asyncio.ensure_future(work(store, n, produced)) for n in range(2)]
-        for _ in range(CRASHES):
-            await asyncio.sleep(1.0)
-            await asyncio.to_thread(server.kill)
+        for how in CRASHES:
+            so_far = len(acknowledged)
+            while len(acknowledged) < so_far + BETWEEN:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(server.kill, how)
             await asyncio.to_thread(server.start)
-        await asyncio.sleep(0.5)
         done.set()
-        acknowledged = [name for names in await asyncio.gather(*producers) for name in names]
+        await asyncio.gather(*producers)
         produced.set()
         ended = sum(await asyncio.gather(*workers), Counter[str]())
 
@@ -71,6 +74,7 @@ async def test_a_server_that_crashes_again_and_again_loses_nothing_that_was_ackn
         completed = Counter(event.job for event in evidence.events if event.kind is Kind.COMPLETED)
         assert completed == ended
         assert set(completed.values()) == {1}
+        assert len(acknowledged) >= BETWEEN * len(CRASHES)
     finally:
         await store.close()
         await asyncio.to_thread(server.remove)

@@ -40,7 +40,24 @@ async def follow(store: PostgresStore, done: asyncio.Event) -> list[Event]:
         await asyncio.sleep(0.002)
 
 
-async def test_a_reader_beside_sixteen_writers_misses_nothing(tmp_path: Path) -> None:
+async def follow_ids(store: PostgresStore, done: asyncio.Event) -> list[str]:
+    """What many do: read whatever has a higher id than what was seen. But ids are not seen in the order of drawing."""
+    connection = await asyncpg.connect(store.address.dsn)
+    sql = f'SELECT id, ids FROM "{store.address.schema}".event WHERE id > $1 ORDER BY id'
+    jobs: list[str] = []
+    cursor = 0
+    while True:
+        last = done.is_set()
+        rows = await connection.fetch(sql, cursor)
+        jobs += [job for row in rows for job in row["ids"]]
+        cursor = max([cursor, *(row["id"] for row in rows)])
+        if last and not rows:
+            await connection.close()
+            return jobs
+        await asyncio.sleep(0.002)
+
+
+async def test_a_reader_beside_sixteen_writers_misses_nothing_where_ids_would(tmp_path: Path) -> None:
     store = PostgresStore(url_for(tmp_path))
     await store.connect()
     try:
@@ -48,15 +65,18 @@ async def test_a_reader_beside_sixteen_writers_misses_nothing(tmp_path: Path) ->
             await store.enqueue([a_spec(id=queue, queue=queue)])
         done = asyncio.Event()
         readers = [asyncio.ensure_future(follow(store, done)) for _ in range(2)]
+        by_id = asyncio.ensure_future(follow_ids(store, done))
         await asyncio.gather(*(write(store, n, random.Random(n)) for n in range(WRITERS)))
         done.set()
         first, second = await asyncio.gather(*readers)
+        seen_by_id = await by_id
     finally:
         await store.close()
 
     assert first == second
     assert len(first) == WRITERS * EACH + 3
     assert len({event.job for event in first}) == len(first)
+    assert set(seen_by_id) < {event.job for event in first}, "transactions were too short to put this to the test"
 
 
 async def test_a_transaction_that_stays_open_holds_nobody_else_back(tmp_path: Path) -> None:

@@ -1,62 +1,25 @@
-"""Workers that are killed with -9 again and again: every job runs to its end, and none is held by two."""
+"""Workers and producers that are killed with -9 again and again: nothing is lost, and nothing is held by two."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from millrace.store.postgres import PostgresStore
-from millrace.testing.builders import a_spec
-from millrace.testing.invariants import assert_holds, gather
+from tests.proof.programs.kill9 import Settings, run
 from tests.servers.postgres import url_for
 
-JOBS = 1_500
-PROGRAM = """
-import asyncio, sys
-from millrace import App
 
-app = App(sys.argv[1])
+@pytest.mark.slow
+@pytest.mark.timeout(110)
+def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path: Path) -> None:
+    """Briefly; tests/proof/test_kill9.py has a hundred kills at night."""
+    settings = Settings(seconds=6, jobs=1_500, workers=4, seed=2, slowest=1.0, url=url_for(tmp_path))
 
-@app.task(queue="killed")
-async def slow(n: int) -> int:
-    await asyncio.sleep(0.05)
-    return n
+    verdict = run(settings, tmp_path)
 
-async def main() -> None:
-    async with app:
-        await app.worker(["killed"], slots=6, lease="2s").run()
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-async def test_whatever_is_killed_every_job_runs_to_its_end(tmp_path: Path) -> None:
-    url = url_for(tmp_path)
-    store = PostgresStore(url)
-    await store.connect()
-    chance = random.Random(1)
-    kills = completed = 0
-    try:
-        settings = {"task": "slow", "queue": "killed", "max_attempts": None, "max_stalls": None}
-        await store.enqueue([a_spec(id=f"{n}", payload=b'{"n":1}', **settings) for n in range(JOBS)])
-        while completed < JOBS:
-            worker = subprocess.Popen([sys.executable, "-c", PROGRAM, url])
-            for _ in range(chance.randint(15, 30)):
-                await asyncio.sleep(0.1)
-                [counts] = await store.count()
-                completed = counts.completed
-            worker.kill()
-            worker.wait()
-            kills += 1
-        assert_holds(await gather(store, since=0))
-    finally:
-        await store.close()
-
-    assert kills >= 3
+    print(verdict)
+    assert verdict.problems == []
+    assert verdict.facts["kills"] >= 4
+    assert verdict.facts["completed"] == 1_500
+    assert verdict.facts["takeovers"] > 0

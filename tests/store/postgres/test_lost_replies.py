@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,19 +14,17 @@ from millrace.domain.request import Cancelled, Extension, Receipt, Replayed
 from millrace.store.postgres import PostgresStore
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
-from tests.servers.cut import CutProxy, cut_proxy
 from tests.servers.postgres import url_for
+from tests.servers.tcp_proxy import Fate, TcpProxy, tcp_proxy
 
 MOST = 200  # requests of one operation, on a connection that has prepared nothing yet
 Act = Callable[[PostgresStore, str], Awaitable[None]]
 
 
 @pytest.fixture
-async def wired(tmp_path: Path) -> AsyncIterator[tuple[PostgresStore, CutProxy]]:
-    url = url_for(tmp_path)
-    where = urlsplit(url)
-    async with cut_proxy(str(where.hostname), where.port or 5432) as proxy:
-        store = PostgresStore(url.replace(f":{where.port}/", f":{proxy.port}/") + "&notify=off&connections=1")
+async def wired(tmp_path: Path) -> AsyncIterator[tuple[PostgresStore, TcpProxy]]:
+    async with tcp_proxy(url_for(tmp_path)) as (proxy, url):
+        store = PostgresStore(url + "&notify=off&connections=1")
         await store.connect()
         await store.enqueue([a_spec(id="first")])  # so that its queue is known, and plain work is plain
         [job] = await store.claim(a_claim())
@@ -102,10 +99,10 @@ SHORT = ("enqueue", "claim", "settle", "extend")
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["after", pytest.param("before", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("how", ["swallow", pytest.param("cut", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 async def test_an_operation_whose_reply_is_lost_happens_once(
-    wired: tuple[PostgresStore, CutProxy], operation: str, how: Any
+    wired: tuple[PostgresStore, TcpProxy], operation: str, how: Fate
 ) -> None:
     store, proxy = wired
     act, wish = OPERATIONS[operation]

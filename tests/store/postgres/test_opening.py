@@ -79,6 +79,12 @@ def test_the_url_that_is_shown_has_no_password() -> None:
     assert store.url == "postgresql://ada@db:5432/jobs?schema=shop"
 
 
+def test_the_url_that_is_shown_opens_a_store_in_the_same_way() -> None:
+    store = PostgresStore("postgresql://db/jobs?notify=off&pooler=transaction&connections=3&sslmode=require")
+
+    assert PostgresStore(store.url).address == store.address
+
+
 async def test_a_server_that_is_not_there_is_said_so() -> None:
     with pytest.raises(StoreError, match="cannot be reached") as caught:
         await connect("postgresql://ada:s3cret@127.0.0.1:1/jobs").connect()

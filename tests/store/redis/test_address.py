@@ -44,6 +44,22 @@ async def test_tls_sockets_and_sentinels_have_connections_of_their_own():
     assert isinstance(watched.client(watched.options).connection_pool, SentinelConnectionPool)
 
 
+async def test_sentinels_are_reached_as_the_server_is():
+    """Over TLS where it is, and with its password or without one, since one that has none refuses any."""
+    watched = Address.parse("rediss+sentinel://ada:pw@a:26379,b/mymaster?ca=/etc/ca.pem")
+    asked = watched.client(watched.options).connection_pool.sentinel_manager.sentinels
+    pools = [client.connection_pool for client in asked]
+
+    assert {pool.connection_class for pool in pools} == {SSLConnection}
+    known = [pool.connection_kwargs for pool in pools]
+    assert [(of["host"], of["password"], of["ssl_ca_certs"]) for of in known] == [
+        ("a", None, "/etc/ca.pem"),
+        ("b", None, "/etc/ca.pem"),
+        ("a", "pw", "/etc/ca.pem"),
+        ("b", "pw", "/etc/ca.pem"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [

@@ -20,7 +20,7 @@ from millrace.testing import builders
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change
 from millrace.testing.clock import VirtualClock
 from tests.servers.redis_server import url_for
-from tests.servers.tcp_proxy import Fate, TcpProxy, tcp_proxy
+from tests.servers.tcp_proxy import Fate, TcpProxy, script_call, tcp_proxy
 
 Operation = Callable[[RedisStore, VirtualClock], Awaitable[Any]]
 
@@ -108,7 +108,7 @@ class Twins:
 async def twins(tmp_path: Path) -> AsyncIterator[Twins]:
     clock = VirtualClock()
     good = RedisStore(url_for(tmp_path / "good"), clock=clock, salt="twin")
-    async with tcp_proxy(url_for(tmp_path / "bad", timeout=0.5)) as (proxy, url):
+    async with tcp_proxy(url_for(tmp_path / "bad", timeout=0.5), script_call) as (proxy, url):
         bad = RedisStore(url, clock=clock, salt="twin")
         pair = Twins(good, bad, proxy, clock)
         for store in (good, bad):

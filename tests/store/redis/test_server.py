@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from millrace import App
 from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
 from millrace.domain.job import State
@@ -16,6 +20,7 @@ from millrace.store.redis import RedisStore
 from millrace.testing.builders import a_claim, a_retry_change, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.redis_server import RedisServer, url_for
+from tests.servers.tcp_proxy import script_call, tcp_proxy
 
 
 @pytest.fixture
@@ -82,6 +87,41 @@ async def test_a_server_without_its_scripts_is_given_them_again(tmp_path):
     await store.close()
 
 
+async def test_scripts_may_be_flushed_at_any_instant(tmp_path):
+    """By somebody else, at random, while an app works: no call fails, nothing is lost, nothing happens twice."""
+    app, ran, chance = App(url_for(tmp_path)), Counter[int](), random.Random(1)
+    vandal = RedisStore(url_for(tmp_path))
+
+    @app.task
+    async def work(n: int) -> None:
+        ran[n] += 1
+
+    async def flush(stop: asyncio.Event) -> int:
+        flushes = 0
+        while not stop.is_set():
+            await vandal._wire.command("SCRIPT", "FLUSH")
+            flushes += 1
+            await asyncio.sleep(chance.uniform(0, 0.01))
+        return flushes
+
+    stop = asyncio.Event()
+    async with app, app.worker(slots=5):
+        flushing = asyncio.create_task(flush(stop))
+        for first in range(0, 200, 10):
+            await work.enqueue_many([{"n": n} for n in range(first, first + 10)])
+            await asyncio.sleep(chance.uniform(0, 0.02))
+        async with asyncio.timeout(60):
+            while sum(row.completed for row in await vandal.count()) < 200:
+                await asyncio.sleep(0.02)
+        stop.set()
+        flushes = await flushing
+
+    assert flushes > 20
+    assert ran == dict.fromkeys(range(200), 1)
+    assert_holds(await gather(vandal))
+    await vandal.close()
+
+
 async def test_a_full_memory_stops_who_puts_work_in_and_loses_nothing(server):
     store = RedisStore(server.url)
     await store.connect()
@@ -136,6 +176,29 @@ async def test_disk_is_refused_where_the_server_does_not_wait_for_its_disk(tmp_p
         lazy.close()
 
 
+async def test_a_disk_that_is_written_now_and_then_is_waited_for_or_refused():
+    """With WAITAOF, an answer comes when it is on the disk, so it survives whatever comes next. Without, see above."""
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "everysec").start()
+    store = RedisStore(f"{server.url}?durability=disk")
+    try:
+        if not (await store.examine()).waits_for_disk:
+            with pytest.raises(StoreError, match="appendfsync always"):
+                await store.connect()
+            return
+        await store.connect()
+        for _ in range(3):
+            kept = [answer.id for answer in await store.enqueue(specs(3))]
+            server.kill()
+            server.start()
+            assert None not in await store.get(kept)
+        await store._wire.command("CONFIG", "SET", "appendonly", "no")
+        with pytest.raises(StoreError, match="appendonly is disabled"):
+            await store.enqueue(specs(1))
+    finally:
+        await store.close()
+        server.close()
+
+
 async def test_replicated_counts_the_replicas_that_have_it(server):
     alone = RedisStore(f"{server.url}?durability=replicated")
     with pytest.raises(StoreError, match="asks for 1 replicas, and the server has 0"):
@@ -159,6 +222,29 @@ async def test_replicated_counts_the_replicas_that_have_it(server):
     finally:
         await store.close()
         replica.close()
+
+
+@pytest.mark.parametrize("operation", ["enqueue", "cancel"])
+async def test_asking_again_makes_nothing_durable_that_is_not(server, operation):
+    """A server waits for what a connection has written. Whoever asks again has a new one, on which that is nothing."""
+    replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
+    async with tcp_proxy(f"{server.url}?durability=replicated&timeout=0.8&patience=1", script_call) as (proxy, url):
+        store = RedisStore(url)
+        try:
+            async with asyncio.timeout(20):
+                while not (await store.examine()).replicas:
+                    await asyncio.sleep(0.1)
+            await store.enqueue([a_spec(id="safe")])
+            await store.cancel(["nobody"])  # the server has the script from now on
+            assert replica.process is not None
+            replica.process.send_signal(signal.SIGSTOP)
+            proxy.lose(1)
+            with pytest.raises(StoreError, match="not as durable as asked: 0 of 1 replicas"):
+                await (store.cancel(["safe"]) if operation == "cancel" else store.enqueue([a_spec(id="unsafe")]))
+            assert proxy.hit and proxy.calls > 1
+        finally:
+            await store.close()
+            replica.close()
 
 
 async def test_a_replica_is_not_written_to(server, tmp_path):

@@ -18,6 +18,7 @@ from tests.servers.redis_server import RedisServer
 
 PATIENCE = 40.0
 SLOTS = 16_384
+PASSWORD = "s3cret"
 
 
 @pytest.fixture
@@ -65,15 +66,18 @@ async def test_a_store_is_found_on_whichever_node_of_a_cluster_it_lies(two_nodes
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer, int]]:
-    """A master, its replica, and a sentinel that decides alone."""
-    master = RedisServer().start()
-    replica = RedisServer("--replicaof", "127.0.0.1", str(master.port)).start()
+    """A master, its replica, and a sentinel that decides alone, all behind one password."""
+    secret = ("--requirepass", PASSWORD, "--masterauth", PASSWORD)
+    master = RedisServer(*secret).start()
+    replica = RedisServer("--replicaof", "127.0.0.1", str(master.port), *secret).start()
     sentinel = RedisServer()
     rules = tmp_path / "sentinel.conf"
     rules.write_text(
         f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
         "sentinel down-after-milliseconds mymaster 500\n"
         "sentinel failover-timeout mymaster 4000\n"
+        f"sentinel auth-pass mymaster {PASSWORD}\n"
+        f"requirepass {PASSWORD}\n"
     )
     sentinel.first = (str(rules), "--sentinel")
     try:
@@ -87,7 +91,9 @@ def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer, int]]:
 @pytest.mark.slow
 async def test_a_store_goes_along_when_sentinels_name_another_master(watched):
     master, _, port = watched
-    store = RedisStore(f"redis+sentinel://127.0.0.1:{port}/mymaster/0?durability=replicated&patience=40&timeout=3")
+    store = RedisStore(
+        f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?durability=replicated&patience=40&timeout=3"
+    )
     deadline = time.monotonic() + PATIENCE
     while (await store.examine()).replicas < 1:
         assert time.monotonic() < deadline
@@ -96,7 +102,7 @@ async def test_a_store_goes_along_when_sentinels_name_another_master(watched):
     asked = specs(5)
     await store.enqueue(asked)
     await asyncio.sleep(1.5)  # until the sentinel knows the replica
-    after = RedisStore(f"redis+sentinel://127.0.0.1:{port}/mymaster/0?patience=40&timeout=3")
+    after = RedisStore(f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?patience=40&timeout=3")
     await after.connect()
 
     master.kill()

@@ -60,6 +60,19 @@ async def test_one_enqueue_wakes_one_of_many_and_each_wakes_another(make: Make):
     await asyncio.gather(*sleepers, return_exceptions=True)
 
 
+async def test_who_was_killed_asleep_takes_no_hint_from_those_who_came_later(make: Make):
+    producer, killed, living = make(), make(), make()
+    await killed._wire.ask("sleep", [["default"], None, "nobody", "nobody.1", 5_000])  # and it never wakes up
+    sleeper = asyncio.create_task(living.wait(["default"], None, PATIENCE))
+    await asleep(producer, 2)
+    begun = time.monotonic()
+
+    await producer.enqueue([a_spec()])
+    await sleeper
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
 async def test_a_lost_connection_is_made_again_and_loses_nobody(make: Make):
     producer, worker = make(), make()
     sleeper = asyncio.create_task(worker.wait(["default"], None, PATIENCE))

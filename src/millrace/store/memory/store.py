@@ -59,6 +59,7 @@ class MemoryStore:
     """Correct from several threads and event loops; keeps nothing beyond its process."""
 
     ids: Literal["sorted", "random"] = "sorted"
+    steps_overlap = False
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock, salt: str | None = None) -> None:
         self.url = url

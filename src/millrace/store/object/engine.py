@@ -231,7 +231,7 @@ class Engine:
                 lost.update(group.keys)
                 if tables.wanted_queues:  # a claim: somebody else has taken these
                     self.ready.removed([record.was.filed for record in group.records])
-                else:
+                elif group.is_about_waiting:
                     self.ready.forget()
                 self.tally["lost"] += 1
                 run.wasted += 1

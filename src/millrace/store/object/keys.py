@@ -114,15 +114,13 @@ class Layout:
         self.shards = tuple(f"{n:0{width}x}" for n in range(16**width)) if width else ("0",)
 
     def shard_of(self, name: str) -> str:
-        if not self.width:
-            return "0"
         return _shard(name, self.width)
 
     def job(self, job_id: str) -> str:
-        return self.job_by_name(name_of(job_id))
+        return _job_key(job_id, self.width)
 
     def job_by_name(self, name: str) -> str:
-        return f"tasks/{self.shard_of(name)}/{name}.json"
+        return _named_job_key(name, self.width)
 
     def state_key(self, job: Job, number: int, nonce: str) -> str:
         """Where a job stands in the index of its state: every job stands in exactly one.
@@ -214,7 +212,19 @@ NUMBERS = "control/numbers.json"
 
 
 @lru_cache(maxsize=1 << 14)
+def _job_key(job_id: str, width: int) -> str:
+    return _named_job_key(name_of(job_id), width)
+
+
+@lru_cache(maxsize=1 << 14)
+def _named_job_key(name: str, width: int) -> str:
+    return f"tasks/{_shard(name, width)}/{name}.json"
+
+
+@lru_cache(maxsize=1 << 14)
 def _shard(name: str, width: int) -> str:
+    if not width:
+        return "0"
     if _UUID.fullmatch(name):
         return name[:width]
     if len(name) > 64:  # already a hash

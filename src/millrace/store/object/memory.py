@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_right, insort
 from collections import Counter
@@ -25,6 +26,8 @@ from millrace.store.object.driver import (
 )
 from millrace.store.waiters import Waiters
 
+_numbers = itertools.count(1)
+
 
 class MemoryBlobs:
     """At home in all threads and loops. An attempt is always certain here; lay `FaultyBlobs` over it for the rest."""
@@ -34,7 +37,7 @@ class MemoryBlobs:
     refusal_is_final = True
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        self.url = "memory:"
+        self.url = f"memory:{next(_numbers)}"  # nobody else's, also not of one that is gone
         self.requests: Counter[str] = Counter()
         self._clock = clock
         self._keys: list[str] = []  # sorted: those that are there

@@ -39,6 +39,11 @@ class Group(msgspec.Struct):
         return [change.key for change in self.changes]
 
     @property
+    def is_about_waiting(self) -> bool:
+        """Was one of its jobs claimable, or was to be? Then who lists claimable jobs may have to list again."""
+        return any(key.startswith("ready/") for key in (*self.mine, *(record.was.filed for record in self.records)))
+
+    @property
     def primary(self) -> str | None:
         """The object that many want; else any, or a manifest for many new ones."""
         for prefix in _FIRST:
@@ -106,11 +111,12 @@ class Planner:
         for filed in self._tables.filed:
             queues[self._layout.job(filed.event.job)].add(filed.event.queue)
         for key, record in records.items():
-            for facts in (record.was, Facts.of(record.value)):  # one may be gone, or have come, in this very step
-                queues[key].add(facts.queue)
-                if facts.line is not None:
-                    self._join(key, self._layout.line(facts.queue, facts.line))
-                if facts.task in self._tables.limited_tasks:
+            job = record.value.job
+            for part in (record.was, record.was if job is None else job):  # it may have come, or be gone, in this step
+                queues[key].add(part.queue)
+                if part.line is not None:
+                    self._join(key, self._layout.line(part.queue, part.line))
+                if part.task in self._tables.limited_tasks:
                     self._join(key, TASKS)
             for name in queues[key] - {""}:
                 self._join(key, self._layout.queue(name))

@@ -28,6 +28,8 @@ IN_A_ROW = 16  # listings that are fetched one after the other, so that claims g
 WIDEST = 1_024
 LISTING_SHARE = 0.2  # of the time; where listings take long, each serves for longer …
 LONGEST = 1.0  # … but not for longer than this, in seconds
+LONGEST_PAUSE = 0.05  # seconds between two listings that nobody waits for …
+PAUSES = 0.5  # … as long as all of them have taken less than this
 STALE = 2  # a listing this many times as old as it may be serves no claim; a younger one does while the next is fetched
 
 
@@ -54,8 +56,18 @@ class _Fetch:
 
     def __init__(self, started: float) -> None:
         self.started = started
+        self.paused = 0.0  # seconds
         self.come: list[str] = []
         self.gone: list[str] = []
+        self._ends = started + PAUSES
+
+    async def pause(self, began: float, lines: int) -> None:
+        """After a listing that began then: a server that does one thing at a time shall have time for claims."""
+        now = time.monotonic()
+        if now < self._ends:
+            pause = min(LONGEST_PAUSE, (now - began) * (1 / LISTING_SHARE - 1))
+            self.paused += pause / lines
+            await asyncio.sleep(pause)
 
 
 class ReadyOptions(msgspec.Struct, frozen=True):
@@ -87,7 +99,8 @@ class ReadyIndex:
         """Entries of claimable jobs, enough for a claim: the first in order, the oldest, and the next that come due."""
         asked = queues, tasks
         age = time.monotonic() - self._listed
-        if self._asked == asked and age < STALE * self._fresh:
+        serves = self._fresh if self._next is None else max(self._fresh, LONGEST)
+        if self._asked == asked and age < STALE * serves:
             found, enough = self._candidates(queues, tasks, now, limit, busy)
             if enough:
                 if age >= self._fresh and self._next is None:
@@ -111,7 +124,7 @@ class ReadyIndex:
         fetch = _Fetch(began)
         self._fetches.append(fetch)
         try:
-            entries = await self._list(queues, tasks, now, limit, at_once)
+            entries = await self._list(queues, tasks, now, limit, at_once, fetch)
         finally:
             self._fetches.remove(fetch)
         listed: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -122,7 +135,7 @@ class ReadyIndex:
         self._shelves = {queue: _Shelf(listed[queue]) for queue in queues}
         self._asked, self._listed = (queues, tasks), fetch.started
         if self._reuse:
-            took = time.monotonic() - began
+            took = time.monotonic() - began - fetch.paused
             self._fresh = max(self._reuse, min(LONGEST, took / LISTING_SHARE))
         self.added(fetch.come)
         self.removed(fetch.gone)
@@ -207,7 +220,13 @@ class ReadyIndex:
         return self._only is None or self._layout.shard_of(entry.name) in self._only
 
     async def _list(
-        self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int, at_once: int
+        self,
+        queues: frozenset[str],
+        tasks: frozenset[str] | None,
+        now: int,
+        limit: int,
+        at_once: int,
+        fetch: _Fetch,
     ) -> list[Entry]:
         if self.instead is not None:
             return await self.instead.entries(queues, tasks, now, limit + self.spread)
@@ -219,11 +238,16 @@ class ReadyIndex:
                 found = [entry for entry in parsed if entry is not None and entry.queue in queues]
                 return [entry for entry in found if self._is_ours(entry)]
         enough = limit + self.spread
-        turn = asyncio.Semaphore(min(AT_ONCE, max(at_once, -(-len(self._shards) * len(queues) // IN_A_ROW))))
+        lines = min(AT_ONCE, max(at_once, -(-len(self._shards) * len(queues) // IN_A_ROW)))
+        turn = asyncio.Semaphore(lines)
 
         async def best_of(shard: str, queue: str) -> list[Entry]:
             async with turn:
-                return await self._best_of(shard, queue, tasks, now, enough)
+                began = time.monotonic()
+                best = await self._best_of(shard, queue, tasks, now, enough)
+                if at_once == 1:
+                    await fetch.pause(began, lines)
+                return best
 
         parts = await asyncio.gather(*(best_of(shard, queue) for shard in self._shards for queue in queues))
         found = [entry for part in parts for entry in part]

@@ -80,6 +80,7 @@ class ObjectStore:
     """At home in one event loop; `beside` gives another."""
 
     ids: Literal["sorted", "random"] = "random"  # the first characters choose the shard
+    steps_overlap = False
 
     def __init__(
         self,

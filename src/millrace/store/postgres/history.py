@@ -34,6 +34,7 @@ class History(Registry):
         self._events: list[Event] = []
         self._before: list[int] = []
         self._batch: int | None = None
+        self._spare: int | None = None  # a number that was drawn for the first row of events
         self._newest: dict[int, int] = {}  # of a job at hand: the row of its newest event
         self._past: dict[str, list[Past]] = {}
         self._past_known: set[str] = set()
@@ -77,9 +78,13 @@ class History(Registry):
         """Of the job that the event tells of."""
         raise NotImplementedError
 
+    def begun(self, event: int, tasks: Sequence[str]) -> None:
+        super().begun(event, tasks)
+        self._spare = event
+
     def append(self, event: Event) -> None:
         if self._batch is None:
-            self._batch = int(self.value("next_event"))
+            self._batch, self._spare = (int(self.value("next_event")) if self._spare is None else self._spare), None
         self._events.append(event)
         self._before.append(self._newest.get(event.seq, 0))
         self._newest[event.seq] = self._batch
@@ -184,11 +189,11 @@ class FeedPage:
         self._combo_name = combo_name
 
     def feed_bounds(self) -> tuple[int, int]:
-        return self._rows[0][0], self._rows[0][1]
+        return self._rows[0][1], self._rows[0][2]
 
     def feed(self, after: int, limit: int) -> list[tuple[int, Event]]:
         found: list[tuple[int, Event]] = []
-        for _, _, last, size, *row in self._rows:
+        for _, _, _, last, size, *row in self._rows:
             if last is None or len(found) >= limit:
                 break
             first = last - size + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millrace.domain.job import Job
+from millrace.domain.job import Job, lane_line
 from millrace.domain.tables import KeyHold, Line
 from millrace.store.postgres.history import texts
 from millrace.store.postgres.jobs import Jobs
@@ -29,6 +29,7 @@ class Lines(Jobs):
         self._changed_holds: dict[Place, KeyHold | None] = {}
         self._children: dict[str, dict[int, None]] = {}
         self._changed_dependencies: dict[tuple[str, int], bool] = {}
+        self._changed_parents: dict[int, dict[str, bool]] = {}  # the same by child
 
     def flush(self) -> None:
         super().flush()
@@ -67,6 +68,12 @@ class Lines(Jobs):
         if place not in self._lines:
             self._load_lines([place])
         return self._lines[place]
+
+    def look_at_lanes(self, queue: str) -> None:
+        """All of a pool's lanes at once."""
+        lanes = self.queue(queue).settings.lanes or 0
+        if lanes:
+            self._load_lines([(queue, lane_line(lane)) for lane in range(lanes)])
 
     def put_line(self, line: Line) -> None:
         place = line.queue, line.name
@@ -144,12 +151,16 @@ class Lines(Jobs):
             self.close_gate()  # it may be on its way, and would not see this one
         self._children_of([parent])
         self._children.setdefault(parent, {})[child] = None
-        self._changed_dependencies[parent, child] = True
+        self._change_dependency(parent, child, True)
 
     def drop_dependency(self, parent: str, child: int) -> None:
         self._children_of([parent])
         self._children.get(parent, {}).pop(child, None)
-        self._changed_dependencies[parent, child] = False
+        self._change_dependency(parent, child, False)
+
+    def _change_dependency(self, parent: str, child: int, is_open: bool) -> None:
+        self._changed_dependencies[parent, child] = is_open
+        self._changed_parents.setdefault(child, {})[parent] = is_open
 
     def children(self, parent: str) -> list[int]:
         if parent not in self._children:
@@ -176,8 +187,10 @@ class Lines(Jobs):
                 self._children[parent][child] = None
 
     def parents(self, child: int) -> list[str]:
-        self._flush_dependencies()
-        return [row[0] for row in self.rows("parents", child)]
+        changed = self._changed_parents.get(child, {})
+        stored = [row[0] for row in self.rows("parents", child)]
+        new = [parent for parent, is_open in changed.items() if is_open and parent not in stored]
+        return [parent for parent in stored if changed.get(parent) is not False] + new
 
     def _flush_dependencies(self) -> None:
         if not self._changed_dependencies:
@@ -189,3 +202,4 @@ class Lines(Jobs):
         if kept:
             self.rows("put_dependencies", *(list(column) for column in zip(*kept, strict=True)))
         self._changed_dependencies = {}
+        self._changed_parents = {}

@@ -23,6 +23,7 @@ from millrace.store.postgres.trouble import is_cut
 
 _APART = 0.005  # seconds between two notifications of one process, at least
 _PROBE_PATIENCE = 2.0
+PROBE_EVERY = 60.0  # seconds; a server that fell silent is noticed by its answer to this, which does not come
 _COUNT_EVERY = 10.0  # seconds
 _SPARE = 4
 _MOST_IDS = 60  # in one notification, which may have 8,000 bytes
@@ -65,6 +66,7 @@ class Listener:
         self.on_jobs: Callable[[Mapping[str, int]], object] = lambda jobs: None
         self.on_ended: Callable[[Sequence[str]], None] = lambda ids: None
         self.on_gap: Callable[[], None] = lambda: None
+        self.asleep: Callable[[], int] = lambda: 1  # how many wait for jobs in this process
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -143,9 +145,11 @@ class Listener:
                     if self._heard_once.is_set():
                         self.on_gap()  # what was said meanwhile is lost
                     self._heard_once.set()
-                    await self._probe(connection)
                     pause = 0.1
-                    await lost.wait()
+                    while not lost.is_set():
+                        await self._probe(connection)
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(lost.wait(), PROBE_EVERY)
                 finally:
                     connection.terminate()
             except Exception as error:
@@ -179,10 +183,14 @@ class Listener:
             return
         if word.probe == self.mine:
             self._probed.set()
-        if word.jobs and word.sender != self.mine and random.random() < word.share:
+        if word.jobs and word.sender != self.mine and self._is_meant(word.share):
             self.on_jobs(word.jobs)
         if word.ended:
             self.on_ended(word.ended)
+
+    def _is_meant(self, share: float) -> bool:
+        """Workers of one process hear as one: the chance that any of them would look, had each heard by itself."""
+        return random.random() >= (1 - share) ** max(1, self.asleep())
 
     async def close(self) -> None:
         for task in (self._sending, self._listening):

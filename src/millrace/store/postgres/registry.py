@@ -64,6 +64,7 @@ class Registry(Unit):
         self._changed_tasks: dict[str, TaskRow] = {}
         self.exact_locks: dict[str, str] = {}  # of queues that were seen to be exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
+        self.words_read: dict[str, tuple[int, int, int | None]] = {}  # of queues that were all looked at
 
     def flush(self) -> None:
         super().flush()
@@ -94,19 +95,22 @@ class Registry(Unit):
         return self._load_queue(name) if row is None else row
 
     def _load_queue(self, name: str) -> QueueRow:
-        found = self.rows("queue", name)
-        if found and self.writes:
-            number, exact = found[0][0], found[0][3] or name in self.alone_in
-            lock = f"queue {number}"
-            if exact:
-                self.exact_locks[name] = lock
-            if self.held.get(lock) is not exact and self.held.get(lock) is not False:
-                self.lock([lock], shared=not exact)
-                found = self.rows("queue", name)  # as it is now that nobody changes it
-                if found[0][3] and self.held[lock]:
-                    self.lock([lock])
-                    found = self.rows("queue", name)
-        return self._take_queue(name, found[0] if found else None)
+        if not self.writes:
+            found = self.rows("queue", name)
+            return self._take_queue(name, found[0] if found else None)
+        taken = self.rows("take_queue", name, name in self.alone_in)
+        if not taken:
+            return self._take_queue(name, None)
+        lacking, mine, ids, tasks, priorities, *row = taken[0]
+        lock = f"queue {row[0]}"
+        if lacking:
+            self.begin_anew_with([lock], shared=lacking == 1)
+        self.held[lock] = not mine and self.held.get(lock, True)
+        if mine:
+            self.exact_locks[name] = lock
+        combos = [] if ids is None else zip(tasks, priorities, ids, strict=True)
+        self._take_combos(name, row[0], combos)
+        return self._take_queue(name, row)
 
     def _take_queue(self, name: str, found: Row | None) -> QueueRow:
         row = QueueRow(name)
@@ -133,9 +137,10 @@ class Registry(Unit):
         if self.writes:
             known = {row[0] for row in self.rows("queue_names")}
             return sorted(known | self._changed_queues.keys())
-        found = self.rows("all_queues")
-        for row in found:
+        found = self.rows("all_queues", self.now)
+        for *row, later, retrying, first in found:
             self._take_queue(row[1], row)
+            self.words_read[row[1]] = later, retrying, first
         return sorted(row[1] for row in found)
 
     def queue_id(self, name: str) -> int | None:
@@ -185,10 +190,18 @@ class Registry(Unit):
         found = self._combos.get(queue)
         if found is None:
             queue_id = self.queue_id(queue)
+            found = self._combos.get(queue)  # told with the queue
+        if found is None:
             rows = [] if queue_id is None else self.rows("combos", queue_id)
-            found = self._combos[queue] = [(task, priority, combo) for combo, task, priority in rows]
-            for task, priority, combo in found:
-                self._name_combo((queue, task, priority), combo, queue_id or 0)
+            found = self._take_combos(queue, queue_id or 0, ((task, priority, combo) for combo, task, priority in rows))
+        return found
+
+    def _take_combos(
+        self, queue: str, queue_id: int, combos: Iterable[tuple[str, int, int]]
+    ) -> list[tuple[str, int, int]]:
+        found = self._combos[queue] = list(combos)
+        for task, priority, combo in found:
+            self._name_combo((queue, task, priority), combo, queue_id)
         return found
 
     def combo_id(self, combo: Combo) -> tuple[int, int]:
@@ -221,6 +234,10 @@ class Registry(Unit):
         return self.combo_names[number]
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
+
+    def begun(self, event: int, tasks: Sequence[str]) -> None:
+        super().begun(event, tasks)
+        self._tasks = dict.fromkeys(tasks)
 
     def _all_tasks(self) -> dict[str, TaskRow | None]:
         """The limited tasks. Most stores have none; their rows are locked once they are looked at."""

@@ -1,37 +1,36 @@
 """A store's life on one event loop: its connections, and steps of the ledger run over them.
 
-The ledger is plain code that asks for rows as it goes, so a step runs in a thread and its questions are put to the
-connection on the loop. A step that met a lock, a deadlock or somebody who was faster was undone, and is done again.
-After a lost connection nobody knows whether a step happened: it is asked for again, and told so.
+A plain statement is asked on the loop, a step of the ledger runs in a thread. What met a lock, a deadlock or somebody
+who was faster was undone, and is done again. After a lost connection nobody knows whether it happened: it is asked for
+again, and told so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-
-import asyncpg
 
 from millrace.domain.errors import QueueError, StoreError
 from millrace.domain.ledger import Ledger
 from millrace.store.clock import Clock
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.connections import Connections
+from millrace.store.postgres.desk import Desk
 from millrace.store.postgres.sql import statements
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import LONG_WAY, code_of, is_cut, passes, store_error
-from millrace.store.postgres.unit import Again, Held, Plan, Row
+from millrace.store.postgres.unit import Again, Held, Plan
 
 T = TypeVar("T")
 Question = Callable[[Ledger, int], T]
 
 SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
-_BEGIN = "BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '20s'"
+_BEGIN = "BEGIN"
 _LOOK = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -50,27 +49,12 @@ class LongWay(Exception):
     """A plain statement turned out not to be enough."""
 
 
-class LoopWire:
-    """Puts a thread's questions to an asyncpg connection of an event loop."""
-
-    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection = connection
-        self._loop = loop
-
-    def rows(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
-        asked = asyncio.run_coroutine_threadsafe(self._connection.fetch(sql, *args), self._loop)
-        try:
-            return asked.result()  # type: ignore[no-any-return]
-        except asyncpg.LockNotAvailableError as error:
-            raise Held from error
-
-
 class Session:
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.address = address
         self.sql = statements(address.schema)
         self.clock = clock
-        self.connections = Connections(address, address.connections)
+        self.connections = Connections(address)
         self.loop = asyncio.get_running_loop()
         self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
         self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
@@ -85,6 +69,12 @@ class Session:
 
     async def close(self) -> None:
         await self.connections.close()
+        await self.loop.run_in_executor(self.threads, self.connections.desks.close)
+        self.threads.shutdown(wait=False)
+
+    def leave(self) -> None:
+        """The event loop is over, and nothing can be done on it; desks have loops of their own, and can be closed."""
+        self.threads.submit(self.connections.desks.close)
         self.threads.shutdown(wait=False)
 
     # ── one statement ─────────────────────────────────────────────────────────────────────────
@@ -95,13 +85,14 @@ class Session:
         """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
         sql = self.sql[name]
 
-        async def ask(connection: Any, attempt: int, cut: bool) -> Any:
-            if self.address.pooler == "transaction":
-                async with connection.transaction():
-                    return await connection.fetch(sql, *args)
-            return await connection.fetch(sql, *args)
+        async def ask() -> Any:
+            async with self.connections.one() as connection:
+                if self.address.pooler == "transaction":
+                    async with connection.transaction():
+                        return await connection.fetch(sql, *args)
+                return await connection.fetch(sql, *args)
 
-        return await self._until_done(ask, again)
+        return await _unbroken(self._tries(ask, again))
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
@@ -124,25 +115,19 @@ class Session:
             if queue in self.exact_locks:
                 plan.add_lock(self.exact_locks[queue], shared=False)
 
-        async def step(connection: Any, attempt: int, cut: bool) -> tuple[T, PostgresTables]:
-            await connection.execute(_BEGIN)
-            try:
-                answer, tables = await self._in_thread(lambda wire: self._run(wire, question, plan), connection)
-                await connection.execute("COMMIT")
-            except BaseException:
-                await _undo(connection)
-                raise
+        async def step() -> tuple[T, PostgresTables]:
+            answer, tables = await self._at_a_desk(_BEGIN, lambda desk: self._run(desk, question, plan))
             self.combo_ids.update(tables.combo_ids)
             self.exact_locks = {
                 queue: lock for queue, lock in self.exact_locks.items() if queue not in tables.seen_queues()
             } | tables.exact_locks
             return answer, tables
 
-        done: tuple[T, PostgresTables] | Before[T] = await self._until_done(step, again)
+        done: tuple[T, PostgresTables] | Before[T] = await _unbroken(self._tries(step, again))
         return (done.answer, None) if isinstance(done, Before) else done
 
-    def _run(self, wire: LoopWire, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
-        tables = PostgresTables(wire, self.sql, plan)
+    def _run(self, desk: Desk, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
+        tables = PostgresTables(desk, self.sql, plan)
         self.fit_out(tables)
         tables.combo_ids.update(self.combo_ids)
         now = int(tables.begin(self.given()))
@@ -152,27 +137,35 @@ class Session:
         return answer, tables
 
     async def read(self, question: Question[T]) -> T:
-        def look(wire: LoopWire) -> T:
-            tables = PostgresTables(wire, self.sql, writes=False)
+        def look(desk: Desk) -> T:
+            tables = PostgresTables(desk, self.sql, writes=False)
             tables.combo_names = self.combo_names  # what was seen here was committed
             given = self.given()
-            return question(Ledger(tables), tables.value("clock", None) if given is None else given)
+            tables.now = int(tables.value("clock", None)) if given is None else given
+            return question(Ledger(tables), tables.now)
 
-        async def step(connection: Any, attempt: int, cut: bool) -> T:
-            await connection.execute(_LOOK)
-            try:
-                answer = await self._in_thread(look, connection)
-                await connection.execute("COMMIT")
-            except BaseException:
-                await _undo(connection)
-                raise
-            return answer
+        return await _unbroken(self._tries(lambda: self._at_a_desk(_LOOK, look), None))
 
-        return await self._until_done(step, None)  # type: ignore[no-any-return]
+    async def _at_a_desk(self, begin: str, work: Callable[[Desk], T]) -> T:
+        connections = self.connections
 
-    async def _in_thread(self, work: Callable[[LoopWire], T], connection: Any) -> T:
-        wire = LoopWire(connection, self.loop)
-        return await self.loop.run_in_executor(self.threads, work, wire)
+        def make_room() -> None:
+            self.loop.call_soon_threadsafe(connections.make_room)
+
+        begin += self.address.begins_with()
+        async with connections.room:
+            return await self.loop.run_in_executor(self.threads, connections.desks.run, begin, work, make_room)
+
+    async def learn_combos(self, wanted: Iterable[tuple[str, str, int]]) -> bool:
+        """Look up the combinations that this process has not seen yet; False when that brought nothing."""
+        unknown = {combo for combo in wanted if combo not in self.combo_ids}
+        if not unknown:
+            return False
+        for combo, queue, name, task, priority in await self.call(
+            "combos_of_queues", [queue for queue, _, _ in unknown]
+        ):
+            self.combo_ids[name, task, priority] = combo, queue
+        return not unknown.isdisjoint(self.combo_ids)
 
     async def know_combos(self, numbers: Iterable[int]) -> None:
         if not self.combo_names.keys() >= set(numbers):
@@ -188,16 +181,9 @@ class Session:
 
     # ── trying again ──────────────────────────────────────────────────────────────────────────
 
-    async def _until_done(
-        self,
-        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
-        again: Callable[[], Awaitable[Any]] | None,
-    ) -> Any:
-        return await _unbroken(self._tries(step, again))
-
     async def _tries(
         self,
-        step: Callable[[Any, int, bool], Coroutine[Any, Any, Any]],
+        step: Callable[[], Coroutine[Any, Any, Any]],
         again: Callable[[], Awaitable[Any]] | None,
     ) -> Any:
         deadline = self.loop.time() + PATIENCE
@@ -208,8 +194,7 @@ class Session:
                     known = await again()
                     if known is not None:
                         return known
-                async with self.connections.one() as connection:
-                    return await step(connection, attempt, cut)
+                return await step()
             except Again:
                 pass
             except QueueError:
@@ -226,7 +211,8 @@ class Session:
                         raise
                     raise store_error(error, self.address.url) from error
                 if self.loop.time() > deadline:
-                    raise store_error(error.__cause__ or error, self.address.url) from error
+                    told = error.__cause__ if isinstance(error, Held) and error.__cause__ else error
+                    raise store_error(told, self.address.url) from error
             attempt += 1
             if self.loop.time() > deadline:
                 raise StoreError(
@@ -235,15 +221,6 @@ class Session:
                 )
             if attempt > 1 or cut:
                 await asyncio.sleep(min(1.0, 0.002 * 2 ** min(attempt, 9)) * (0.5 + random.random()))
-
-
-async def _undo(connection: Any) -> None:
-    if connection.is_closed():
-        return
-    try:
-        await connection.execute("ROLLBACK")
-    except Exception:  # then it is of no use any more, whatever the reason
-        connection.terminate()
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:

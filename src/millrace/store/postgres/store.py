@@ -62,12 +62,13 @@ _EVERYBODY = 1 << 30
 _LARGE = 1_000  # events of a batch, from which on several …
 _BATCHES = 10  # … are read in one go: a row that is read twice is unpacked twice
 _LAST = (1 << 31) - 1
+_END = (1 << 63) - 1
 _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 
 class PostgresStore:
     ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = True  # enqueues do not take turns, but for those into one line
+    steps_overlap = True
     durability = (
         "an answer survives a crash of the server and of its machine, where the server's fsync and synchronous_commit "
         "are on"
@@ -93,7 +94,7 @@ class PostgresStore:
     async def connect(self) -> None:
         if self._session is not None and not self._is_left():
             return
-        session = Session(self.address, self._clock)
+        session = self._new_session()
         try:
             async with session.connections.one() as connection:
                 await migrate(connection, self.address.schema)
@@ -105,15 +106,21 @@ class PostgresStore:
             raise
         self._begin(session)
 
+    def _new_session(self) -> Session:
+        return Session(self.address, self._clock)
+
     def _begin(self, session: Session) -> None:
         if self._session is not None:
             self._left.append((self._session, self._listener))  # somebody else's: not even to be closed from here
+            if self._pid == os.getpid():
+                self._session.leave()
             self._salt = secrets.token_hex(6)  # who was there before goes on counting claims under the old one
         self._pid = os.getpid()
         self._listener = Listener(session.connections, self.address.schema, self.address.notify)
         self._listener.on_jobs = self._waiters.wake
         self._listener.on_ended = self._tell_watchers
         self._listener.on_gap = self._wake_all
+        self._listener.asleep = lambda: self._waiters.asleep()[0]
         session.fit_out = self.fit_out
         self._session = session
 
@@ -138,7 +145,7 @@ class PostgresStore:
         if self._session is None:
             raise StoreError(f"{self.url}: not connected. Call connect() first, or use `async with app:`")
         if self._is_left():
-            session = Session(self.address, self._clock)
+            session = self._new_session()
             session.identity = self._session.identity
             self._begin(session)
             return session
@@ -213,6 +220,8 @@ class PostgresStore:
             return []
         session = self.session()
         arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
+            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
         if arguments is not None:
             try:
                 seqs = (await session.call("enqueue_plain", session.given(), *arguments))[0][0]
@@ -292,6 +301,8 @@ class PostgresStore:
         return [_RECEIPTS[answer] for answer in rows[0][0]]
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
+        if not (await self.session().call("overdue", self.session().given()))[0][0]:
+            return []
         claim_id = self.claim_id()
         before = again.claimed_before(self.session(), claim_id)
         return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before, call=claim_id)
@@ -341,10 +352,18 @@ class PostgresStore:
         return await self._read(operate.counts)
 
     async def position(self, job_id: str) -> int | None:
-        return await self._read(lambda ledger, now: operate.position(ledger, job_id, now))
+        if not texts([job_id]):
+            return None
+        session = self.session()
+        found: int | None = (await session.call("position_of", session.given(), job_id, operate.MOST_AHEAD))[0][0]
+        return found
 
     async def lanes(self, queue: str) -> list[LaneStatus]:
-        return await self._read(lambda ledger, _: operate.lanes(ledger, queue))
+        def look(ledger: Ledger, _now: int) -> list[LaneStatus]:
+            _tables(ledger).look_at_lanes(queue)
+            return operate.lanes(ledger, queue)
+
+        return await self._read(look)
 
     async def history(self, job_id: str) -> list[Event]:
         session = self.session()
@@ -358,13 +377,12 @@ class PostgresStore:
             pass
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        await self._number()
         session = self.session()
         after = int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() else None
-        rows = await session.call(
-            "feed_page", None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
-        )
-        await session.know_combos(number for row in rows if row[2] is not None for number in row[7])
+        wanted = None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
+        while (rows := await session.call("feed_page", *wanted, NUMBERED_AT_ONCE))[0][0]:
+            pass  # there is more to be numbered
+        await session.know_combos(number for row in rows if row[3] is not None for number in row[8])
         page = FeedPage(rows, session.combo_names.__getitem__)
         return operate.events(Ledger(cast("Tables", page)), cursor, limit)
 
@@ -403,9 +421,10 @@ class PostgresStore:
 
     async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
-        while jobs := await self._read(_scan(after, to, batch)):
-            after = jobs[-1].seq
-            yield jobs
+        session = self.session()
+        while rows := await session.call("scan", session.given(), after, min(to, _END), min(batch, _LAST)):
+            after = rows[-1][1]
+            yield [without_expired_result(job_from_row(row[1:]), row[0]) for row in rows]
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -468,10 +487,6 @@ def _tables(ledger: Ledger) -> PostgresTables:
 
 def _span(after: int, until: int, batch: int) -> Callable[[Ledger, int], list[Event]]:
     return lambda ledger, _now: operate.span_events(ledger, after, until, batch)
-
-
-def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:
-    return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
 
 
 class _Watch:

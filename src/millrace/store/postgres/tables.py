@@ -170,8 +170,5 @@ class PostgresTables(Search, Schedules):
         queue_id = self.queue_id(queue)
         if queue_id is None:
             return 0, 0, None
-        combos = [combo for _, _, combo in self.combos(queue)]
-        later: int = self.value("ready_later", combos, now) + self.value("aside_later", queue_id, now)
-        retrying: int = self.value("retrying_later", queue_id, now)
-        oldest: int | None = self.value("first_ready", combos)
+        later, retrying, oldest = self.words_read.get(queue) or self.rows("words", queue_id, now)[0]
         return later - retrying, retrying, oldest if oldest is not None and oldest <= now else None

@@ -11,7 +11,7 @@ from millrace.domain.errors import StoreError
 LONG_WAY = "MR001"  # our own: what was thought to be plain is not
 
 _PASSES = ("40001", "40P01", "55P03", "23505")
-_GONE = ("08", "57P01", "57P02", "57P03", "53300")
+_GONE = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 
 
 def code_of(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 Row = Sequence[Any]
 GATE = "gate"
@@ -82,9 +82,17 @@ class Unit:
             if not self.rows("close_gate")[0][0]:
                 raise Again
             self.held[GATE] = False
-        self.now = int(self.value("clock" if self.plan.alone else "begin_step", given))
+        wanted = self.plan.locks
+        [(self.now, event, tasks)] = self.rows(
+            "begin_step", given, self.plan.alone, list(wanted), list(wanted.values())
+        )
+        self.held.update(wanted)
+        self.begun(event, tasks)
         self.take_planned()
         return self.now
+
+    def begun(self, event: int, tasks: Sequence[str]) -> None:
+        """What a step is told at its beginning: the number of its events, and the tasks that have limits."""
 
     def close_gate(self) -> None:
         """Have no other step under way: none may be missed that has not committed yet."""
@@ -93,11 +101,7 @@ class Unit:
             raise Again
 
     def take_planned(self) -> None:
-        """At the beginning of an attempt, while nothing is held."""
-        wanted = self.plan.locks
-        if wanted:
-            self.rows("take_locks", list(wanted), list(wanted.values()), True)
-            self.held.update(wanted)
+        """At the beginning of an attempt, when its locks are held: parts add what they load."""
 
     def lock(self, names: Iterable[str], *, shared: bool = False) -> None:
         wanted = [name for name in names if self.held.get(name) is None or (self.held[name] and not shared)]
@@ -105,12 +109,16 @@ class Unit:
             return
         failed = self.rows("take_locks", wanted, [shared] * len(wanted), False)
         if failed:
-            for name, mode in self.held.items():
-                self.plan.add_lock(name, mode)
-            for name in wanted:
-                self.plan.add_lock(name, shared)
-            raise Again
+            self.begin_anew_with(wanted, shared=shared)
         self.held.update(dict.fromkeys(wanted, shared))
+
+    def begin_anew_with(self, names: Iterable[str], *, shared: bool) -> NoReturn:
+        """Somebody else has them: the next attempt takes them first, with all that this one had."""
+        for name, mode in self.held.items():
+            self.plan.add_lock(name, mode)
+        for name in names:
+            self.plan.add_lock(name, shared)
+        raise Again
 
     def free_ones(self, names: Iterable[str]) -> set[str]:
         """Of these locks, those that could be taken, or were already."""

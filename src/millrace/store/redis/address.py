@@ -94,8 +94,7 @@ class Address(msgspec.Struct, frozen=True):
         if self.sentinels:
             if self.tls is not None:
                 shared["ssl"] = True
-            watch = cast(Any, Sentinel)(list(self.sentinels), socket_timeout=min(options.timeout, 5.0))
-            return cast(Redis, watch.master_for(self.service, **shared))
+            return cast(Redis, self._watched(min(options.timeout, 5.0)).master_for(self.service, **shared))
         pool_options: dict[str, Any] = {"max_connections": options.connections, "timeout": options.patience, **shared}
         if self.socket is not None:
             pool = BlockingConnectionPool(connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options)
@@ -104,6 +103,17 @@ class Address(msgspec.Struct, frozen=True):
             kind = Connection if self.tls is None else SSLConnection
             pool = BlockingConnectionPool(connection_class=kind, host=host, port=port, **pool_options)
         return Redis.from_pool(pool)
+
+    def _watched(self, timeout: float) -> Any:
+        """The sentinels: reached as the server is. One may have its password or none, and who has none refuses one."""
+        known: dict[str, Any] = {"socket_timeout": timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
+        if self.tls is not None:
+            known |= {"ssl": True, **self.tls}
+        watch = cast(Any, Sentinel)(list(self.sentinels), sentinel_kwargs=known)
+        if self.password is not None:
+            known = {**known, "password": self.password}
+            watch.sentinels += cast(Any, Sentinel)(list(self.sentinels), sentinel_kwargs=known).sentinels
+        return watch
 
 
 async def close_client(client: Redis) -> None:

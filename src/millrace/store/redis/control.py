@@ -49,7 +49,7 @@ async def store(wire: Wire, changes: Mapping[str, Any]) -> StoreSettings:
     new = updated(old, changes)
     if new != old:
         wanted = _NEVER if new.keep_events is None else new.keep_events
-        await wire.command("HSET", f"{wire.prefix}store", "keep_events", wanted)
+        await wire.command("HSET", f"{wire.prefix}store", "keep_events", wanted, durable=True)
     return new
 
 

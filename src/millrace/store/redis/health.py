@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from millrace.store.redis.options import RedisOptions
 from millrace.store.redis.wire import Wire
 
 _OLDEST = (6, 2)
+_REPLICA = re.compile(r"slave\d+")
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -22,7 +24,7 @@ class Health(msgspec.Struct, frozen=True):
     eviction: str | None
     appendonly: bool | None
     appendfsync: str | None
-    replicas: int
+    replicas: int  # that have caught up; one that is still being copied to confirms nothing
     memory: int  # bytes in use
     memory_limit: int  # 0: none
     cluster: bool
@@ -38,7 +40,7 @@ async def examine(wire: Wire, options: RedisOptions, *, strict: bool) -> Health:
         info.get("maxmemory_policy") or await _setting(wire, "maxmemory-policy"),
         info["aof_enabled"] == "1" if "aof_enabled" in info else None,
         await _setting(wire, "appendfsync"),
-        int(info.get("connected_slaves", "0")),
+        sum("online" in text for name, text in info.items() if _REPLICA.fullmatch(name)),
         int(info.get("used_memory", "0")),
         int(info.get("maxmemory", "0")),
         info.get("cluster_enabled") == "1",

@@ -13,12 +13,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from millrace.store.redis.address import close_client
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-_QUIET = 30.0  # seconds without a word after which the connection is tried
+_QUIET = 30.0  # seconds without a word after which the connection is tried …
+_ANSWER = 10.0  # … and after which one that does not answer is given up: nobody else may ever say that it is dead
 
 
 class Listener:
@@ -100,11 +101,17 @@ class Listener:
                     await close_client(client)
 
     async def _hear(self, channel: object) -> None:
+        tried = False
         while True:
-            message = await channel.get_message(timeout=_QUIET)  # type: ignore[attr-defined]
+            message = await channel.get_message(timeout=_ANSWER if tried else _QUIET)  # type: ignore[attr-defined]
             if message is None:
+                if tried:
+                    raise ConnectionError("no answer to a ping")
                 await channel.ping()  # type: ignore[attr-defined]
-            elif message["type"] == "subscribe":
+                tried = True
+                continue
+            tried = False
+            if message["type"] == "subscribe":
                 self._wake_all()
                 self._hears.set()
             elif message["type"] == "message":

@@ -61,6 +61,7 @@ _RECEIPTS = {"O": Receipt.OK, "L": Receipt.LOST, "C": Receipt.CANCELLING}
 
 class RedisStore:
     ids: Literal["sorted", "random"] = "sorted"
+    steps_overlap = False
 
     def __init__(
         self,

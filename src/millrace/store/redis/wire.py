@@ -8,6 +8,7 @@ is simply sent again: it is done, or it is answered from memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import time
@@ -23,6 +24,7 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     TimeoutError,
@@ -32,6 +34,7 @@ from redis.exceptions import (
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock
 from millrace.store.redis.address import close_client
+from millrace.store.redis.lines import Lines
 from millrace.store.redis.options import RedisOptions
 from millrace.store.redis.question import encode
 from millrace.store.redis.scripts import Script, script
@@ -65,6 +68,7 @@ class Wire:
         self._slots: list[str] = []
         self._made = 0
         self._client: Redis | None = None
+        self._lines: Lines | None = None
         self.place: tuple[str, int] | None = None  # where a cluster has sent us
         self.prefix = "{" + options.prefix + "}:"
         self.syncs_disk = True  # False where the server writes to its disk before it answers anyway
@@ -77,10 +81,19 @@ class Wire:
             self._client = self._connect(self.place)
         return self._client
 
+    @property
+    def lines(self) -> Lines:
+        if self._lines is None:
+            self._lines = Lines(self._connect(self.place), self._options.connections, self._options.timeout)
+        return self._lines
+
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await close_client(client)
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            await lines.close()
 
     def claim_id(self) -> str:
         self._calls += 1
@@ -103,9 +116,12 @@ class Wire:
         finally:
             self._slots.append(slot)
 
-    async def command(self, *words: Any) -> Any:
+    async def command(self, *words: Any, durable: bool = False) -> Any:
         """A plain command that may be repeated."""
-        return await self._patiently(lambda: self._once(words, None))
+        confirm = self._confirmation() if durable else None
+        if confirm is None:  # the library makes values of the answers to some
+            return await self._patiently(lambda: cast(Any, self.client).execute_command(*words))
+        return await self._patiently(lambda: self._once(words, confirm))
 
     def _new_slot(self) -> str:
         self._made += 1
@@ -127,15 +143,11 @@ class Wire:
         return await self._patiently(once)
 
     async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None) -> Any:
-        if confirm is None:
-            return await cast(Any, self.client).execute_command(*words)
-        async with self.client.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*words)
-            pipe.execute_command(*confirm)
-            answer, count = await pipe.execute(raise_on_error=False)
+        answer, *counts = await self.lines.exchange(words, *(() if confirm is None else (confirm,)))
         if isinstance(answer, Exception):
             raise answer
-        self._check(confirm, count)
+        if confirm is not None:
+            self._check(confirm, counts[0])
         return answer
 
     # ── durability ────────────────────────────────────────────────────────────────────────────
@@ -176,6 +188,9 @@ class Wire:
                 problem: Exception = moved
             except (AuthenticationError, NoPermissionError) as error:
                 raise StoreError(f"the Redis server refuses: {error}. Check the user and password of the URL") from None
+            except TimeoutError as error:
+                await self._close_idle_lines()
+                problem = error
             except _UNREACHABLE as error:
                 problem = error
             except RedisError as error:
@@ -186,6 +201,12 @@ class Wire:
                 raise _given_up(problem, patience) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def _close_idle_lines(self) -> None:
+        """Where one line has gone silent, others may have: to try them one by one would take a timeout each."""
+        if self._client is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _Unconfirmed(ConnectionError):
@@ -201,7 +222,7 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
             "disk, or at its replicas (INFO persistence, INFO replication)"
         )
-    if "READONLY" in str(problem):
+    if isinstance(problem, ReadOnlyError) or "READONLY" in str(problem):  # the text is that of scripts before Redis 7
         return StoreError(
             "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
             "it: redis+sentinel://host:26379/mymaster"
@@ -214,7 +235,7 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
 
 def _explained(error: RedisError) -> StoreError:
     text = str(error)
-    if "OOM" in text:
+    if isinstance(error, OutOfMemoryError) or "OOM" in text:
         return StoreError(
             "the Redis server has no memory left (maxmemory), so nothing was written. Jobs can still be run and "
             "removed, which frees some; or raise maxmemory, or shorten retention"

@@ -62,6 +62,7 @@ _DURABILITY = {
 
 class SqliteStore:
     ids: Literal["sorted", "random"] = "sorted"
+    steps_overlap = False
 
     def __init__(
         self,

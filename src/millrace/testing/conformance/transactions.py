@@ -56,7 +56,7 @@ async def test_a_job_whose_transaction_is_rolled_back_never_was(store: Any, cloc
     assert await gather(store) == before
     [again] = await store.enqueue([a_spec(id="a", key="k", group="g")])
     assert (again.status, again.generation) == ("queued", 1)
-    assert again.seq >= 2  # a store may leave out the numbers that were drawn in vain
+    assert again.seq == 2 or (store.steps_overlap and again.seq > 2)
 
 
 async def test_steps_of_one_transaction_see_each_other(store: Any, clock: VirtualClock) -> None:

@@ -12,13 +12,6 @@ CREATE FUNCTION millrace.lock_number(name text) RETURNS bigint LANGUAGE sql IMMU
     SELECT hashtextextended('millrace.' || name, 0)
 $$;
 
--- A step begins: it passes the gate, which only those close who must not miss anybody. Answers the clock.
-CREATE FUNCTION millrace.begin_step(given bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
-    RETURN millrace.clock(given);
-END $$;
-
 -- Let nobody else be under way. Whoever waits here keeps everybody behind them waiting as well, so it waits for a
 -- moment only: steps are short, but a transaction of a caller's may be long.
 CREATE FUNCTION millrace.close_gate() RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = '150ms' AS $$
@@ -47,6 +40,24 @@ BEGIN
             RETURN NEXT wanted.name;
         END IF;
     END LOOP;
+END $$;
+
+-- A step begins: it passes the gate, which only those close who must not miss anybody (`alone`: it has closed it), and takes
+-- what it is known to need. Answers the clock, the number of its row of events, and the tasks that have limits: since
+-- nobody gives a task its first limit while others are under way, that stays so.
+CREATE FUNCTION millrace.begin_step(given bigint, alone boolean, names text[], shared boolean[],
+                                    OUT now bigint, OUT event bigint, OUT tasks text[])
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF NOT alone THEN
+        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
+    END IF;
+    IF cardinality(names) > 0 THEN
+        PERFORM millrace.take_locks(names, shared, true);
+    END IF;
+    now := millrace.clock(given);
+    event := nextval('millrace.event_id');
+    tasks := ARRAY(SELECT t.name FROM millrace.task AS t ORDER BY t.name);
 END $$;
 
 -- A job's record as it is now: with its lease, and whether it is open.
@@ -481,6 +492,37 @@ SELECT q.id, q.name, q.settings, q.exact, q.bucket, q.next_lane,
 FROM millrace.queue AS q LEFT JOIN millrace.tally AS t ON t.queue = q.id
 GROUP BY q.id;
 
+-- A queue as it is now, under its lock: for oneself where a setting decides by numbers or with `alone`, shared otherwise.
+-- `lacking`: somebody else has it; 1: it is wanted shared, 2: for oneself. No row: there is no such queue.
+-- With its combinations of task and priority.
+CREATE FUNCTION millrace.take_queue(wanted text, alone boolean, OUT lacking integer, OUT mine boolean,
+                                    OUT facts millrace.counted, OUT ids integer[], OUT tasks text[],
+                                    OUT priorities integer[])
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    found_id integer;
+BEGIN
+    SELECT q.id, q.exact OR alone INTO found_id, mine FROM millrace.queue AS q WHERE q.name = wanted;
+    IF found_id IS NULL THEN
+        RETURN;
+    END IF;
+    lacking := 0;
+    IF NOT mine THEN
+        IF NOT pg_try_advisory_xact_lock_shared(millrace.lock_number('queue ' || found_id)) THEN
+            lacking := 1;
+        ELSE
+            mine := (SELECT q.exact FROM millrace.queue AS q WHERE q.id = found_id);  -- now that nobody changes it
+        END IF;
+    END IF;
+    IF mine AND NOT pg_try_advisory_xact_lock(millrace.lock_number('queue ' || found_id)) THEN
+        lacking := 2;
+    END IF;
+    SELECT c.* INTO facts FROM millrace.counted AS c WHERE c.id = found_id;
+    SELECT array_agg(c.id), array_agg(c.task), array_agg(c.priority) INTO ids, tasks, priorities
+    FROM millrace.combo AS c WHERE c.queue = found_id;
+    RETURN NEXT;
+END $$;
+
 -- The first seq that was enqueued at an instant or after it, as far as seqs were enqueued in order: by halves.
 CREATE FUNCTION millrace.seq_at(instant bigint) RETURNS bigint LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -526,4 +568,94 @@ BEGIN
                 WHERE q.name = ANY (queues))
            ),
            millrace.clock(given);
+END $$;
+
+-- How many jobs run before one, counted up to a limit; none when it does not wait.
+CREATE FUNCTION millrace.position_of(given bigint, wanted text, most integer) RETURNS integer LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    job record;
+    starts bigint;
+    before bigint;
+BEGIN
+    SELECT j.seq, j.queue, j.line, j.rank, j.available_at, c.priority INTO job
+    FROM millrace.job AS j JOIN millrace.combo AS c ON c.id = j.combo
+    WHERE j.id = wanted AND j.state = 0 AND NOT EXISTS (SELECT FROM millrace.lease AS l WHERE l.seq = j.seq);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF job.line IS NULL THEN
+        starts := greatest(millrace.clock(given), job.available_at);  -- what is due only after that is not ahead
+        SELECT sum(ahead.count) INTO before
+        FROM millrace.combo AS c CROSS JOIN LATERAL (
+            SELECT count(*) AS count
+            FROM (SELECT FROM millrace.ready AS r
+                  WHERE r.combo = c.id AND (r.available_at, r.seq)
+                        < (CASE WHEN c.priority > job.priority THEN starts + 1 ELSE job.available_at END,
+                           CASE WHEN c.priority > job.priority THEN 0 ELSE job.seq END)
+                  LIMIT most) AS r
+        ) AS ahead
+        WHERE c.queue = job.queue AND c.priority >= job.priority;
+    ELSE
+        SELECT count(*) INTO before
+        FROM (SELECT m.rank, m.seq FROM millrace.job AS m
+              WHERE m.queue = job.queue AND m.line = job.line AND m.place = 1 ORDER BY m.rank, m.seq LIMIT most) AS ahead
+        WHERE (ahead.rank, ahead.seq) < (job.rank, job.seq);
+        before := before + (SELECT count(*) FROM millrace.line AS l
+                          WHERE l.queue = job.queue AND l.name = job.line AND l.holder <> job.seq);
+    END IF;
+    RETURN least(most, before);
+END $$;
+
+-- What waits in a queue for its time, what does so after a failure, and when the first open job is due.
+CREATE FUNCTION millrace.words(of_queue integer, at bigint, OUT later bigint, OUT retrying bigint, OUT first bigint)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    SELECT coalesce(sum(r.later), 0), min(r.first) INTO later, first
+    FROM millrace.combo AS c CROSS JOIN LATERAL (
+        SELECT (SELECT count(*) FROM millrace.ready AS r WHERE r.combo = c.id AND r.available_at > at) AS later,
+               (SELECT r.available_at FROM millrace.ready AS r WHERE r.combo = c.id
+                ORDER BY r.available_at, r.seq LIMIT 1) AS first
+    ) AS r
+    WHERE c.queue = of_queue;
+    later := later + (SELECT count(*) FROM millrace.job AS j
+                      WHERE j.queue = of_queue AND j.place IS NOT NULL AND j.available_at > at
+                        AND NOT EXISTS (SELECT FROM millrace.ready AS r WHERE r.combo = j.combo
+                                        AND r.available_at = j.available_at AND r.seq = j.seq));
+    retrying := (SELECT count(*) FROM millrace.job AS j
+                 WHERE j.queue = of_queue AND j.retry_at IS NOT NULL AND j.retry_at > at);
+END $$;
+
+-- A page of the feed after a number, or from its start, with the bounds of the feed in each row. What is committed now has
+-- its number before that; `more`: there was too much of it for one go.
+CREATE FUNCTION millrace.feed_page(after bigint, most bigint, at_once integer)
+RETURNS TABLE (more boolean, trimmed bigint, numbered bigint, last bigint, size integer, at bigint, seqs bigint[],
+               before bigint[], combos integer[], generations integer[], ns integer[], attempts integer[],
+               failures integer[], kinds smallint[], states smallint[], ids text[], workers text[], leases text[],
+               delays bigint[], durations bigint[], reasons text[], errors bytea)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    new integer := millrace.number_events(at_once);
+    bounds record;
+    start bigint;
+    until bigint;
+BEGIN
+    SELECT s.trimmed, s.numbered INTO bounds FROM millrace.store AS s;
+    start := coalesce(after, bounds.trimmed);
+    until := coalesce((SELECT f.last FROM millrace.feed AS f WHERE f.last >= start + most ORDER BY f.last LIMIT 1),
+                      start + most);
+    RETURN QUERY
+    SELECT new = at_once, bounds.trimmed, bounds.numbered, f.last, f.size, e.at, e.seqs, e.before, e.combos, e.generations,
+           e.ns, e.attempts, e.failures, e.kinds, e.states, e.ids, e.workers, e.leases, e.delays, e.durations, e.reasons,
+           e.errors
+    FROM millrace.feed AS f JOIN millrace.event AS e ON e.id = f.event
+    WHERE f.last > start AND f.last <= until ORDER BY f.last;
+    IF NOT FOUND THEN
+        RETURN QUERY
+        SELECT new = at_once, bounds.trimmed, bounds.numbered, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint[],
+               NULL::bigint[], NULL::integer[], NULL::integer[], NULL::integer[], NULL::integer[], NULL::integer[],
+               NULL::smallint[], NULL::smallint[], NULL::text[], NULL::text[], NULL::text[], NULL::bigint[],
+               NULL::bigint[], NULL::text[], NULL::bytea;
+    END IF;
 END $$;

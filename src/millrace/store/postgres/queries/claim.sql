@@ -53,6 +53,12 @@ WHERE lease.until < $1::bigint AND ($2::text[] IS NULL OR queue.name = ANY ($2::
 ORDER BY lease.until, lease.seq
 LIMIT $5::integer;
 
+-- name: overdue
+-- Would a reclaim find anything? Every worker asks every few seconds, and mostly nothing is there.
+WITH at AS MATERIALIZED (SELECT millrace.clock($1::bigint) AS now)
+SELECT EXISTS (SELECT FROM millrace.lease, at WHERE lease.until < at.now)
+    OR EXISTS (SELECT FROM millrace.job, at WHERE job.place = 3 AND job.available_at <= at.now);
+
 -- name: held_by_claim
 -- What a claim took whose answer was lost.
 SELECT record.* FROM millrace.lease JOIN millrace.record ON record.seq = lease.seq

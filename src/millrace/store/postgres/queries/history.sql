@@ -46,14 +46,18 @@ WITH RECURSIVE start AS (
     SELECT job.seq, coalesce(lease.newest, job.newest)
     FROM millrace.job LEFT JOIN millrace.lease ON lease.seq = job.seq WHERE job.id = $1::text
 ), walk AS (
-    SELECT start.seq AS wanted, event.* FROM start JOIN millrace.event ON event.id = start.newest
+    SELECT start.seq AS wanted, newest.*
+    FROM start CROSS JOIN LATERAL (SELECT * FROM millrace.event WHERE event.id = start.newest OFFSET 0) AS newest
     UNION ALL
     SELECT walk.wanted, earlier.*
     FROM walk
-    JOIN millrace.event AS earlier
-      ON earlier.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
-                           ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
-     AND earlier.id <> walk.id
+    CROSS JOIN LATERAL (  -- with OFFSET it is looked up for each, and never joined by reading all of it
+        SELECT * FROM millrace.event
+        WHERE event.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
+                              ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
+          AND event.id <> walk.id
+        OFFSET 0
+    ) AS earlier
 ), edge AS (
     SELECT feed.event, store.trimmed - feed.last + feed.size AS hidden
     FROM millrace.store JOIN LATERAL (
@@ -65,18 +69,7 @@ SELECT wanted, coalesce(edge.hidden, 0), at, seqs, before, combos, generations, 
 FROM walk LEFT JOIN edge ON edge.event = walk.id;
 
 -- name: feed_page
--- A page of the feed after a number, or from its start, with the bounds of the feed in each row.
-SELECT store.trimmed, store.numbered, page.*
-FROM millrace.store LEFT JOIN LATERAL (
-    SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
-           workers, leases, delays, durations, reasons, errors
-    FROM millrace.feed JOIN millrace.event ON event.id = feed.event
-    WHERE feed.last > coalesce($1::bigint, store.trimmed)
-      AND feed.last <= coalesce((SELECT last FROM millrace.feed
-                                 WHERE last >= coalesce($1::bigint, store.trimmed) + $2::bigint ORDER BY last LIMIT 1),
-                                coalesce($1::bigint, store.trimmed) + $2::bigint)
-    ORDER BY feed.last
-) AS page ON true;
+SELECT * FROM millrace.feed_page($1::bigint, $2::bigint, $3::integer);
 
 -- name: past
 SELECT id, seq, generation, state, token, gone_at FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;

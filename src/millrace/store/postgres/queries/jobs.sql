@@ -73,6 +73,11 @@ INSERT INTO millrace.agenda (kind, queue, at, seqs) VALUES ($1::smallint, $2::in
 -- Records by id, each with the clock.
 SELECT millrace.clock($1::bigint), record.* FROM millrace.record WHERE id = ANY ($2::text[]);
 
+-- name: scan
+-- Records from one seq to another, in order, each with the clock.
+SELECT millrace.clock($1::bigint), record.* FROM millrace.record
+WHERE seq > $2::bigint AND seq <= $3::bigint ORDER BY seq LIMIT $4::integer;
+
 -- name: ended_under
 -- Which of these leases have been used to end a run, and whether it ended cancelled: told by the job's newest events.
 SELECT DISTINCT told.lease, told.kind = $4::smallint

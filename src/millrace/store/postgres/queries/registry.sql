@@ -4,7 +4,7 @@
 SELECT * FROM millrace.take_locks($1::text[], $2::boolean[], $3::boolean);
 
 -- name: begin_step
-SELECT millrace.begin_step($1::bigint);
+SELECT now, event, tasks FROM millrace.begin_step($1::bigint, $2::boolean, $3::text[], $4::boolean[]);
 
 -- name: close_gate
 SELECT millrace.close_gate();
@@ -24,8 +24,13 @@ UPDATE millrace.store SET settings = $1::bytea;
 -- name: queue
 SELECT * FROM millrace.counted WHERE name = $1::text;
 
+-- name: take_queue
+SELECT lacking, mine, ids, tasks, priorities, (facts).* FROM millrace.take_queue($1::text, $2::boolean);
+
 -- name: all_queues
-SELECT * FROM millrace.counted ORDER BY name;
+-- Each with what waits in it for its time.
+SELECT counted.*, words.later, words.retrying, words.first
+FROM millrace.counted CROSS JOIN LATERAL millrace.words(counted.id, $1::bigint) AS words ORDER BY name;
 
 -- name: queue_names
 SELECT name FROM millrace.queue;
@@ -67,6 +72,10 @@ WITH made AS (
 SELECT id FROM made
 UNION ALL
 SELECT id FROM millrace.combo WHERE queue = $1::integer AND task = $2::text AND priority = $3::smallint LIMIT 1;
+
+-- name: combos_of_queues
+SELECT combo.id, queue.id, queue.name, combo.task, combo.priority
+FROM millrace.combo JOIN millrace.queue ON queue.id = combo.queue WHERE queue.name = ANY ($1::text[]);
 
 -- name: combo_names
 SELECT combo.id, queue.name, combo.task, combo.priority

@@ -16,20 +16,11 @@ WHERE queue = $1::integer AND dead_at IS NOT NULL AND NOT archived ORDER BY dead
 SELECT seq FROM millrace.job
 WHERE next_retry_at IS NOT NULL AND next_retry_at <= $1::bigint ORDER BY next_retry_at, seq LIMIT $2::integer;
 
--- name: ready_later
--- How many open jobs of these combinations are not due yet.
-SELECT count(*) FROM millrace.ready WHERE combo = ANY ($1::integer[]) AND available_at > $2::bigint;
+-- name: words
+SELECT later, retrying, first FROM millrace.words($1::integer, $2::bigint);
 
--- name: aside_later
--- How many members of a queue's lines are neither open nor due yet.
-SELECT count(*)
-FROM millrace.job AS j
-WHERE queue = $1::integer AND place IS NOT NULL AND available_at > $2::bigint
-  AND NOT EXISTS (SELECT FROM millrace.ready AS r
-                  WHERE r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq);
-
--- name: retrying_later
-SELECT count(*) FROM millrace.job WHERE queue = $1::integer AND retry_at IS NOT NULL AND retry_at > $2::bigint;
+-- name: position_of
+SELECT millrace.position_of($1::bigint, $2::text, $3::integer);
 
 -- name: seq_bounds
 SELECT min(seq), max(seq) FROM millrace.job;

@@ -23,6 +23,7 @@ if ARGV[2] ~= '' then
     local number, answer = unpacked(kept)
     if number == tonumber(ARGV[2]) then
       repeated = answer
+      call('EXPIRE', MEMO, REMEMBERED) -- a write: who now waits for disk or replicas waits for what came before it
     elseif number > tonumber(ARGV[2]) then -- it was long on its way, and its caller has gone on since
       return redis.error_reply('SUPERSEDED by a later call of the same caller; nothing was done')
     end

@@ -15,9 +15,11 @@ local function push_events(events, number)
   end
 end
 
+-- Those first who sleep the longest from now: whoever's time is nearly over looks by itself, or was killed and is still
+-- written down.
 local function wake(queue, jobs)
   local key = P .. 'idle:' .. queue
-  for _, name in ipairs(call('ZRANGEBYSCORE', key, server_time, '+inf', 'LIMIT', 0, min(jobs, 100))) do
+  for _, name in ipairs(call('ZREVRANGEBYSCORE', key, '+inf', server_time, 'LIMIT', 0, min(jobs, 100))) do
     local sleeper = call('HGET', P .. 'asleep', name)
     call('ZREM', key, name)
     if sleeper then

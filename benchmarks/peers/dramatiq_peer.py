@@ -1,0 +1,88 @@
+"""Dramatiq on Redis: one worker process with its default of 8 threads, and a prefetch of 1,000.
+
+Its default is to prefetch two messages per thread, which suits long tasks; with 1,000 it did nearly three times as many
+no-ops. Results are a middleware that stores only those of actors who ask for it, so the no-op stores none. There is no
+bulk enqueue: a group sends its messages one by one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import dramatiq  # type: ignore[import-not-found]
+from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
+from dramatiq.results import Results  # type: ignore[import-not-found]
+from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
+
+from benchmarks.lab.countdown import countdown
+from benchmarks.lab.redis_place import url_of
+from benchmarks.lab.subject import main, payloads, ready
+
+THREADS, PREFETCH = 8, 1_000
+
+
+class OnDramatiq:
+    delivery = "at least once, by heartbeats of the worker; results where asked for"
+    durability = "in the server's memory"
+    durable = False
+
+    def __init__(self, path: Path) -> None:
+        url = url_of(path)
+        self.broker: Any = RedisBroker(url=url)
+        self.broker.add_middleware(Results(backend=RedisBackend(url=url)))
+        dramatiq.set_broker(self.broker)
+        self._done = threading.Event()
+        self._noop: Any = dramatiq.actor(noop, broker=self.broker, actor_name="noop")
+        self._echo: Any = dramatiq.actor(echo, broker=self.broker, actor_name="echo", store_results=True)
+
+    def enqueue(self, jobs: int) -> float:
+        began = time.perf_counter()
+        for payload in payloads(jobs):
+            self._noop.send(**payload)
+        return time.perf_counter() - began
+
+    bulk = enqueue
+
+    def process(self, jobs: int) -> float:
+        countdown.left, countdown.at_the_end = jobs, self._done.set
+        worker = self._worker()
+        began = time.perf_counter()
+        worker.start()
+        self._done.wait()
+        self.broker.join("default", interval=1)
+        seconds = time.perf_counter() - began
+        worker.stop()
+        return seconds
+
+    def serve(self) -> None:
+        self._worker().start()
+        ready()
+        threading.Event().wait()
+
+    def _worker(self) -> Any:
+        worker = dramatiq.Worker(self.broker, worker_threads=THREADS)
+        worker.queue_prefetch = PREFETCH  # or the variable dramatiq_queue_prefetch
+        return worker
+
+    def call(self, times: int) -> list[float]:
+        return [self._round_trip(payload) for payload in payloads(times)]
+
+    def _round_trip(self, payload: dict[str, Any]) -> float:
+        began = time.perf_counter()
+        assert self._echo.send(**payload).get_result(block=True, timeout=30_000) == payload["number"]
+        return time.perf_counter() - began
+
+
+def noop(number: int, text: str) -> None:
+    countdown.one()
+
+
+def echo(number: int, text: str) -> int:
+    return number
+
+
+if __name__ == "__main__":
+    main({"dramatiq": OnDramatiq})
