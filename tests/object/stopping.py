@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from millrace.domain.errors import StoreError
 from millrace.domain.job import Job
@@ -23,7 +25,10 @@ from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, Tr
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.testing.clock import VirtualClock
+from millrace.testing.clock import START, VirtualClock
+from millrace.testing.invariants import assert_holds, gather
+
+T = TypeVar("T")
 
 PATIENCE = 5.0  # seconds until a test that waits for a request which never comes is told so
 
@@ -243,3 +248,33 @@ class World:
     async def keys(self, prefix: str) -> list[str]:
         listing = await self.bucket.list(prefix, None, 1_000)
         return [entry.key for entry in listing.entries]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """Whatever the two did to each other, the invariants hold in the end."""
+    made = World()
+    yield made
+    judge = await made.client()
+    assert_holds(await gather(judge.store, since=START))
+
+
+async def meanwhile(action: Awaitable[T], stop: Stop, *others: Callable[[], Awaitable[Any]]) -> T:
+    """Start an action, let it stand where it is to be stopped, let the others act, and let it go on."""
+    task = asyncio.ensure_future(action)
+    try:
+        await stop.reached()
+        for other in others:
+            await other()
+    finally:
+        stop.go()
+    return await task
+
+
+async def crashed(action: Awaitable[Any], stop: Stop) -> None:
+    """Start an action, and leave it where it stands for ever."""
+    _graves.append(asyncio.ensure_future(action))
+    await stop.reached()
+
+
+_graves: list[asyncio.Future[Any]] = []

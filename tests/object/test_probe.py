@@ -63,7 +63,7 @@ async def test_an_honest_store_passes_every_check_and_is_left_clean():
 async def test_a_store_that_breaks_a_promise_is_refused_by_name(check):
     store = Lying(check)
 
-    with pytest.raises(UnsafeStore, match="memory: cannot be used: it fails the check that") as refused:
+    with pytest.raises(UnsafeStore, match=rf"{store.url} cannot be used: it fails the check that") as refused:
         await probe(store)
 
     assert refused.value.check == check and check in str(refused.value)

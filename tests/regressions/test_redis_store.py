@@ -40,6 +40,7 @@ async def kept(store: RedisStore, *words: object) -> Any:
 @pytest.mark.parametrize("fate", ["cut", "swallow"])
 async def test_br_05_whenever_a_claimer_dies_its_job_is_waiting_or_held(store, clock, tmp_path, fate, grouped):
     """Its line breaks before the claim reaches the server, or after it, and nobody ever asks again."""
+    assert await store.claim(a_claim()) == []  # so that the server knows the script
     spec = await put(store, group="g" if grouped else None)
     async with tcp_proxy(url_for(tmp_path, patience=0.01), script_call) as (proxy, url):
         dying = RedisStore(url, clock=clock)

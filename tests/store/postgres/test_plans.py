@@ -1,4 +1,6 @@
-"""How much an operation reads does not depend on how many jobs there are: on tables never analyzed, or analyzed empty.
+"""How much an operation reads does not depend on how many jobs there are, nor on what the server believes.
+
+Tables were never analyzed, or while they were empty, or vacuumed as well when their first jobs were done.
 
 A server keeps a plan that it has made for a session. So each operation is first done again and again while there is
 next to nothing, until its plans are there to stay, and then measured with many jobs by the same session, as soon as the
@@ -122,21 +124,28 @@ async def fill(store: PostgresStore, waiting: int) -> None:
         await store.enqueue(specs_like(Spec(id="x", task="work"), ids, [b""] * len(ids)))
 
 
+async def tend(store: PostgresStore, witness: Any, how: str) -> None:
+    for table in TABLES:
+        await witness.execute(f'{how} "{store.address.schema}"."{table}"')
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("analyzed", [False, True], ids=["never analyzed", "analyzed empty"])
+@pytest.mark.parametrize("tended", ["never analyzed", "analyzed empty", "vacuumed and analyzed empty"])
 @pytest.mark.parametrize("waiting", SIZES)
 async def test_no_operation_reads_more_because_more_jobs_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, analyzed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, tended: str
 ) -> None:
     monkeypatch.setattr(line, "PLAN_AGAIN", 0.2)
     async with opened(tmp_path) as (store, witness):
         await store.enqueue([Spec(id="first", task="work", delay=60_000)])
-        if analyzed:
-            await witness.execute("; ".join(f'ANALYZE "{store.address.schema}"."{table}"' for table in TABLES))
+        if tended == "analyzed empty":
+            await tend(store, witness, "ANALYZE")
         acts = Acts(store)
         for _ in range(WARM):
             for _, act in acts.all().values():
                 await act()
+        if tended == "vacuumed and analyzed empty":
+            await tend(store, witness, "VACUUM ANALYZE")
         await fill(store, waiting)
         await store.maintain()  # what the filling left to it
         await store.events("end", 1)

@@ -36,6 +36,7 @@ class Lines:
         self._room = asyncio.Semaphore(most)
         self._timeout = timeout
         self._free: list[tuple[Any, float]] = []  # with the instant of the last answer, the latest at the end
+        self.has_opened = False  # a line, ever
 
     async def exchange(self, *commands: tuple[Any, ...]) -> list[Any]:
         """What the server answers to each; a refusal is an answer, too."""
@@ -46,6 +47,7 @@ class Lines:
                 if not line.is_connected:
                     async with asyncio.timeout(self._timeout):
                         await line.connect()  # which asks the sentinels, where there are any
+                self.has_opened = True
                 async with asyncio.timeout(self._timeout):
                     await line.send_packed_command(_packed(line, commands), check_health=False)
                     answers = [await _answer(line) for _ in commands]

@@ -198,9 +198,13 @@ class Wire:
                     raise _explained(error) from error
                 problem = error
             if time.monotonic() + pause > deadline:
-                raise _given_up(problem, patience) from problem
+                raise _given_up(problem, patience, self._has_been_asked()) from problem
             await asyncio.sleep(pause * (0.5 + self.chance.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _has_been_asked(self) -> bool:
+        """Whether a server was ever there to hear anything."""
+        return self.has_met or (self._lines is not None and self._lines.has_opened)
 
     async def _close_idle_lines(self) -> None:
         """Where one line has gone silent, others may have: to try them one by one would take a timeout each."""
@@ -216,7 +220,7 @@ class _Unconfirmed(ConnectionError):
         super().__init__(what.format(options.timeout * _WAIT_SHARE))
 
 
-def _given_up(problem: Exception, patience: float) -> StoreError:
+def _given_up(problem: Exception, patience: float, asked: bool) -> StoreError:
     if isinstance(problem, _Unconfirmed):
         return StoreError(
             f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
@@ -227,10 +231,10 @@ def _given_up(problem: Exception, patience: float) -> StoreError:
             "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
             "it: redis+sentinel://host:26379/mymaster"
         )
-    return StoreError(
-        f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}. Whether "
-        "the call was carried out is not known; asking again is safe"
-    )
+    what = f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}"
+    if not asked:
+        return StoreError(f"{what}. See that it runs, and that the URL is right")
+    return StoreError(f"{what}. Whether the call was carried out is not known; asking again is safe")
 
 
 def _explained(error: RedisError) -> StoreError:

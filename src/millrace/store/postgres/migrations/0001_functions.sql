@@ -60,7 +60,8 @@ BEGIN
     tasks := ARRAY(SELECT t.name FROM millrace.task AS t ORDER BY t.name);
 END $$;
 
--- A job's record as it is now: with its lease, and whether it is open.
+-- A job's record as it is now: with its lease, and whether it is open. These are looked up for each job: where a server
+-- believes that a table is empty, because it was when it was last analyzed, it would rather read all of it and join.
 CREATE VIEW millrace.record AS
 SELECT job.seq, job.generation, job.state, job.enqueued_at, job.available_at, job.expires_at,
        coalesce(lease.started_at, job.started_at) AS started_at, job.finished_at,
@@ -71,8 +72,11 @@ SELECT job.seq, job.generation, job.state, job.enqueued_at, job.available_at, jo
        coalesce(lease.newest, job.newest) AS newest, job.reply, job.spec,
        coalesce(lease.cancelling, false) AS cancelling, lease.progress, job.combo, job.id
 FROM millrace.job
-LEFT JOIN millrace.lease ON lease.seq = job.seq
-LEFT JOIN millrace.ready ON ready.combo = job.combo AND ready.available_at = job.available_at AND ready.seq = job.seq;
+LEFT JOIN LATERAL (SELECT * FROM millrace.lease AS one WHERE one.seq = job.seq LIMIT 1) AS lease ON true
+LEFT JOIN LATERAL (
+    SELECT one.seq FROM millrace.ready AS one
+    WHERE one.combo = job.combo AND one.available_at = job.available_at AND one.seq = job.seq LIMIT 1
+) AS ready ON true;
 
 -- Records by seq or id, locked until the end of the transaction. `mode`: 0 fails when somebody else holds one,
 -- 1 waits for it, 2 leaves it out.
@@ -89,20 +93,25 @@ BEGIN
     END IF;
     IF mode = 0 THEN
         taken := ARRAY(SELECT seq FROM millrace.job WHERE seq = ANY (wanted_seqs) ORDER BY seq FOR UPDATE NOWAIT);
-        PERFORM 1 FROM millrace.ready AS r, millrace.job AS j
-        WHERE j.seq = ANY (taken) AND r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq
-        FOR UPDATE OF r NOWAIT;
+        PERFORM 1 FROM millrace.job AS j CROSS JOIN LATERAL (
+            SELECT 1 FROM millrace.ready AS r
+            WHERE r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq FOR UPDATE NOWAIT
+        ) AS its WHERE j.seq = ANY (taken);
     ELSIF mode = 1 THEN
         taken := ARRAY(SELECT seq FROM millrace.job WHERE seq = ANY (wanted_seqs) ORDER BY seq FOR UPDATE);
-        PERFORM 1 FROM millrace.ready AS r, millrace.job AS j
-        WHERE j.seq = ANY (taken) AND r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq
-        ORDER BY r.seq FOR UPDATE OF r;
+        PERFORM 1 FROM (
+            SELECT combo, available_at, seq FROM millrace.job WHERE seq = ANY (taken) ORDER BY seq
+        ) AS j CROSS JOIN LATERAL (
+            SELECT 1 FROM millrace.ready AS r
+            WHERE r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq FOR UPDATE
+        ) AS its;
     ELSE
         taken := ARRAY(SELECT seq FROM millrace.job WHERE seq = ANY (wanted_seqs) ORDER BY seq FOR UPDATE SKIP LOCKED);
-        free := ARRAY(SELECT r.seq FROM millrace.ready AS r, millrace.job AS j
-                      WHERE j.seq = ANY (taken) AND r.combo = j.combo AND r.available_at = j.available_at
-                        AND r.seq = j.seq
-                      FOR UPDATE OF r SKIP LOCKED);
+        free := ARRAY(SELECT its.seq FROM millrace.job AS j CROSS JOIN LATERAL (
+                          SELECT r.seq FROM millrace.ready AS r
+                          WHERE r.combo = j.combo AND r.available_at = j.available_at AND r.seq = j.seq
+                          FOR UPDATE SKIP LOCKED
+                      ) AS its WHERE j.seq = ANY (taken));
         -- Somebody is claiming those that are left: their rows in `ready` are there still, and not ours.
         taken := ARRAY(SELECT seq FROM millrace.record AS one WHERE seq = ANY (taken)
                        AND (NOT one.open OR seq = ANY (free)));
