@@ -63,7 +63,7 @@ async def _reckoned(store: Store, cursor: str, now: Mark, since: int) -> list[Ma
         page = await store.events(cursor, PAGE)
         for event in page.events:
             if since < event.at <= now.at:
-                step = (event.at - since) // STEP
+                step = (event.at - since - 1) // STEP  # what happened at its very end belongs to a step
                 completed[step] += event.kind is Kind.COMPLETED
                 died[step] += event.kind is Kind.BURIED
         cursor = page.cursor
@@ -87,6 +87,13 @@ def series(marks: Sequence[Mark]) -> list[Point]:
     begin = max(marks[0].at, last - WINDOWS[0])
     ends = range(last, begin + STEP - 1, -STEP)
     return [_step(marks, end) for end in ends][::-1]
+
+
+def unfinished(marks: Sequence[Mark]) -> Point:
+    """What the step that is not over yet has brought so far."""
+    last = marks[-1]
+    before = _at(marks, max(marks[0].at, last.at // STEP * STEP))
+    return Point(last.at, max(0.0, last.completed - before[0]), max(0.0, last.died - before[1]))
 
 
 def _step(marks: Sequence[Mark], end: int) -> Point:

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from millrace.domain.event import Event
-from millrace.domain.job import Attempt, Job, word
+from millrace.domain.job import Attempt, Job, State, word
 from millrace.domain.outcome import Failure
 from millrace.domain.request import LaneStatus, QueueCounts, WorkerRecord
 from millrace.domain.schedule import Schedule
 from millrace.domain.settings import QueueSettings
+from millrace.runtime.fingerprint import fingerprint
 from millrace.runtime.words import instant
 
 Plain = dict[str, Any]
@@ -44,6 +45,9 @@ def job_plain(job: Job, now: int) -> Plain:
         "started_at": when(job.started_at),
         "finished_at": when(job.finished_at),
         "worker": job.worker,
+        "lease_until": when(job.lease_until),
+        "timeout": seconds(spec.timeout),
+        "blocked_by": job.blocked,
         "reason": job.reason,
         "error": failure_plain(job.error),
     }
@@ -62,18 +66,17 @@ def job_whole(job: Job, now: int) -> Plain:
         "serde": spec.serde,
         "headers": spec.headers or {},
         "after": list(spec.after),
-        "blocked_by": job.blocked,
+        "on_dependency": spec.on_dependency,
         "stalls": job.stalls,
         "snoozes": job.snoozes,
         "releases": job.releases,
         "replays": job.replays,
         "cancel_requested": job.cancel_requested,
         "expires_at": when(job.expires_at),
-        "lease_until": when(job.lease_until),
         "next_retry_at": when(job.next_retry_at),
-        "timeout": seconds(spec.timeout),
         "lease": seconds(spec.lease),
         "attempts": [attempt_plain(attempt) for attempt in job.attempts],
+        "fingerprint": fingerprint(job) if job.state is State.DEAD else None,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from millrace.domain.job import OnDependency
 from millrace.runtime.why import Code
 
 Instant = Annotated[str, Meta(description="ISO 8601, in UTC", min_length=1)]
@@ -54,6 +55,9 @@ class ListedJob(msgspec.Struct):
     started_at: Instant | None
     finished_at: Instant | None
     worker: str | None
+    lease_until: Instant | None
+    timeout: Seconds | None
+    blocked_by: int
     reason: str | None
     error: Failure | None
 
@@ -75,18 +79,17 @@ class Job(ListedJob):
     serde: str
     headers: dict[str, str]
     after: list[str]
-    blocked_by: int
+    on_dependency: OnDependency
     stalls: int
     snoozes: int
     releases: int
     replays: int
     cancel_requested: bool
     expires_at: Instant | None
-    lease_until: Instant | None
     next_retry_at: Instant | None
-    timeout: Seconds | None
     lease: Seconds | None
     attempts: list[Attempt]
+    fingerprint: Annotated[str, Meta(description="Of a dead job: the cause, as in /api/dead")] | None
 
 
 class Jobs(msgspec.Struct):
@@ -417,11 +420,13 @@ class Point(msgspec.Struct):
 
 
 class Throughput(msgspec.Struct):
-    """A step without anybody looking has its share of what the counters grew by."""
+    """A step without anybody looking has its share of what the counters grew by. `unfinished` is the step that is not
+    over yet, until now."""
 
     now: Instant
     step: Seconds
     points: list[Point]
+    unfinished: Point
 
 
 class Redaction(msgspec.Struct):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.runtime.flow import STEP, WINDOWS, Mark, mark, marks_before, series
-from millrace.runtime.shape import seconds, when
+from millrace.runtime.flow import STEP, WINDOWS, Mark, Point, mark, marks_before, series, unfinished
+from millrace.runtime.shape import Plain, seconds, when
 from millrace.store.protocol import Store
 from millrace.web import given
 from millrace.web.route import Answer, Asked, Route
@@ -36,10 +36,13 @@ class Flow:
 
 async def throughput(asked: Asked) -> Answer:
     marks = await asked.house.flow.marks(await asked.house.store())
-    points = [
-        {"at": when(one.at), "completed": round(one.completed, 3), "died": round(one.died, 3)} for one in series(marks)
-    ]
-    return Answer({"now": when(marks[-1].at), "step": seconds(STEP), "points": points})
+    points = [_plain(one) for one in series(marks)]
+    so_far = _plain(unfinished(marks))
+    return Answer({"now": when(marks[-1].at), "step": seconds(STEP), "points": points, "unfinished": so_far})
+
+
+def _plain(point: Point) -> Plain:
+    return {"at": when(point.at), "completed": round(point.completed, 3), "died": round(point.died, 3)}
 
 
 ROUTES = (

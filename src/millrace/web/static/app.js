@@ -8,6 +8,7 @@ import { nextTheme, restoreTheme } from "./core/theme.js";
 import { choose } from "./drivers/choose.js";
 import { wasAborted } from "./drivers/problem.js";
 import { ask } from "./parts/ask.js";
+import { Attention } from "./parts/attention.js";
 import { frame, showKeys } from "./parts/frame.js";
 import { note, placeNotes } from "./parts/notes.js";
 import { problem } from "./parts/problem.js";
@@ -22,6 +23,7 @@ class App {
     this.pulse = new Pulse((signal) => this.#load(signal), driver.can.has("events") ? () => this.#listen() : null);
     this.started = false;
     this.now = () => this.driver.now();
+    this.attention = new Attention(this);
     this.screens = SCREENS.filter((screen) => driver.can.has(screen.name));
     addEventListener("hashchange", () => this.#arrive());
     this.#arrive();
@@ -118,6 +120,9 @@ class App {
       this.trouble = error;
     }
     this.draw();
+    if (this.trouble) return;
+    await this.attention.glance();
+    if (!signal.aborted) this.draw();
   }
 
   #listen() {

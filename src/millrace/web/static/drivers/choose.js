@@ -7,9 +7,12 @@
 //                                   onEvent({kind, data()}): kinds as in docs/web.md, and "open" and "cut".
 //   driver.can     a Set: the screens it can fill (overview jobs dead queues pools workers schedules health) and what it
 //                  can do (cancel replay archive bulk pause drain settings obliterate schedules:act schedules:forget
-//                  events why diff dependents throughput audit). What it cannot do is not shown.
+//                  events why diff dependents throughput ended audit). What it cannot do is not shown. `ended`: filters
+//                  by when a job ended.
 //   driver.now()   the store's clock, in milliseconds, as well as it is known.
 //   driver.about   {label, leave}: words for the foot of the page; `leave()` forgets a token or key, where there is one.
+//   driver.further()  looks at more from now on, where answers say that they are not `complete`; absent where there is
+//                  no such bound.
 //   driver.shards  the names of shards to choose from, sent as `shard` with lists of jobs; null where there are none.
 //
 // A module of a driver exports open(base, ask): `base` is the page's folder as a URL, and ask({title, text, fields,

@@ -3,6 +3,7 @@
 // Where the server wants a token, the user is asked for it once. It stays in this object, so it is gone with the page,
 // unless the user says that the tab shall keep it.
 
+import { parse } from "../core/json.js";
 import { Problem, wasAborted } from "./problem.js";
 import { messages } from "./sse.js";
 
@@ -100,7 +101,7 @@ class HttpDriver {
   async #read(answer) {
     let value;
     try {
-      value = await answer.json();
+      value = parse(await answer.text());
     } catch (error) {
       if (wasAborted(error)) throw error;
       throw new Problem({ status: answer.status, code: "unreadable", detail: "the server's answer could not be read" });

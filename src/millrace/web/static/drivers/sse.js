@@ -1,5 +1,7 @@
 // Server-sent events out of a fetched body. EventSource cannot send a token; apart from that this is what it does.
 
+import { parse } from "../core/json.js";
+
 /** {kind, id, data()}: the data is only read as JSON when somebody asks, since most of a flood is never looked at. */
 export async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -24,5 +26,5 @@ function message(block) {
     const at = line.indexOf(": ");
     if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
   }
-  return { kind: fields.event, id: fields.id, data: () => JSON.parse(fields.data) };
+  return { kind: fields.event, id: fields.id, data: () => parse(fields.data) };
 }

@@ -2,16 +2,20 @@
 // to the width there is; the letters are HTML around it, so they never do.
 
 import { h } from "../core/dom.js";
-import { clock, rate } from "../core/text.js";
+import { clock, count } from "../core/text.js";
 
 const WIDE = 600;
 const HIGH = 120;
 const SCALE = [1, 2, 5];
+const UNITS = [["s", 1], ["min", 60], ["h", 3600]]; // one for the whole axis
 
 /** `points` are [{at, completed, died}] with counts, each of a step of `step` seconds, oldest first. */
 export function chart(points, step) {
   const rates = points.map((point) => ({ completed: point.completed / step, died: point.died / step }));
-  const top = nice(Math.max(...rates.map((point) => Math.max(point.completed, point.died)), 1 / step));
+  const highest = Math.max(...rates.map((point) => Math.max(point.completed, point.died)), 1 / step);
+  const [unit, length] = UNITS.find(([, many]) => highest * many >= 1) ?? UNITS.at(-1);
+  const top = nice(highest * length) / length;
+  const mark = (value) => (value ? `${count(Math.round(value * length * 10) / 10)}/${unit}` : "0");
   const x = (n) => (WIDE * n) / Math.max(1, points.length - 1);
   const y = (value) => HIGH - HIGH * Math.min(1, value / top);
   const line = rates.map((point, n) => `${x(n).toFixed(1)} ${y(point.completed).toFixed(1)}`).join("L");
@@ -22,9 +26,9 @@ export function chart(points, step) {
     {
       class: "chart",
       role: "img",
-      "aria-label": `Completed and dead jobs from ${from} to ${until}; the scale ends at ${rate(top)}`,
+      "aria-label": `Completed and dead jobs from ${from} to ${until}; the scale ends at ${mark(top)}`,
     },
-    h("div", { class: "marks", "aria-hidden": "true" }, [top, top / 2, 0].map((value) => h("span", null, rate(value)))),
+    h("div", { class: "marks", "aria-hidden": "true" }, [top, top / 2, 0].map((value) => h("span", null, mark(value)))),
     h(
       "svg",
       { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },

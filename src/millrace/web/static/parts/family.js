@@ -8,11 +8,12 @@ import { panel } from "./bits.js";
 import { graph } from "./graph.js";
 
 const MOST = 24; // jobs in a column
+const ASKED = 3; // parents that are due are asked why they do not run
 const RARELY = 30_000; // what runs after a job is searched for among all blocked ones
 
 export class Family {
   #app;
-  #parents = [];
+  parents = []; // each with `why`, in short, where it is due
   #dependents = { jobs: [], more: false };
   #lookedAt = 0;
   #grand = new Map(); // of each open parent, what it waits for
@@ -23,7 +24,7 @@ export class Family {
 
   async load(job, signal) {
     const [parents, dependents] = await Promise.all([this.#listed(job.after, signal), this.#after(job, signal)]);
-    this.#parents = parents;
+    this.parents = job.state === "blocked" ? await this.#explained(parents, signal) : parents;
     this.#dependents = dependents;
     this.#grand = new Map();
     const open = parents.filter((parent) => parent.state === "blocked").slice(0, 4);
@@ -39,6 +40,15 @@ export class Family {
     const { jobs } = await this.#app.request("GET", "/api/jobs", { query: { id: asked }, signal });
     const known = new Map(jobs.map((job) => [job.id, job]));
     return asked.map((id) => known.get(id) ?? { id, state: "gone", task: "no longer kept" });
+  }
+
+  async #explained(parents, signal) {
+    const due = this.#app.can("why") ? parents.filter((one) => one.state === "ready").slice(0, ASKED) : [];
+    const why = new Map(await Promise.all(due.map(async ({ id }) => {
+      const { reasons } = await this.#app.request("GET", jobPath(id, "/why"), { signal });
+      return [id, reasons[0]?.text ?? ""];
+    })));
+    return parents.map((one) => ({ ...one, why: why.get(one.id) ?? "" }));
   }
 
   async #after(job, signal) {
@@ -57,12 +67,12 @@ export class Family {
   view(job) {
     const { jobs: dependents, more } = this.#dependents;
     if (!job.after.length && !dependents.length) return null;
-    const left = job.after.length - this.#parents.length;
+    const left = job.after.length - this.parents.length;
     const words = [
       left > 0 ? `${count(left)} more before it` : "",
       more ? "perhaps more after it" : "",
     ].filter(Boolean).join(", ");
     return panel("Dependencies", { id: "family", aside: words ? h("span", { class: "hint" }, words) : null },
-      graph(job, this.#parents, this.#grand, dependents));
+      graph(job, this.parents, this.#grand, dependents));
   }
 }

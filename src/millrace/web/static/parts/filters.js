@@ -5,6 +5,7 @@ import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { count } from "../core/text.js";
 import { icon } from "./icons.js";
+import { since } from "./since.js";
 
 const STATES = ["ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled", "archived"];
 const FIELDS = [
@@ -15,17 +16,22 @@ const FIELDS = [
   ["until", "Enqueued until", "15m, 2d or 2026-01-31"],
   ["error", "Error", "a fingerprint, from Dead letters"],
 ];
-const SEARCHED = new Set(["status", "queue", "task", "group", "key", "since", "until", "error"]);
+const NARROWING = ["task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
+const SEARCHED = new Set(["status", "queue", ...NARROWING]);
 
 export function filters(app, query, queues) {
   const set = (changes) => app.filter({ cursor: "", id: "", ...changes });
   return h("div", { class: "filters", key: "filters" }, tabs(query, queues), fields(app, query, queues, set));
 }
 
+/** By more than a state and a queue, which are counted anyway. */
+export function isNarrowed(query) {
+  return [...NARROWING, "id"].some((name) => query[name]);
+}
+
 function tabs(query, queues) {
   const mine = queues.filter((one) => !query.queue || one.queue === query.queue);
   const total = (name) => mine.reduce((sum, one) => sum + one[name], 0);
-  const narrowed = ["task", "group", "key", "since", "until", "error", "id"].some((name) => query[name]);
   const tab = (status, label) =>
     h(
       "li",
@@ -39,7 +45,7 @@ function tabs(query, queues) {
         },
         status ? icon(status) : null,
         label,
-        status && !narrowed ? h("span", { class: "count" }, count(total(status))) : null,
+        status && !isNarrowed(query) ? h("span", { class: "count" }, count(total(status))) : null,
       ),
     );
   return h("ul", { class: "tabs", "aria-label": "State" }, tab("", "all"), STATES.map((name) => tab(name, name)));
@@ -85,6 +91,7 @@ function fields(app, query, queues, set) {
         known(queues, query.queue).map((name) => h("option", { key: `q ${name}`, value: name }, name)),
       ),
     ),
+    app.can("ended") ? since("Ended", query.finished_from, (value) => set({ finished_from: value })) : null,
     app.driver.shards ? shard(app, query, set) : null,
     h(
       "details",

@@ -4,7 +4,8 @@
 const STEP = 10; // seconds
 const MOST = 90;
 
-/** {load(overview, signal) → {step, points, now: {completed, died}}}: `now` in jobs per second. */
+/** {load(overview, signal) → {step, points, minute: {completed, died}}}: `minute` is the last one, null before one is
+    known. The step that is not over yet is no point: it would look like a fall to nothing. */
 export function flow(app) {
   return app.can("throughput") ? asked(app) : observed(app);
 }
@@ -12,8 +13,8 @@ export function flow(app) {
 function asked(app) {
   return {
     async load(_, signal) {
-      const { step, points } = await app.request("GET", "/api/throughput", { signal });
-      return { step, points, now: lately(points, step) };
+      const { step, points, unfinished } = await app.request("GET", "/api/throughput", { signal });
+      return { step, points, minute: lately([...points, unfinished], step) };
     },
   };
 }
@@ -34,14 +35,14 @@ function observed(app) {
         if (points.length > MOST) points.shift();
       }
       if (!before || at - before.at >= STEP * 1000) before = { at, processed: all.processed, died: all.died };
-      return { step: STEP, points: [...points], now: lately(points, STEP) };
+      return { step: STEP, points: [...points], minute: lately(points, STEP) };
     },
   };
 }
 
-/** The mean of the last half minute. */
 function lately(points, step) {
-  const last = points.slice(-Math.max(1, Math.round(30 / step)));
-  const mean = (name) => last.reduce((sum, point) => sum + point[name], 0) / Math.max(1, last.length) / step;
-  return { completed: mean("completed"), died: mean("died") };
+  const last = points.slice(-Math.round(60 / step));
+  if (last.length < Math.round(60 / step)) return null;
+  const sum = (name) => Math.round(last.reduce((total, point) => total + point[name], 0));
+  return { completed: sum("completed"), died: sum("died") };
 }

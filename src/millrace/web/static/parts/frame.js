@@ -5,11 +5,13 @@ import { PACES } from "../core/pulse.js";
 import { to } from "../core/route.js";
 import { nextTheme, theme } from "../core/theme.js";
 import { sure } from "./ask.js";
+import { alarm } from "./attention.js";
 import { icon } from "./icons.js";
 
 const THEME_ICON = { auto: "auto", light: "sun", dark: "moon" };
 
 export function frame(app, body) {
+  const needed = app.can("health") ? app.attention.findings : [];
   return [
     h(
       "header",
@@ -28,13 +30,14 @@ export function frame(app, body) {
           },
         },
         icon("menu"),
+        alarm(needed),
       ),
       h("div", { class: "tools" }, freshness(app), themeSwitch(app)),
     ),
     h(
       "nav",
       { id: "nav", key: "nav", class: app.menu ? "opened" : "", "aria-label": "Screens" },
-      h("ul", null, app.screens.map((screen) => entry(app, screen))),
+      h("ul", null, app.screens.map((screen) => entry(app, screen, needed))),
       h("footer", null, foot(app)),
     ),
     h(
@@ -45,7 +48,7 @@ export function frame(app, body) {
   ];
 }
 
-function entry(app, screen) {
+function entry(app, screen, needed) {
   const here = app.kind === screen;
   return h(
     "li",
@@ -54,6 +57,7 @@ function entry(app, screen) {
       "a",
       { href: to(screen.name), "aria-current": here ? "page" : null, title: `g ${screen.key}` },
       screen.label,
+      screen.name === "health" ? alarm(needed) : null,
     ),
   );
 }
@@ -64,16 +68,16 @@ function freshness(app) {
   const kind = pulse.pace === "off" ? "off" : app.trouble || (
     pulse.pace === "live" && app.connected === false
   ) ? "cut" : "on";
-  const words = { off: "paused", cut: "no answer", on: "" };
+  const words = { off: "", cut: "No answer", on: "" };
   return h(
     "label",
     { class: `fresh is-${kind}` },
     h("span", { class: "dot", "aria-hidden": "true" }),
-    h("span", { class: "word" }, words[kind]),
+    h("span", { class: "word" }, words[kind] ? `${words[kind]} · Updates` : "Updates"),
     h(
       "select",
       {
-        "aria-label": "How often this page looks",
+        "aria-label": "Updates: how often this page looks",
         value: pulse.pace,
         onchange: (event) => pulse.set(event.target.value),
       },
@@ -100,7 +104,7 @@ function foot(app) {
   return [
     h("span", null, label),
     leave ? h("button", { class: "link", onclick: leave }, "Sign out") : null,
-    h("button", { class: "link", onclick: () => showKeys(app) }, "Keys"),
+    h("button", { class: "link", onclick: () => showKeys(app) }, "Shortcuts"),
   ];
 }
 
@@ -129,5 +133,5 @@ export function showKeys(app) {
     { class: "keys" },
     rows.map(([key, words]) => [h("dt", null, h("kbd", null, key)), h("dd", null, words)]),
   );
-  return sure({ title: "Keys", details: list, submit: "Close" });
+  return sure({ title: "Shortcuts", details: list, submit: "Close" });
 }

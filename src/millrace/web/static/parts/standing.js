@@ -36,18 +36,31 @@ function sentence(app, job) {
         at(job.available_at),
       ];
     case "blocked":
-      return [`Waits for ${job.blocked_by === 1 ? "another job" : `${job.blocked_by} other jobs`} to end`];
+      return [`Waits for ${job.blocked_by === 1 ? "another job" : `${job.blocked_by} other jobs`} to complete. `, rule(job)];
     case "completed":
       return ["Completed ", at(job.finished_at), ran(job)];
     case "dead":
       return [
-        "Died ",
-        at(job.finished_at),
-        ` after ${job.attempt === 1 ? "one attempt" : `${job.attempt} attempts`}`,
+        "Dead for ",
+        since(job.finished_at, app.now),
+        `, after ${job.attempt === 1 ? "one attempt" : `${job.attempt} attempts`}`,
         job.next_retry_at ? ["; comes back by itself ", at(job.next_retry_at)] : "",
       ];
     default:
       return [`Was ${job.state} `, at(job.finished_at)];
+  }
+}
+
+/** What becomes of it when one that it waits for does not complete. */
+function rule({ on_dependency: kind, blocked_by: parents }) {
+  const one = parents === 1 ? "If that one" : "If one of them";
+  switch (kind) {
+    case "run":
+      return `${one} is dead or cancelled, that counts as an end too.`;
+    case "wait":
+      return `${one} is dead or cancelled, this one goes on waiting, until that is replayed and completes.`;
+    default:
+      return `${one} is dead or cancelled, this one is dead with it.`;
   }
 }
 

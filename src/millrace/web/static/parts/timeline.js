@@ -2,25 +2,9 @@
 
 import { h } from "../core/dom.js";
 import { clock, errorText, instant, seconds, span } from "../core/text.js";
+import { more, reason, step as wordOf } from "../core/words.js";
 import { icon } from "./icons.js";
 
-const WORDS = {
-  enqueued: "put in",
-  unblocked: "no longer blocked",
-  claimed: "taken by a worker",
-  completed: "completed",
-  retried: "failed, to be tried again",
-  snoozed: "put off by its handler",
-  released: "given back",
-  buried: "died",
-  cancelled: "cancelled",
-  reclaimed: "taken over: its lease had ended",
-  replayed: "replayed",
-  archived: "archived",
-  unarchived: "unarchived",
-  evicted: "removed: too many dead",
-  pruned: "removed by retention",
-};
 const MOST = 200;
 
 export function timeline(app, steps, differences) {
@@ -30,10 +14,10 @@ export function timeline(app, steps, differences) {
   return h(
     "ol",
     { class: "timeline", key: "timeline" },
-    differences.possible ? h(
+    differences.open ? h(
       "li",
       { key: "head", class: "head", "aria-hidden": "true" },
-      h("span", { class: "hint" }, "compare"),
+      h("span", { class: "ends" }, ["from", "to"].map((end) => h("span", { key: end }, end))),
     ) : null,
     hidden ? h("li", { key: "hidden", class: "hint" }, `${hidden} earlier steps are left out`) : null,
     shown.map((step, at) => row(step.event, shown[at - 1]?.event, differences)),
@@ -51,7 +35,7 @@ function row(event, before, differences) {
         type: "radio",
         name: end,
         checked: differences[end] === name,
-        "aria-label": `${end === "from" ? "Compare from" : "Compare to"} step ${event.n}, ${event.kind}`,
+        "aria-label": `${end === "from" ? "Compare from" : "Compare to"} step ${event.n}, ${wordOf(event.kind)}`,
         onchange: () => differences.choose(end, name),
       },
     ),
@@ -66,12 +50,13 @@ function row(event, before, differences) {
       h(
         "p",
         null,
-        h("strong", null, WORDS[event.kind] ?? event.kind),
+        h("strong", null, wordOf(event.kind)),
         event.worker ? h("span", { class: "by" }, ` · ${event.worker}`) : null,
         event.duration === null ? null : h("span", { class: "by" }, ` · ran ${seconds(event.duration)}`),
       ),
       event.error ? h("p", { class: "error" }, errorText(event.error)) : null,
-      event.reason && !event.error ? h("p", { class: "by" }, event.reason.replaceAll("_", " ")) : null,
+      event.reason && !event.error ? h("p", { class: "by" }, reason(event.reason)) : null,
+      more(event.kind) ? h("p", { class: "by" }, more(event.kind)) : null,
       event.delay ? h("p", { class: "by" }, `due ${seconds(event.delay)} later`) : null,
     ),
     h(
@@ -79,7 +64,7 @@ function row(event, before, differences) {
       { datetime: event.at, title: `${clock(event.at)} (${event.at})` },
       later === null ? clock(event.at) : `+${span(Math.max(0, later))}`,
     ),
-    differences.possible ? h("span", { class: "ends" }, marks) : null,
+    differences.open ? h("span", { class: "ends" }, marks) : null,
   );
 }
 

@@ -2,6 +2,7 @@
 // of a megabyte costs no more than what is seen of it.
 
 import { h } from "../core/dom.js";
+import { Exact } from "../core/json.js";
 import { count, plural } from "../core/text.js";
 
 const PAGE = 100;
@@ -42,9 +43,13 @@ export function tree(value, opened) {
   return h("div", { class: "tree" }, branch(null, value, "$", 0, opened));
 }
 
+function isBranch(value) {
+  return value !== null && typeof value === "object" && !(value instanceof Exact);
+}
+
 function branch(name, value, path, depth, opened) {
   const label = name === null ? null : [h("span", { class: "name" }, name), h("span", { class: "sign" }, ": ")];
-  if (value === null || typeof value !== "object") {
+  if (!isBranch(value)) {
     return h("div", { class: "leaf", key: path }, label, leaf(value, path, opened));
   }
   const list = Array.isArray(value);
@@ -87,7 +92,7 @@ function entries(value, names, size, path, depth, opened) {
 function leaf(value, path, opened) {
   if (typeof value !== "string") return h(
     "span",
-    { class: `value is-${value === null ? "null" : typeof value}` },
+    { class: `value is-${value === null ? "null" : value instanceof Exact ? "number" : typeof value}` },
     String(value),
   );
   if (value === "[redacted]") return h(
@@ -115,7 +120,7 @@ function preview(value) {
   let length = 0;
   for (const name of Object.keys(value).slice(0, 8)) {
     const inner = value[name];
-    const text = inner !== null && typeof inner === "object" ? (
+    const text = isBranch(inner) ? (
       Array.isArray(inner) ? "[…]" : "{…}"
     ) : JSON.stringify(inner)?.slice(0, 40);
     const part = Array.isArray(value) ? text : `${name}: ${text}`;

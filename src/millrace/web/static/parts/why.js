@@ -3,9 +3,13 @@
 import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
-import { command, jobLink, panel } from "./bits.js";
+import { count, plural } from "../core/text.js";
+import { command, jobLink, panel, since, when } from "./bits.js";
+import { state } from "./icons.js";
 
-export function why(app, job, reasons) {
+const PARENTS = 8;
+
+export function why(app, job, reasons, parents) {
   return panel(
     "Why is it not running?",
     { id: "why" },
@@ -17,9 +21,42 @@ export function why(app, job, reasons) {
         { key: reason.code, class: n === 0 ? "first" : "" },
         h("p", null, sentence(reason.text)),
         help(app, job, reason),
+        reason.code === "blocked" ? awaited(app, parents) : null,
       )),
     ),
   );
+}
+
+/** What each of the jobs that it waits for is at; those that have completed hold nothing up. */
+function awaited(app, parents) {
+  const open = parents.filter((one) => one.state !== "completed");
+  const rest = open.length - PARENTS;
+  return h(
+    "ul",
+    { class: "parents" },
+    open.slice(0, PARENTS).map((one) =>
+      h("li", { key: one.id }, state(one.state), jobLink(one.id), h("span", { class: "by" }, standing(app, one)))),
+    rest > 0 ? h("li", { key: "more", class: "hint" }, `and ${count(rest)} more`) : null,
+  );
+}
+
+function standing(app, one) {
+  switch (one.state) {
+    case "scheduled":
+    case "retrying":
+      return ["due ", when(one.available_at, app.now)];
+    case "ready":
+      return one.why;
+    case "running":
+      return ["for ", since(one.started_at, app.now)];
+    case "blocked":
+      return `waits for ${plural(one.blocked_by, "job")} itself`;
+    case "dead":
+    case "cancelled":
+      return when(one.finished_at, app.now);
+    default:
+      return one.task;
+  }
 }
 
 function sentence(text) {
@@ -59,9 +96,6 @@ function help(app, job, { code, command: line }) {
       ),
     );
   }
-  if (code === "blocked") parts.push(
-    h("span", { key: "parents", class: "list" }, job.after.slice(0, 5).map((id) => jobLink(id))),
-  );
   if (code.startsWith("queue_limit") || code === "queue_rate") parts.push(
     h("a", { key: "limits", href: to("queues", [job.queue]) }, `Limits of queue ${job.queue}`),
   );

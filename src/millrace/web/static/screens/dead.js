@@ -1,21 +1,25 @@
-// Dead letters by cause: what most of them died of comes first. A cause can be looked into, and all its jobs brought
-// back.
+// Dead letters by cause: the most frequent comes first. A cause can be looked into, and all its jobs brought back.
 
 import { h } from "../core/dom.js";
 import { jobPath } from "../core/paths.js";
 import { to } from "../core/route.js";
+import { instantOf } from "../core/since.js";
 import { count, errorText, plural } from "../core/text.js";
+import { reason } from "../core/words.js";
 import { bar, empty, jobLink, queueLink, when } from "../parts/bits.js";
 import { deed, forMatching } from "../parts/bulk.js";
+import { part, widen } from "../parts/part.js";
+import { since } from "../parts/since.js";
 import { Opened, tree } from "../parts/tree.js";
 
 const LIMIT = 100;
 const RARELY = 10_000; // causes are gathered by reading every dead job, so not at each refresh
-const FILTERS = ["queue", "task", "since"];
+const FILTERS = ["queue", "task", "since", "finished_from"];
 const MEANING = "What fails too often, expires or loses what it depends on ends up here.";
 
 export function makeDead(app) {
-  const opened = new Map(); // fingerprint → {job, tree} of the sample that is shown
+  const opened = new Map(); // fingerprint → {job, tree} of the newest job that is shown
+  let deeper = false;
   let last = { key: null, at: 0, dead: 0, data: null };
 
   async function load(signal, { query }) {
@@ -26,10 +30,20 @@ export function makeDead(app) {
     const age = Date.now() - last.at;
     const grew = sum > last.dead && age > RARELY;
     if (last.key !== key || sum < last.dead || grew || age > RARELY * 6) {
-      const causes = await app.request("GET", "/api/dead", { query: { ...asked, limit: LIMIT }, signal });
+      const ask = (more) => app.request("GET", "/api/dead", { query: { ...meant(asked), limit: LIMIT, ...more }, signal });
+      const parts = queues.filter((one) => one.dead && deeper && !asked.queue).map((one) => ({ queue: one.queue }));
+      const causes = parts.length ? together(await Promise.all(parts.map(ask))) : await ask({});
       last = { key, at: Date.now(), dead: sum, data: causes };
     }
     return { queues, asked, ...last.data };
+  }
+
+  /** A look that is bounded sees more when each queue has one of its own. */
+  function further() {
+    deeper = true;
+    last.key = null;
+    widen(app)?.();
+    app.refresh();
   }
 
   function view({ queues, asked, total, complete, causes }) {
@@ -42,9 +56,13 @@ export function makeDead(app) {
         total ? h("p", { class: "lead" }, lead) : null,
       ),
       filters(queues, asked),
+      complete ? null : part(
+        `There are more dead jobs than were looked at: of ${deeper ? "each queue" : "all"}, the newest are counted.`,
+        deeper && !app.driver.further ? null : further,
+      ),
       causes.length
-        ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, causes[0].count, asked)))
-        : empty("No job is dead", Object.keys(asked).length ? "None that fits the filters." : MEANING),
+        ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, total, asked)))
+        : empty("No job is dead", Object.keys(asked).length ? "None that matches the filters." : MEANING),
     ];
   }
 
@@ -74,40 +92,48 @@ export function makeDead(app) {
           ),
         ),
       ),
+      app.can("ended") ? since("Dead since", asked.finished_from, (value) => app.filter({ finished_from: value })) : null,
       field("task", "Task", "any"),
       field("since", "Enqueued since", "15m, 2d …"),
     );
   }
 
-  function one(cause, most, asked) {
+  function one(cause, total, asked) {
     const filter = { status: "dead", error: cause.fingerprint, ...asked };
-    const words = `dead of “${cause.error}”`;
-    const act = (verb) => () => forMatching(app, deed(verb), filter, `that are ${words}`);
+    const words = cause.error ? `that are dead of “${cause.error}”` : "that are dead of the same cause";
+    const queues = Object.keys(cause.queues);
+    const act = (verb) => () => forMatching(app, deed(verb), meant(filter), { words, queues });
     const sample = opened.get(cause.fingerprint);
+    const many = count(cause.count);
     return h(
       "li",
       { key: cause.fingerprint, "data-row": true },
-      h("div", { class: "how-many" }, h("strong", null, count(cause.count)), bar(cause.count, most, "dead")),
+      h(
+        "div",
+        { class: "how-many", title: `${many} of ${plural(total, "dead job")}` },
+        h("strong", null, many),
+        bar(cause.count, total, "dead"),
+      ),
       h(
         "div",
         { class: "of" },
-        h("p", { class: "error-text" }, cause.error || (cause.reason ?? "no error").replaceAll("_", " ")),
+        h("p", { class: "error-text" }, pattern(cause.error) ?? (reason(cause.reason) || "no error")),
         h("p", { class: "by" }, whereAndWhen(cause)),
-        sample ? sampled(cause, sample) : null,
+        sample ? sampled(sample) : null,
       ),
       h(
         "div",
         { class: "actions" },
         app.can("replay") && app.can("bulk")
-          ? h("button", { class: "main", "data-first": true, onclick: act("replay") }, `Replay ${count(cause.count)} …`)
+          ? h("button", { class: "main", "data-first": true, onclick: act("replay") }, `Replay ${many} …`)
           : null,
-        app.can("archive") && app.can("bulk") ? h("button", { onclick: act("archive") }, "Archive …") : null,
+        app.can("archive") && app.can("bulk") ? h("button", { onclick: act("archive") }, `Archive ${many} …`) : null,
         h(
           "button",
           { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) },
-          sample ? "Hide sample" : "Sample",
+          sample ? "Hide newest" : "Newest job",
         ),
-        h("a", { class: "button plain", href: to("jobs", [], filter) }, "Jobs"),
+        h("a", { class: "button plain", href: to("jobs", [], filter) }, cause.count === 1 ? "The job" : `All ${many} jobs`),
       ),
     );
   }
@@ -118,7 +144,7 @@ export function makeDead(app) {
     return [
       "task ",
       h("a", { href: to("jobs", [], { status: "dead", task: cause.task }) }, cause.task),
-      " · ",
+      " · queue ",
       queues.map(([name, number], n) => [n ? ", " : "", queueLink(name), each(number)]),
       " · last ",
       when(cause.last_at, app.now),
@@ -139,19 +165,49 @@ export function makeDead(app) {
     app.draw();
   }
 
-  function sampled(cause, { job, kept, wrong }) {
-    if (wrong) return h("p", { class: "hint" }, wrong);
-    if (!job) return h("p", { class: "hint" }, "Loading …");
-    return h("div", { class: "sampled" },
-      h("p", null, "The one that died last: ", jobLink(job.id)),
-      h("h3", null, "Payload"), tree(job.payload, kept),
-      h("h3", null, errorText(job.error) ? "Traceback" : "Reason"),
-      h(
-        "pre",
-        { tabindex: "0" },
-        job.error?.traceback || errorText(job.error) || (job.reason ?? "").replaceAll("_", " "),
-      ));
-  }
-
   return { load, view };
+}
+
+/** Causes of several queues as one answer. */
+function together(answers) {
+  const known = new Map();
+  for (const cause of answers.flatMap((answer) => answer.causes)) {
+    const one = known.get(cause.fingerprint);
+    known.set(cause.fingerprint, one ? {
+      ...(one.last_at > cause.last_at ? one : cause),
+      count: one.count + cause.count,
+      queues: { ...one.queues, ...cause.queues },
+      first_at: one.first_at < cause.first_at ? one.first_at : cause.first_at,
+    } : cause);
+  }
+  return {
+    total: answers.reduce((sum, answer) => sum + answer.total, 0),
+    complete: answers.every((answer) => answer.complete),
+    causes: [...known.values()].sort((a, b) => b.count - a.count).slice(0, LIMIT),
+  };
+}
+
+function meant(filter) {
+  return filter.finished_from ? { ...filter, finished_from: instantOf(filter.finished_from) } : filter;
+}
+
+/** A cause with what differs from job to job marked, so that it does not read as cut off. */
+function pattern(text) {
+  if (!text) return null;
+  const varies = (n) => h("span", { key: n, class: "varies", title: "This part differs from job to job" }, "‹…›");
+  return text.split("…").map((piece, n) => [n ? varies(n) : null, piece]);
+}
+
+function sampled({ job, kept, wrong }) {
+  if (wrong) return h("p", { class: "hint" }, wrong);
+  if (!job) return h("p", { class: "hint" }, "Loading …");
+  return h(
+    "div",
+    { class: "sampled" },
+    h("p", null, "The newest: ", jobLink(job.id)),
+    h("h3", null, "Payload"),
+    tree(job.payload, kept),
+    h("h3", null, errorText(job.error) ? "Traceback" : "Reason"),
+    h("pre", { tabindex: "0" }, job.error?.traceback || errorText(job.error) || reason(job.reason)),
+  );
 }

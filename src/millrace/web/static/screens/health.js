@@ -3,13 +3,15 @@
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { clock, count, plural, seconds, span } from "../core/text.js";
+import { finding, listed } from "../parts/attention.js";
 import { cell, empty, panel, table } from "../parts/bits.js";
-import { icon } from "../parts/icons.js";
 
-const LATE = 60; // seconds after which a due job should have been taken
 const AUDIT_SHOWN = 50;
-const SHOWN = 5;
-const LEVELS = { bad: ["dead", "wrong"], warn: ["stale", "look at this"], good: ["completed", "well"] };
+const DOWN = {
+  level: "bad",
+  title: "The store does not answer",
+  text: "jobs are neither taken nor put in; look at the server's log",
+};
 
 export function makeHealth(app) {
   async function load(signal) {
@@ -17,10 +19,9 @@ export function makeHealth(app) {
     const began = performance.now();
     const health = await ask("/health");
     const took = performance.now() - began;
-    const [all, { queues }, { workers }, audit, hidden] = await Promise.all([
+    const [all, { queues, workers }, audit, hidden] = await Promise.all([
       ask("/api/overview"),
-      ask("/api/queues"),
-      ask("/api/workers"),
+      app.attention.load(0),
       app.can("audit") ? ask("/api/audit", { limit: AUDIT_SHOWN }) : null,
       ask("/api/redaction").catch(() => null),
     ]);
@@ -40,7 +41,7 @@ export function makeHealth(app) {
     const facts = known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value)));
     return [
       h("h1", { key: "title" }, "Health"),
-      panel("Checks", { id: "checks" }, h("ul", { class: "checks" }, checks(data).map(checked))),
+      panel("Checks", { id: "checks" }, h("ul", { class: "checks" }, checks(data, app.attention.findings).map(finding))),
       panel("This store", { id: "store" }, h("dl", { class: "facts" }, facts)),
       hidden ? hiddenFields(hidden) : null,
       audit ? panel("Changes through this server", { id: "audit" }, log(audit)) : null,
@@ -48,17 +49,6 @@ export function makeHealth(app) {
   }
 
   return { load, view };
-}
-
-function checked([level, title, text, href]) {
-  const [shape, word] = LEVELS[level];
-  return h(
-    "li",
-    { key: title, class: `is-${level}` },
-    icon(shape, word),
-    h("p", null, h("strong", null, title), h("span", { class: "by" }, ` ${text}`)),
-    href ? h("a", { href }, "Look") : null,
-  );
 }
 
 function hiddenFields({ phrases, shown_as: shownAs }) {
@@ -70,60 +60,25 @@ function hiddenFields({ phrases, shown_as: shownAs }) {
   );
 }
 
-/** [level, title, text, address] of each, the worst first. */
-function checks(data) {
-  const order = Object.keys(LEVELS);
-  const found = [answering(data), active(data.workers, data.all), ...silent(data.workers), ...late(data)];
-  found.push(...paused(data.queues), dead(data));
-  return found.sort((a, b) => order.indexOf(a[0]) - order.indexOf(b[0]));
-}
-
-function answering({ health, took }) {
-  if (health.status === "ok") return ["good", "The store answers", `in ${span(took)}`];
-  return ["bad", "The store does not answer", "jobs are neither taken nor put in; look at the server's log"];
-}
-
-function active(workers, { waiting }) {
-  const alive = workers.filter((one) => one.alive);
-  const slots = alive.reduce((sum, one) => sum + one.slots, 0);
-  if (alive.length) {
-    const title = plural(alive.length, "worker is active", "workers are active");
-    return ["good", title, plural(slots, "slot"), to("workers")];
-  }
-  if (!waiting) return ["warn", "No worker is active", "nothing waits either", to("workers")];
-  const words = `and ${plural(waiting, "job waits", "jobs wait")}: millrace worker --app module:app`;
-  return ["bad", "No worker is active", words, to("workers")];
-}
-
-function silent(workers) {
-  const holding = workers.filter((one) => !one.alive && one.running.length);
-  if (!holding.length) return [];
-  const title = `${plural(holding.length, "worker")} went silent with jobs in hand`;
-  return [["warn", title, holding.slice(0, 3).map((one) => one.id).join(", "), to("workers")]];
-}
-
-function late({ queues, all }) {
-  const found = queues.filter((one) => !one.paused && one.oldest_ready > LATE).slice(0, SHOWN);
-  const oldest = (age) => `oldest due job waits for ${seconds(age)}`;
-  const words = (one) => `its ${oldest(one.oldest_ready)}, ${plural(one.ready, "job is", "jobs are")} due`;
-  if (found.length) {
-    return found.map((one) => ["warn", `Queue ${one.queue} is late`, words(one), to("queues", [one.queue])]);
-  }
-  const calm = all.oldest_ready === null ? "nothing is due" : `the ${oldest(all.oldest_ready)}`;
-  return [["good", "No queue is late", calm, to("queues")]];
-}
-
-function paused(queues) {
-  const words = (one) => `${plural(one.ready, "due job waits", "due jobs wait")} in it`;
-  return queues
-    .filter((one) => one.paused)
-    .map((one) => ["warn", `Queue ${one.queue} is paused`, words(one), to("queues", [one.queue])]);
-}
-
-function dead({ queues, all }) {
-  const where = queues.filter((one) => one.dead).slice(0, SHOWN);
-  if (!where.length) return ["good", "No job is dead", ""];
-  return ["warn", plural(all.dead, "dead job"), `in ${where.map((one) => one.queue).join(", ")}`, to("dead")];
+/** What needs somebody, and of the rest what is well. */
+function checks({ health, took, all, queues, workers }, found) {
+  const good = (title, text, href) => ({ level: "good", title, text, href });
+  const active = workers.filter((one) => one.alive);
+  const slots = active.reduce((sum, one) => sum + one.slots, 0);
+  const where = queues.filter((one) => one.dead).map((one) => one.queue);
+  const oldest = all.oldest_ready === null ? "nothing is due" : `the oldest due job has waited for ${seconds(all.oldest_ready)}`;
+  const has = (words) => found.some((one) => one.title.includes(words));
+  const answers = health.status === "ok" ? good("The store answers", `in ${span(took)}`) : DOWN;
+  return [
+    ...(answers === DOWN ? [DOWN] : []),
+    ...found,
+    all.dead ? { level: "note", title: plural(all.dead, "dead job"), text: `in ${listed(where)}`, href: to("dead") } : null,
+    ...(answers === DOWN ? [] : [answers]),
+    active.length ? good(plural(active.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers")) : null,
+    active.length || has("No worker is active") ? null : { level: "note", title: "No worker is active", text: "nothing is due either", href: to("workers") },
+    has("is late") || has("serves") || has("No worker") ? null : good("No queue is late", oldest, to("queues")),
+    all.dead ? null : good("No job is dead", ""),
+  ].filter(Boolean);
 }
 
 function log(entries) {

@@ -4,13 +4,17 @@ import { h } from "../core/dom.js";
 import { jobPath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { plural } from "../core/text.js";
+import { reason } from "../core/words.js";
 import { Problem } from "../drivers/problem.js";
+import { sure } from "../parts/ask.js";
 import { badge, copyable, empty, panel, queueLink } from "../parts/bits.js";
 import { attempts } from "../parts/attempts.js";
+import { consequences } from "../parts/consequences.js";
 import { Differences } from "../parts/diff.js";
 import { facts } from "../parts/facts.js";
 import { Family } from "../parts/family.js";
 import { state } from "../parts/icons.js";
+import { Alike } from "../parts/alike.js";
 import { standing } from "../parts/standing.js";
 import { timeline } from "../parts/timeline.js";
 import { Opened, tree } from "../parts/tree.js";
@@ -30,6 +34,7 @@ export function makeJob(app, route) {
   };
   const differences = new Differences(app, id);
   const family = new Family(app);
+  const alike = new Alike(app);
 
   async function load(signal) {
     const ask = (path) => app.request("GET", path, { signal });
@@ -51,6 +56,7 @@ export function makeJob(app, route) {
       job ? family.load(job, signal) : null,
       differences.load(history?.steps ?? [], signal),
     ]);
+    if (job) alike.look(job);
     return { job, steps: history?.steps ?? [], reasons };
   }
 
@@ -62,8 +68,8 @@ export function makeJob(app, route) {
         "div",
         { class: "job", key: "job" },
         standing(app, job),
-        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons) : null,
-        job.error ? failure(job) : null,
+        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, family.parents) : null,
+        job.error || job.reason ? failure(job, alike) : null,
         h(
           "div",
           { class: "columns", key: "data" },
@@ -107,18 +113,29 @@ export function makeJob(app, route) {
     );
   }
 
+  /** Asks first, and says what it does; `question` is {verb, title, submit, danger}. */
+  async function agreed(job, { verb, title, submit, danger = false }) {
+    return sure({ title, details: await consequences(app, verb, { queues: [job.queue] }), submit, danger });
+  }
+
   function actions(job) {
     const act = (verb, said, body) => app.act("POST", jobPath(id, `/${verb}`), body, said);
+    const asking = (question, deed) => async () => (await agreed(job, question)) && deed();
     const buttons = [];
-    if (
-      FINISHED.has(job.state) && app.can("replay")
-    ) buttons.push(["Replay", () => act("replay", "It waits to run again"), job.state === "dead" ? "main" : ""]);
-    if (
-      WAITING.has(job.state) && app.can("cancel")
-    ) buttons.push(["Cancel", () => act("cancel", "Cancelled"), "danger"]);
-    if (
-      job.state === "running" && app.can("cancel")
-    ) buttons.push(["Ask it to end", () => act("cancel", "It is asked to end", { running: "request" }), "danger"]);
+    if (FINISHED.has(job.state) && app.can("replay")) {
+      const question = { verb: "replay", title: `Replay ${id}?`, submit: "Replay it" };
+      const deed = () => act("replay", "It waits to run again");
+      buttons.push(["Replay …", asking(question, deed), job.state === "dead" ? "main" : ""]);
+    }
+    if (WAITING.has(job.state) && app.can("cancel")) {
+      const question = { verb: "cancel", title: `Cancel ${id}?`, submit: "Cancel the job", danger: true };
+      buttons.push(["Cancel …", asking(question, () => act("cancel", "Cancelled")), "danger"]);
+    }
+    if (job.state === "running" && app.can("cancel")) {
+      const question = { verb: "request", title: `Ask ${id} to end?`, submit: "Ask it to end", danger: true };
+      const deed = () => act("cancel", "It is asked to end", { running: "request" });
+      buttons.push(["Ask it to end …", asking(question, deed), "danger"]);
+    }
     if (FINISHED.has(job.state) && app.can("archive")) {
       buttons.push(
         job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : [
@@ -136,7 +153,13 @@ export function makeJob(app, route) {
   }
 
   function story(steps) {
-    return panel("Timeline", { id: "timeline", aside: h("span", { class: "hint" }, plural(steps.length, "step")) },
+    const aside = h(
+      "span",
+      { class: "actions" },
+      h("span", { class: "hint" }, plural(steps.length, "step")),
+      differences.button(),
+    );
+    return panel("Timeline", { id: "timeline", aside },
       h("div", { class: "columns" }, timeline(app, steps, differences), differences.view(steps)));
   }
 
@@ -179,13 +202,10 @@ function gone() {
   );
 }
 
-function failure(job) {
-  const { type, message } = job.error;
-  return panel(job.state === "dead" ? "It died of" : "Its last error", { id: "error" },
-    h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : ""),
-    job.state === "dead" && job.reason ? h(
-      "p",
-      { class: "hint" },
-      `Reason: ${job.reason.replaceAll("_", " ")}`,
-    ) : null);
+function failure(job, alike) {
+  const dead = job.state === "dead";
+  const { type, message } = job.error ?? {};
+  return panel(dead ? "Why it is dead" : "Its last error", { id: "error", aside: dead ? alike.view(job) : null },
+    type ? h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : "") : null,
+    dead && job.reason ? h("p", { class: "hint" }, `It is dead because ${reason(job.reason)}.`) : null);
 }

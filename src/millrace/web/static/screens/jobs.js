@@ -2,23 +2,25 @@
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
+import { instantOf } from "../core/since.js";
 import { count, errorText, plural } from "../core/text.js";
+import { reason } from "../core/words.js";
 import { badge, cell, empty, jobLink, queueLink, table, when } from "../parts/bits.js";
-import { deeds, forChosen, forMatching } from "../parts/bulk.js";
-import { filters } from "../parts/filters.js";
+import { deeds, forChosen, forMatching, scope } from "../parts/bulk.js";
+import { filters, isNarrowed } from "../parts/filters.js";
 import { state } from "../parts/icons.js";
+import { part, widen } from "../parts/part.js";
 
 const PAGE = 50;
-const FILTERS = ["status", "queue", "task", "group", "key", "since", "until", "error"];
+const FILTERS = ["status", "queue", "task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
 
 export function makeJobs(app) {
   const chosen = new Set();
   let seen = ""; // the filters that the choice was made under
 
   async function load(signal, { query }) {
-    const asked = { ...pick(query, [...FILTERS, "cursor"]), limit: PAGE };
+    const asked = { ...matching(query), ...pick(query, ["cursor"]), limit: PAGE };
     if (query.id) asked.id = query.id.split(",");
-    if (query.shard) asked.shard = query.shard;
     if (query.order === "oldest") asked.oldest = true;
     if (query.status === "archived") asked.all = true;
     const [page, queues] = await Promise.all([
@@ -35,43 +37,57 @@ export function makeJobs(app) {
       chosen.clear();
     }
     const { jobs } = page;
-    const matching = pick(query, FILTERS);
     return [
       h("h1", { key: "title" }, "Jobs"),
       filters(app, query, queues),
-      app.can("bulk") ? choice(jobs, matching, query) : null,
+      app.can("bulk") ? choice(page, query, queues) : null,
+      page.complete === false ? partly() : null,
       jobs.length ? list(jobs, query) : nothing(query, page),
       pager(page, query),
     ];
   }
 
-  function choice(jobs, matching, query) {
-    const can = deeds(app, jobs.filter((job) => chosen.size === 0 || chosen.has(job.id)), query.status);
-    const some = chosen.size > 0;
-    const filtered = Object.keys(matching).length > 0 && !query.id;
+  function choice(page, query, queues) {
+    const { jobs } = page;
+    const mine = jobs.filter((job) => chosen.has(job.id));
+    const some = mine.length > 0;
     if (!jobs.length) return null;
+    const can = deeds(app, some ? mine : jobs, some ? null : query.status);
+    const filtered = Object.keys(pick(query, FILTERS)).length > 0 && !query.id;
     return h(
       "div",
       { class: `choice${some ? " some" : ""}`, key: "choice", role: "group", "aria-label": "Deeds for many jobs" },
       h(
         "span",
         { class: "how-many", "aria-live": "polite" },
-        some ? `${plural(chosen.size, "job")} chosen` : "Choose jobs, or:",
+        some ? `${plural(mine.length, "job")} chosen` : filtered ? "Choose jobs, or:" : "Choose jobs, ",
       ),
       some
         ? can.map((deed) => h(
           "button",
-          { key: deed.verb, onclick: () => forChosen(app, deed, [...chosen], () => chosen.clear()) },
-          deed.label,
+          { key: deed.verb, onclick: () => forChosen(app, deed, mine, () => chosen.clear()) },
+          `${deed.label} …`,
         ))
         : filtered
-          ? can.map((deed) => h(
-            "button",
-            { key: deed.verb, class: "plain", onclick: () => forMatching(app, deed, matching) },
-            `${deed.label} all that fit …`,
-          ))
-          : h("span", { class: "hint" }, "set a filter to act on all jobs that fit it"),
+          ? can.map((deed) => forAll(deed, page, query, queues))
+          : h("span", { class: "hint" }, "or set a filter to act on all that match it."),
     );
+  }
+
+  function forAll(deed, { jobs, cursor, complete }, query, queues) {
+    const whole = cursor === null && !query.cursor && complete !== false;
+    const asked = { status: query.status, queue: query.queue, narrowed: isNarrowed(query) };
+    const about = scope(deed, asked, jobs, whole, queues);
+    if (!about || about.number === 0) return null;
+    const { word, number } = about;
+    const act = () => forMatching(app, deed, matching(query), { queues: query.queue ? [query.queue] : [] });
+    const words = number === null ? `all ${word} jobs` : plural(number, `${word} job`);
+    const match = number === 1 ? "matches" : "match";
+    return h("button", { key: deed.verb, class: "plain", onclick: act }, `${deed.label} ${words} that ${match} …`);
+  }
+
+  function partly() {
+    return part("There are more ended jobs than were looked at: these are among the newest. With a queue, more are found.", widen(app));
   }
 
   function list(jobs, query) {
@@ -149,26 +165,23 @@ export function makeJobs(app) {
       when(job.available_at, app.now),
       job.error ? h("span", { class: "error" }, ` ${errorText(job.error)}`) : null,
     ];
-    if (job.state === "dead") return h(
-      "span",
-      { class: "error" },
-      errorText(job.error) || (job.reason ?? "").replaceAll("_", " "),
-    );
+    if (job.state === "dead") return h("span", { class: "error" }, errorText(job.error) || reason(job.reason));
     if (job.finished_at) return [`${job.state} `, when(job.finished_at, app.now)];
-    if (job.state === "blocked") return "waits for other jobs to end";
+    if (job.state === "blocked") return `waits for ${plural(job.blocked_by, "job")}`;
     if (job.state === "ready") return ["due ", when(job.available_at, app.now)];
     return "";
   }
 
   function nothing(query, page) {
     const filtered = FILTERS.some((name) => query[name]) || query.id;
+    const elsewhere = query.shard ? " Only one shard was looked at." : "";
     if (page.cursor) return empty(
       "None among the jobs looked at so far",
       `${count(page.scanned)} were looked at; there are more.`,
     );
     if (filtered) return empty(
-      "No job fits",
-      "Jobs that finished long ago may have been removed by retention; their history may still be in the lake.",
+      "No job matches",
+      `Jobs that ended long ago may have been removed by retention; their history may still be in the lake.${elsewhere}`,
       h("p", null, h("a", { href: to("jobs") }, "Clear all filters")),
     );
     return empty("There are no jobs", "Put a first one in: millrace submit TASK '{\"a\": 1}'");
@@ -195,6 +208,12 @@ export function makeJobs(app) {
   }
 
   return { load, view, title: () => "Jobs" };
+}
+
+/** The filters as a request has them. */
+function matching(query) {
+  const picked = pick(query, FILTERS);
+  return picked.finished_from ? { ...picked, finished_from: instantOf(picked.finished_from) } : picked;
 }
 
 function pick(query, names) {

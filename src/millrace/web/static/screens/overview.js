@@ -2,16 +2,21 @@
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
-import { count, errorText, plural, rate, seconds } from "../core/text.js";
-import { badge, cell, empty, jobLink, panel, queueLink, table, when } from "../parts/bits.js";
+import { count, errorText, plural, seconds } from "../core/text.js";
+import { reason, step as wordOf } from "../core/words.js";
+import { badge, cell, empty, jobLink, panel, queueLink, since, table, when } from "../parts/bits.js";
+import { LATE, serving, verdict } from "../parts/attention.js";
 import { chart } from "../parts/chart.js";
 import { icon, state } from "../parts/icons.js";
 import { flow } from "../parts/flow.js";
+import { part, widen } from "../parts/part.js";
+import { PARTLY, manned } from "./queues.js";
 
 const STATES = ["ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled"];
 const LATEST = 12;
 const DEAD_SHOWN = 5;
 const QUEUES_SHOWN = 12;
+const FRESH = 5_000; // milliseconds for which the verdict holds
 
 export function makeOverview(app) {
   let latest = [];
@@ -23,20 +28,23 @@ export function makeOverview(app) {
 
   async function load(signal) {
     const ask = (path, query) => app.request("GET", path, { signal, query });
-    const [all, queues, dead] = await Promise.all([
+    const [all, queues, dead, seen] = await Promise.all([
       ask("/api/overview"),
       ask("/api/queues"),
       ask("/api/jobs", { status: "dead", limit: DEAD_SHOWN }),
+      app.attention.load(FRESH),
     ]);
-    return { all, queues: queues.queues, dead: dead.jobs, flow: await flowing.load(all, signal), latest };
+    return { all, queues: queues.queues, dead: dead.jobs, flow: await flowing.load(all, signal), latest, seen };
   }
 
   function view(data) {
     return [
       h("h1", { key: "title" }, "Overview"),
+      verdict(data.seen, app.attention.findings),
+      data.all.complete === false ? part(PARTLY, widen(app)) : null,
       figures(data),
       h("div", { class: "columns even", key: "columns" }, throughput(data.flow), happening(app)),
-      queues(data.queues),
+      queues(data.queues, data.seen.workers),
       failures(app, data.dead),
     ];
   }
@@ -64,9 +72,9 @@ export function makeOverview(app) {
 function step(event, app) {
   return h(
     "li",
-    { key: `${event.job} ${event.generation} ${event.n}`, class: `is-${event.state}` },
+    { key: `${event.job} ${event.generation} ${event.n}`, class: `is-${event.state} kind-${event.kind}` },
     icon(event.kind),
-    h("span", { class: "kind" }, event.kind),
+    h("span", { class: "kind" }, wordOf(event.kind)),
     h("span", { class: "task" }, event.task),
     jobLink(event.job),
     when(event.at, app.now),
@@ -74,7 +82,7 @@ function step(event, app) {
 }
 
 function figures({ all, flow }) {
-  const stale = all.stale_workers;
+  const lately = (name) => (flow?.minute ? `${count(flow.minute[name])} in the last minute` : "…");
   return h(
     "div",
     { class: "figures", key: "figures" },
@@ -82,19 +90,18 @@ function figures({ all, flow }) {
     h(
       "dl",
       { class: "vitals" },
-      vital("Oldest due job waits", seconds(all.oldest_ready), all.oldest_ready > 60 ? "slow" : ""),
-      vital("Completed", flow ? rate(flow.now.completed) : "…"),
-      vital("Died", flow ? rate(flow.now.died) : "…", flow?.now.died > 0 ? "bad" : ""),
-      vital(
-        "Workers",
-        [
-          count(all.workers),
-          stale ? h("a", { href: to("workers"), class: "warn" }, icon("stale"), `${count(stale)} stale`) : null,
-        ],
-        all.workers === 0 && all.waiting ? "bad" : "",
-      ),
+      vital("Oldest due job waits", seconds(all.oldest_ready), all.oldest_ready > LATE ? "slow" : ""),
+      vital("Completed", lately("completed")),
+      vital("Newly dead", lately("died"), flow?.minute?.died > 0 ? "bad" : ""),
+      vital("Workers", workforce(all), all.workers === 0 && all.waiting ? "bad" : ""),
     ),
   );
+}
+
+function workforce({ workers, stale_workers: stale }) {
+  if (!stale) return count(workers);
+  const words = workers ? `${count(stale)} of them stale` : "all of them stale";
+  return [`${count(workers + stale)},`, h("a", { href: to("workers"), class: "warn" }, icon("stale"), words)];
 }
 
 function stateFigure(name, number) {
@@ -133,7 +140,7 @@ function throughput(flow) {
   );
 }
 
-function queues(all) {
+function queues(all, workers) {
   const busiest = [...all].sort((a, b) => b.ready + b.running + b.retrying - (a.ready + a.running + a.retrying)).slice(
     0,
     QUEUES_SHOWN,
@@ -147,18 +154,19 @@ function queues(all) {
     "Blocked",
     "Dead",
     "Oldest due",
+    "Workers",
   ].map((name, n) => ({ name, class: n ? "number" : "" }));
   const rest = all.length - busiest.length;
   return panel(
     "Queues",
     { id: "queues", aside: rest > 0 ? h("a", { href: to("queues") }, `all ${plural(all.length, "queue")}`) : null },
     all.length
-      ? table(columns, busiest.map(queueRow), { label: "Queues" })
+      ? table(columns, busiest.map((one) => queueRow(one, workers)), { label: "Queues" })
       : empty("No queue has been used yet", "Put a first job in: millrace submit TASK '{\"a\": 1}'"),
   );
 }
 
-function queueRow(one) {
+function queueRow(one, workers) {
   const number = (name, key) => cell(
     name,
     { class: `number${one[key] ? "" : " zero"}` },
@@ -175,6 +183,7 @@ function queueRow(one) {
     number("Blocked", "blocked"),
     number("Dead", "dead"),
     cell("Oldest due", { class: "number" }, seconds(one.oldest_ready)),
+    manned(one, serving(workers, one.queue).length),
   );
 }
 
@@ -185,11 +194,11 @@ function failures(app, dead) {
       { key: job.id, "data-row": true },
       cell("Job", { class: "head" }, jobLink(job.id)),
       cell("Task", null, job.task),
-      cell("Error", { class: "error" }, errorText(job.error) || job.reason || "–"),
-      cell("Died", { class: "number" }, when(job.finished_at, app.now)),
+      cell("Error", { class: "error" }, errorText(job.error) || reason(job.reason) || "–"),
+      cell("Dead for", { class: "number" }, since(job.finished_at, app.now)),
     ),
   );
-  const columns = [{ name: "Job" }, { name: "Task" }, { name: "Error" }, { name: "Died", class: "number" }];
+  const columns = [{ name: "Job" }, { name: "Task" }, { name: "Error" }, { name: "Dead for", class: "number" }];
   return panel(
     "Latest dead jobs",
     { id: "failures", aside: dead.length ? h("a", { href: to("dead") }, "by cause") : null },

@@ -4,7 +4,9 @@ import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { count, seconds } from "../core/text.js";
+import { serving } from "../parts/attention.js";
 import { badge, cell, empty, queueLink, table } from "../parts/bits.js";
+import { part, widen } from "../parts/part.js";
 
 const NUMBERS = [
   ["Ready", "ready"],
@@ -16,28 +18,37 @@ const NUMBERS = [
   ["Completed", "completed"],
 ];
 
-export function makeQueues(app) {
-  const load = (signal) => app.request("GET", "/api/queues", { signal });
+export const PARTLY =
+  "There are more ended jobs than were looked at: of completed, dead and cancelled ones, the newest are counted.";
 
-  function view({ queues }) {
+export function makeQueues(app) {
+  async function load(signal) {
+    const ask = (path) => app.request("GET", path, { signal });
+    const [{ queues, complete }, { workers }] = await Promise.all([ask("/api/queues"), ask("/api/workers")]);
+    return { queues, complete, workers };
+  }
+
+  function view({ queues, complete, workers }) {
     const columns = [
       { name: "Queue" },
       ...NUMBERS.map(([name]) => ({ name, class: "number" })),
       { name: "Oldest due", class: "number", title: "For how long the oldest due job has waited" },
+      { name: "Workers", class: "number", title: "Active workers that serve the queue" },
       { name: "Ever completed", class: "number" },
       { name: "Ever dead", class: "number" },
       { name: "" },
     ];
     return [
       h("h1", { key: "title" }, "Queues"),
-      queues.length ? table(columns, queues.map(row), { label: "Queues" }) : empty(
+      complete === false ? part(PARTLY, widen(app)) : null,
+      queues.length ? table(columns, queues.map((one) => row(one, workers)), { label: "Queues" }) : empty(
         "No queue has been used yet",
         "A queue begins with its first job.",
       ),
     ];
   }
 
-  function row(one) {
+  function row(one, workers) {
     return h(
       "tr",
       { key: one.queue, "data-row": true },
@@ -48,6 +59,7 @@ export function makeQueues(app) {
         one[key] ? h("a", { href: to("jobs", [], { status: key, queue: one.queue }) }, count(one[key])) : "0",
       )),
       cell("Oldest due", { class: "number" }, seconds(one.oldest_ready)),
+      manned(one, serving(workers, one.queue).length),
       cell("Ever completed", { class: "number" }, count(one.processed)),
       cell("Ever dead", { class: "number" }, count(one.died)),
       h("td", { class: "actions" }, app.can("pause") ? pause(app, one.queue, one.paused) : null),
@@ -55,6 +67,16 @@ export function makeQueues(app) {
   }
 
   return { load, view };
+}
+
+/** How many active workers serve a queue: none is a worry where jobs are due. */
+export function manned(queue, number) {
+  const worry = number === 0 && queue.ready > 0 && !queue.paused;
+  return cell(
+    "Workers",
+    { class: `number${number || worry ? "" : " zero"}`, title: worry ? "Jobs are due, and no active worker serves this queue" : null },
+    worry ? badge("none", "bad") : count(number),
+  );
 }
 
 export function pause(app, queue, paused, lane = null) {

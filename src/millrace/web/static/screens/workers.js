@@ -1,34 +1,28 @@
 // Workers: who is alive, who went silent with jobs in hand, and who has been at the same job for long.
 
 import { h } from "../core/dom.js";
-import { count, instant, plural } from "../core/text.js";
+import { count, instant, plural, seconds } from "../core/text.js";
+import { takeover } from "../parts/attention.js";
 import { badge, bar, cell, command, empty, jobLink, queueLink, since, table, when } from "../parts/bits.js";
 import { icon } from "../parts/icons.js";
 
 const SHOWN = 6;
-const MOST_RUNNING = 500;
+const NAMED = 3;
+const FRESH = 1_000;
+const WELL = 2;
 const LONG = 5 * 60_000;
 
 export function makeWorkers(app) {
   const unfolded = new Set();
 
-  async function load(signal) {
-    const ask = (path, query) => app.request("GET", path, { signal, query });
-    const [
-      { workers },
-      { jobs },
-    ] = await Promise.all([
-      ask("/api/workers"),
-      ask("/api/jobs", { status: "running", limit: MOST_RUNNING, oldest: true }),
-    ]);
-    return { workers, jobs: new Map(jobs.map((job) => [job.id, job])) };
-  }
+  const load = () => app.attention.load(FRESH);
 
-  function view({ workers, jobs }, { query }) {
+  function view({ workers, running: jobs }, { query }) {
     const told = workers.map((worker) => (
       { worker, running: worker.running.map((id) => jobs.get(id) ?? { id, started_at: null, task: "" }) }
     ));
-    const stuck = told.filter(({ worker, running }) => running.length && (!worker.alive || running.some(long)));
+    told.sort((a, b) => rank(a) - rank(b));
+    const stuck = told.filter((one) => rank(one) < WELL);
     const columns = [
       { name: "Worker" },
       { name: "State" },
@@ -40,38 +34,67 @@ export function makeWorkers(app) {
     ];
     return [
       h("h1", { key: "title" }, "Workers"),
-      stuck.length ? warning(stuck) : null,
+      stuck.length ? warning(stuck, workers, jobs) : null,
       workers.length
         ? table(columns, told.map((one) => row(one, query.worker)), { label: "Workers" })
         : empty("No worker has been seen", "Jobs wait until one runs.", command("millrace worker --app module:app")),
     ];
   }
 
+  /** What may need somebody comes first. */
+  function rank({ worker, running }) {
+    if (!worker.alive) return running.length ? 0 : WELL + 1;
+    return running.some(long) ? 1 : WELL;
+  }
+
   function long(job) {
     return job.started_at && app.now() - instant(job.started_at) > LONG;
   }
 
-  function warning(stuck) {
+  function warning(stuck, workers, jobs) {
     return h("ul", {
       class: "warnings",
       key: "stuck",
       "aria-label": "What may be stuck",
-    }, stuck.map(({ worker, running }) => {
-      const slow = running.filter(long);
-      return h("li", { key: worker.id }, icon("stale"), h("p", null, h("strong", null, worker.id), worker.alive
-        ? [
-          ` has run ${slow.length === 1 ? "a job" : plural(slow.length, "job")} for long: `,
-          jobLink(slow[0].id),
-          ", for ",
-          since(slow[0].started_at, app.now),
-        ]
-        : [
-          " went silent ",
-          when(worker.last_beat, app.now),
-          ` and still holds ${plural(running.length, "job")}. When their leases end, other workers take them over: `,
-          jobLink(running[0].id),
-        ]));
-    }));
+    }, stuck.map(({ worker, running }) =>
+      h(
+        "li",
+        { key: worker.id, class: worker.alive ? "is-warn" : "is-bad" },
+        icon("stale"),
+        h("p", null, h("strong", null, worker.id), worker.alive ? slow(running.filter(long)) : lost(worker, running, workers, jobs)),
+      )));
+  }
+
+  function slow(running) {
+    return [
+      " has been running ",
+      named(running, (job) => [
+        job.task ? `${job.task} ` : "",
+        jobLink(job.id),
+        " for ",
+        since(job.started_at, app.now),
+        job.timeout ? ` (its time limit is ${seconds(job.timeout)})` : " (it has no time limit)",
+      ]),
+      ".",
+    ];
+  }
+
+  function lost(worker, running, workers, jobs) {
+    return [
+      " went silent ",
+      when(worker.last_beat, app.now),
+      ` and still holds ${plural(running.length, "job")}: `,
+      named(running, (job) => jobLink(job.id)),
+      ". ",
+      takeover(worker, jobs, workers, app.now()).text,
+    ];
+  }
+
+  /** Up to three of them, and how many more there are. */
+  function named(running, text) {
+    const rest = running.length - NAMED;
+    const parts = running.slice(0, NAMED).map((job, n) => [n ? ", " : "", text(job)]);
+    return rest > 0 ? [parts, ` and ${count(rest)} more`] : parts;
   }
 
   function row({ worker, running }, marked) {

@@ -8,7 +8,7 @@ import { answered } from "./routes.js";
 import { Store } from "./store.js";
 
 const CAN = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "why", "diff",
-  "versions", "dependents", "replay", "archive", "bulk"];
+  "versions", "dependents", "ended", "replay", "archive", "bulk"];
 
 export async function open(base, ask) {
   const config = await configured(base);
@@ -54,6 +54,11 @@ class S3Driver {
         if (store === this.#store) await this.#again(error.detail);
       }
     }
+  }
+
+  /** Look further than usual from now on: at four times as many keys. */
+  further() {
+    this.#store.index.widen();
   }
 
   stream() {

@@ -52,6 +52,8 @@ export function readQuery(query, store, signal = null) {
     after: query.after || null,
     from: moment(query.since, now),
     to: moment(query.until, now),
+    endedFrom: moment(query.finished_from, now),
+    endedTo: moment(query.finished_to, now),
     oldest: isOn(query.oldest),
     limit: Math.min(500, Math.max(1, Number(query.limit ?? 50) || 50)),
   };
@@ -80,6 +82,7 @@ export async function find(store, query) {
   const fits = (entry) =>
     (task === null || entry.task === task) &&
     (!FINISHED.has(query.state) || entry.state === query.state) &&
+    endedThen(entry, query) &&
     (query.archived === null || !FINISHED.has(entry.state) || entry.flags.includes("a") === query.archived) &&
     (start === null || (query.oldest ? number(entry.seq) > start : number(entry.seq) < start));
   const order = query.oldest ? 1 : -1;
@@ -104,6 +107,13 @@ export async function find(store, query) {
   return { jobs, cursor: null, scanned, complete };
 }
 
+/** The key of an ended job tells when it ended: what ended at another time need not be read. */
+function endedThen(entry, { endedFrom, endedTo }) {
+  if (endedFrom === null && endedTo === null) return true;
+  if (!FINISHED.has(entry.state)) return false;
+  return (endedFrom === null || entry.at >= endedFrom) && (endedTo === null || entry.at < endedTo);
+}
+
 /** Who waits for a job has an index of its own. */
 async function mayFit(store, query) {
   if (query.after === null || query.state !== "blocked") return store.index.entries(query);
@@ -125,6 +135,8 @@ async function matches(job, query, now) {
     (query.key === null || spec.key === query.key) &&
     (query.from === null || job.enqueued_at >= query.from) &&
     (query.to === null || job.enqueued_at < query.to) &&
+    (query.endedFrom === null || (job.finished_at !== null && job.finished_at >= query.endedFrom)) &&
+    (query.endedTo === null || (job.finished_at !== null && job.finished_at < query.endedTo)) &&
     (query.archived === null || job.archived === query.archived) &&
     (query.after === null || spec.after.includes(query.after)) &&
     (query.error === null || (await fingerprint(job)) === query.error)

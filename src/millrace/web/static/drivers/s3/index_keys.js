@@ -27,6 +27,13 @@ export class Index {
     this.limits = limits;
   }
 
+  /** Bounds are there so that a look costs little; whoever wants more can have it. */
+  widen() {
+    const { pages, size, enough } = this.limits;
+    this.limits = { pages: pages * 4, size, enough: enough * 4 };
+    this.forget();
+  }
+
   /** Look anew the next time: this page has changed something. */
   forget() {
     this.#kept.clear();

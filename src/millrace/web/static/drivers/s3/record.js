@@ -9,6 +9,7 @@ const SPEC = {
   group: null,
   key: null,
   after: [],
+  on_dependency: "bury",
   max_attempts: 4,
   expires: null,
   timeout: 300_000,

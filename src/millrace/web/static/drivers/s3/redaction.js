@@ -1,5 +1,7 @@
 // What nobody is shown: the rule of the HTTP API, the command line and the logs, as data (src/millrace/runtime/redaction.py).
 
+import { Exact } from "../../core/json.js";
+
 export const HIDDEN = "[redacted]";
 export const USUAL = [
   "access key",
@@ -58,7 +60,7 @@ export class Redaction {
   plain(value, depth = 0) {
     if (depth > DEEPEST) return HIDDEN;
     if (Array.isArray(value)) return value.map((inner) => this.plain(inner, depth + 1));
-    if (value === null || typeof value !== "object") return value;
+    if (value === null || typeof value !== "object" || value instanceof Exact) return value;
     const shown = Object.create(null); // a payload may have a field named __proto__
     for (const [name, inner] of Object.entries(value)) {
       shown[name] = inner !== null && this.hides(name) ? HIDDEN : this.plain(inner, depth + 1);
@@ -72,7 +74,7 @@ export class Redaction {
     const look = (value, hidden, depth) => {
       if (depth > DEEPEST || value === null || typeof value === "boolean") return;
       if (Array.isArray(value)) value.forEach((inner) => look(inner, hidden, depth + 1));
-      else if (typeof value === "object") {
+      else if (typeof value === "object" && !(value instanceof Exact)) {
         for (const [name, inner] of Object.entries(value)) look(inner, hidden || this.hides(name), depth + 1);
       } else if (hidden && String(value).length >= SHORTEST) found.add(String(value));
     };

@@ -5,6 +5,7 @@ import { bulk } from "./bulk.js";
 import { getPool, getQueue, listPools, listQueues, overview } from "./counting.js";
 import { causes } from "./dead.js";
 import { listJobs } from "./finding.js";
+import { fingerprint } from "./fingerprint.js";
 import { diff, history } from "./history.js";
 import { getSchedule, health, listSchedules, listWorkers } from "./looking.js";
 import { HIDDEN } from "./redaction.js";
@@ -56,7 +57,7 @@ export async function answered(store, method, address, { query, body, signal }) 
 async function getJob(store, id) {
   const job = await store.job(id, { large: true });
   if (job === null) throw refused(404, "not_found", `There is no job ${id}.`);
-  return shown(job, store.now, store.redaction);
+  return { ...shown(job, store.now, store.redaction), fingerprint: job.state === "dead" ? await fingerprint(job) : null };
 }
 
 /** Links to large payloads and results, good for a quarter of an hour: {links: {input: url, …}}. What is in them is

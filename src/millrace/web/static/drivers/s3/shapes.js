@@ -1,5 +1,6 @@
 // Jobs, events and the rest in the shapes of the HTTP API: instants in ISO 8601, durations in seconds.
 
+import { parse } from "../../core/json.js";
 import { withoutExpiredResult, wordOf } from "./record.js";
 import { failureWithout, HIDDEN } from "./redaction.js";
 
@@ -16,7 +17,7 @@ export function decoded(part) {
   if (part === null || part === undefined) return null;
   if (part.text === undefined) return HIDDEN;
   try {
-    return JSON.parse(part.text);
+    return parse(part.text);
   } catch {
     return HIDDEN;
   }
@@ -53,6 +54,9 @@ export function listed(job, now, rule) {
     started_at: when(job.started_at),
     finished_at: when(job.finished_at),
     worker: job.worker,
+    lease_until: when(job.lease_until),
+    timeout: seconds(spec.timeout),
+    blocked_by: job.blocked,
     reason: job.reason,
     error: failureWithout(job.error, secretsOf(job, rule)),
   };
@@ -73,16 +77,14 @@ export function shown(given, now, rule) {
     serde: spec.serde,
     headers: rule.plain(spec.headers ?? {}),
     after: spec.after,
-    blocked_by: job.blocked,
+    on_dependency: spec.on_dependency,
     stalls: job.stalls,
     snoozes: job.snoozes,
     releases: job.releases,
     replays: job.replays,
     cancel_requested: job.cancel_requested,
     expires_at: when(job.expires_at),
-    lease_until: when(job.lease_until),
     next_retry_at: when(job.next_retry_at),
-    timeout: seconds(spec.timeout),
     lease: seconds(spec.lease),
     attempts: job.attempts.map((one) => ({
       attempt: one.attempt,
