@@ -46,7 +46,7 @@ def test_pages_follow_each_other_without_gap_or_repeat(looking: Page):
 
 def test_what_does_not_fit_is_said_in_words(looking: Page):
     looking.open("#/jobs?task=no_such_task")
-    looking.sees("No job fits", "Clear all filters")
+    looking.sees("No job matches", "Clear all filters")
     looking.open("#/jobs?since=yesterday")
     looking.sees("since", within=".problem")
     assert looking.count(".problem button") == 1
@@ -69,16 +69,16 @@ def test_chosen_jobs_are_cancelled_and_only_they(opened: Opened, shop_url: str):
 
 def test_all_that_fit_are_counted_agreed_to_and_done_after_a_while(opened: Opened, shop_url: str):
     page = opened("#/jobs?queue=images&status=dead")
-    page.click(".choice button", "Archive all that fit")
+    page.click(".choice button", "Archive 11 dead jobs that match")
     page.sees("Archive 11 jobs?", "and 6 more", within="dialog")
     page.click("dialog button", "Archive 11 jobs")
     page.sees("Archived 11 jobs", within="#notes")
 
     assert jobs_of(shop_url, queue="images", state="dead") == []
-    page.sees("No job fits")
+    page.sees("No job matches")
     page.click(".tabs a", "archived")
     page.until(f"{ROWS}.length === 11")
-    page.click(".choice button", "Unarchive all that fit")
+    page.click(".choice button", "Unarchive 11 archived jobs that match")
     page.click("dialog button", "Unarchive 11 jobs")
     page.sees("Unarchived 11 jobs", within="#notes")
     assert len(jobs_of(shop_url, queue="images", state="dead")) == 11
@@ -86,7 +86,7 @@ def test_all_that_fit_are_counted_agreed_to_and_done_after_a_while(opened: Opene
 
 def test_when_more_fit_by_then_nothing_is_done(opened: Opened, shop_url: str):
     page = opened("#/jobs?queue=reports&status=ready")
-    page.click(".choice button", "Cancel all that fit")
+    page.click(".choice button", "Cancel 5 ready jobs that match")
     page.sees("Cancel 5 jobs?", within="dialog")
     put(shop_url, "one-more", queue="reports")
     page.click("dialog button", "Cancel 5 jobs")
