@@ -41,6 +41,7 @@ def test_what_needs_somebody_stands_at_the_top_the_worst_first(looking: Page):
     words = " ".join(found)
     assert "No active worker serves orders" in words and "13 due jobs wait" in words
     assert f"{SILENT} went silent with 2 jobs in hand" in words and "No other active worker serves money." in words
+    assert "57 jobs are newly dead" in words and "in the last hour, of tasks" in words
     assert "Queue reports is paused" in found[-1]
     assert looking.count(".verdict.is-bad") == 1
     looking.until(f"{ALARM} === '{len(found)}'")
@@ -64,7 +65,7 @@ def test_where_nothing_is_wrong_that_is_said(browser: Browser, tmp_path: Path):
         page = Page(browser, base)
         page.size(1280)
         page.open("#/")
-        page.sees("Nothing needs you", "1 worker is active", within=".verdict.is-good")
+        page.sees("Nothing needs you", "1 worker is active", "no job is newly dead", within=".verdict.is-good")
         page.sees("1 in the last minute", within=".vitals")
         assert page.count(".alarm") == 0
 

@@ -22,6 +22,32 @@ def test_filters_stand_in_the_address_and_the_way_back_works(looking: Page):
     assert looking.ask(f"{ROWS}.length") == 5
 
 
+def test_what_ended_lately_is_asked_for(looking: Page):
+    """The shop's cards failed more than half an hour ago, its pictures and letters later."""
+    looking.open("#/jobs?status=dead&finished_from=35m")
+    looking.until(f"{ROWS}.length === 15 && {ROWS}.every((row) => !row.innerText.includes('charge_card'))")
+    looking.sees("Replay 15 dead jobs that match", "since 35m ago", within="main")
+    looking.choose("[data-since]", "1h")
+    looking.until(f"location.hash === '#/jobs?status=dead&finished_from=1h' && {ROWS}.length === 50")
+    looking.choose("[data-since]", "")
+    looking.until("location.hash === '#/jobs?status=dead'")
+    looking.choose("[data-since]", "other")
+    looking.write("dialog [name=at]", "")
+    looking.ask("document.querySelector('dialog [name=at]').value = '2199-01-31T14:30'")
+    looking.click("dialog button[type=submit]")
+    looking.sees("No job matches", "since 2199-01-31 14:30:00", within="main")
+    looking.open("#/dead?finished_from=35m")
+    looking.sees("15 dead jobs of 3 causes")
+    assert looking.complaints() == []
+
+
+def test_since_midnight_is_that_of_whoever_looks(looking: Page):
+    looking.open("#/jobs?finished_from=midnight")
+    [asked] = {url.split("finished_from=")[1].split("&")[0] for url in looking.asked() if "finished_from=2" in url}
+    told = looking.ask(f"new Date(decodeURIComponent({asked!r})).toString()")
+    assert " 00:00:00 " in told
+
+
 def test_a_search_understands_ids_and_filters(looking: Page):
     looking.open("#/jobs")
     looking.write("[data-search]", "order-77-label")
