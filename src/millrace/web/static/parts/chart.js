@@ -6,7 +6,7 @@ import { clock, count } from "../core/text.js";
 
 const WIDE = 600;
 const HIGH = 120;
-const SCALE = [1, 2, 5];
+const SCALE = [1, 2, 3, 4, 5, 6, 8];
 const UNITS = [["s", 1], ["min", 60], ["h", 3600]]; // one for the whole axis
 
 /** `points` are [{at, completed, died}] with counts, each of a step of `step` seconds, oldest first. */
