@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim
 from millrace.runtime.flow import STEP, Mark, unfinished
+from millrace.web import dead
 from tests.web.stage import Web
 
 NOW = 1_800_000_000_000
@@ -53,6 +56,27 @@ async def test_a_dead_job_names_its_cause_as_the_dead_letters_do(web: Web):
     assert cause["count"] == 2
     assert [(await web.get(f"/api/jobs/{name}"))["fingerprint"] for name in "ab"] == [cause["fingerprint"]] * 2
     assert (await web.get("/api/jobs/alive"))["fingerprint"] is None
+
+
+async def test_causes_are_looked_for_further_from_where_a_short_look_ended(web: Web, monkeypatch: pytest.MonkeyPatch):
+    store = await web.app.connected()
+    await store.enqueue([spec(f"job-{n}") for n in range(5)])
+    for job in await store.claim(Claim(("default",), "w", 5)):
+        await store.settle([(job.lease, Change.bury(Failure("Broken", "as always"), "timeout"))])
+    monkeypatch.setattr(dead, "PAGE", 2)
+    monkeypatch.setattr(dead, "PATIENCE", -1)
+
+    seen, query = [], {}
+    while True:
+        answer = await web.get("/api/dead", **query)
+        seen.append(answer["total"])
+        if answer["cursor"] is None:
+            break
+        assert not answer["complete"]
+        query = {"cursor": answer["cursor"]}
+
+    assert answer["complete"]
+    assert sum(seen) == 5 and len(seen) >= 3
 
 
 def test_the_step_that_is_not_over_counts_from_where_the_last_ended():

@@ -37,6 +37,7 @@ class Causes:
     def __init__(self) -> None:
         self._known: dict[str, Cause] = {}
         self.total = 0
+        self.cursor: str | None = None  # where a look that did not reach the end would go on
 
     def add(self, job: Job) -> None:
         self.total += 1

@@ -31,16 +31,17 @@ async def causes_of_death(asked: Asked) -> Answer:
         # First what is secret, then what varies: of half a secret nothing would be left to find.
         error = failure_without(one.example.error, secrets(one.example, asked.house))
         shown.append({**cause_plain(one), "error": cause(msgspec.structs.replace(one.example, error=error))})
-    return Answer({"total": causes.total, "complete": complete, "causes": shown})
+    return Answer({"total": causes.total, "complete": complete, "causes": shown, "cursor": causes.cursor})
 
 
 async def _gathered(house: House, query: taken.DeadQuery) -> tuple[Causes, bool]:
     now = await (await house.store()).now()
-    search = msgspec.structs.replace(read_query(query, now), limit=PAGE, newest_first=True)
+    search = msgspec.structs.replace(read_query(query, now), cursor=query.cursor, limit=PAGE, newest_first=True)
     causes = Causes()
     until = time.monotonic() + PATIENCE
     while True:
         page = await page_of(house.app, search, query.error)
+        causes.cursor = page.cursor
         for job in page.jobs:
             causes.add(job)
         if page.cursor is None or time.monotonic() > until:

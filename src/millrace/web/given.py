@@ -315,11 +315,13 @@ class Cause(msgspec.Struct):
 
 
 class Dead(msgspec.Struct):
-    """Causes of death, the most frequent first. `complete` is false when there are more than were looked at."""
+    """Causes of death, the most frequent first. `complete` is false when there are more than were looked at: `cursor`
+    goes on from there, and counts what comes after."""
 
     total: int
     complete: bool
     causes: list[Cause]
+    cursor: str | None
 
 
 class Worker(msgspec.Struct):

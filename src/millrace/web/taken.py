@@ -94,6 +94,7 @@ class DiffQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "fr
 
 class DeadQuery(Chosen, forbid_unknown_fields=True):
     limit: Limit = 50
+    cursor: Cursor | None = None
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,14 +12,16 @@ import { part, widen } from "../parts/part.js";
 import { since } from "../parts/since.js";
 import { Opened, tree } from "../parts/tree.js";
 
-const LIMIT = 100;
+const SHOWN = 100;
+const LIMIT = 500;
+const LOOKS = 10; // answers, each bounded in time, until it is asked whether to go on
 const RARELY = 10_000; // causes are gathered by reading every dead job, so not at each refresh
 const FILTERS = ["queue", "task", "since", "finished_from"];
 const MEANING = "What fails too often, expires or loses what it depends on ends up here.";
 
 export function makeDead(app) {
   const opened = new Map(); // fingerprint → {job, tree} of the newest job that is shown
-  let deeper = false;
+  let looks = LOOKS;
   let last = { key: null, at: 0, dead: 0, data: null };
 
   async function load(signal, { query }) {
@@ -30,17 +32,32 @@ export function makeDead(app) {
     const age = Date.now() - last.at;
     const grew = sum > last.dead && age > RARELY;
     if (last.key !== key || sum < last.dead || grew || age > RARELY * 6) {
-      const ask = (more) => app.request("GET", "/api/dead", { query: { ...meant(asked), limit: LIMIT, ...more }, signal });
-      const parts = queues.filter((one) => one.dead && deeper && !asked.queue).map((one) => ({ queue: one.queue }));
-      const causes = parts.length ? together(await Promise.all(parts.map(ask))) : await ask({});
-      last = { key, at: Date.now(), dead: sum, data: causes };
+      const first = await app.request("GET", "/api/dead", { query: { ...meant(asked), limit: LIMIT }, signal });
+      last = { key, at: Date.now(), dead: sum, data: together([first]) };
+      goOn(last, meant(asked), [first]);
     }
     return { queues, asked, ...last.data };
   }
 
-  /** A look that is bounded sees more when each queue has one of its own. */
+  /** What a first, short look did not reach, while that is shown already. */
+  async function goOn(mine, asked, parts) {
+    try {
+      while (mine === last && parts.at(-1).cursor && parts.length < looks && !document.hidden) {
+        const { cursor } = parts.at(-1);
+        parts.push(await app.request("GET", "/api/dead", { query: { ...asked, limit: LIMIT, cursor } }));
+        mine.data = together(parts);
+        if (mine === last && app.shown?.causes) {
+          Object.assign(app.shown, mine.data);
+          app.draw();
+        }
+      }
+    } catch (error) {
+      if (!error.detail) throw error; // a refusal: what was seen stays, and says that it is a part
+    }
+  }
+
   function further() {
-    deeper = true;
+    looks *= 10;
     last.key = null;
     widen(app)?.();
     app.refresh();
@@ -57,8 +74,8 @@ export function makeDead(app) {
       ),
       filters(queues, asked),
       complete ? null : part(
-        `There are more dead jobs than were looked at: of ${deeper ? "each queue" : "all"}, the newest are counted.`,
-        deeper && !app.driver.further ? null : further,
+        `There are more dead jobs than were looked at: the newest ${count(total)} are counted.`,
+        further,
       ),
       causes.length
         ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, total, asked)))
@@ -168,7 +185,7 @@ export function makeDead(app) {
   return { load, view };
 }
 
-/** Causes of several queues as one answer. */
+/** Causes of several looks, each from where the one before ended, as one answer. */
 function together(answers) {
   const known = new Map();
   for (const cause of answers.flatMap((answer) => answer.causes)) {
@@ -176,15 +193,21 @@ function together(answers) {
     known.set(cause.fingerprint, one ? {
       ...(one.last_at > cause.last_at ? one : cause),
       count: one.count + cause.count,
-      queues: { ...one.queues, ...cause.queues },
+      queues: sums(one.queues, cause.queues),
       first_at: one.first_at < cause.first_at ? one.first_at : cause.first_at,
     } : cause);
   }
   return {
     total: answers.reduce((sum, answer) => sum + answer.total, 0),
-    complete: answers.every((answer) => answer.complete),
-    causes: [...known.values()].sort((a, b) => b.count - a.count).slice(0, LIMIT),
+    complete: answers.at(-1).complete,
+    causes: [...known.values()].sort((a, b) => b.count - a.count).slice(0, SHOWN),
   };
+}
+
+function sums(one, other) {
+  const all = { ...one };
+  for (const [name, number] of Object.entries(other)) all[name] = (all[name] ?? 0) + number;
+  return all;
 }
 
 function meant(filter) {

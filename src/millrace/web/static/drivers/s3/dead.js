@@ -23,7 +23,8 @@ export async function causes(store, query, signal) {
     search.cursor = page.cursor;
   } while (page.cursor !== null && performance.now() < until);
   const ordered = [...known.values()].sort((a, b) => b.count - a.count || b.last - a.last).slice(0, limit);
-  return { total, complete: page.cursor === null && page.complete, causes: ordered.map((one) => causeShown(one, store.redaction)) };
+  const shown = ordered.map((one) => causeShown(one, store.redaction));
+  return { total, complete: page.cursor === null && page.complete, causes: shown, cursor: page.cursor };
 }
 
 async function add(known, job) {
