@@ -193,7 +193,7 @@ def test_integers_are_shown_and_copied_as_they_are_stored(opened: Opened, shop_u
 
 
 def test_causes_that_were_not_all_looked_at_are_told_and_looked_for_further(opened: Opened):
-    """A server that tells one cause at a time, and where to go on: after ten such answers the page asks before more."""
+    """A server that tells one cause at a time, and where to go on: after some such answers the page asks before more."""
     page = opened("#/queues")
     page.ask(
         """{
@@ -205,16 +205,17 @@ def test_causes_that_were_not_all_looked_at_are_told_and_looked_for_further(open
             address.searchParams.delete("cursor");
             const { causes } = await (await real(address, wanted)).json();
             const one = { ...causes[at % causes.length], count: 2, queues: { money: 2 } };
-            const cursor = at + 1 < 12 ? String(at + 1) : null;
+            const cursor = at + 1 < 28 ? String(at + 1) : null;
             return new Response(JSON.stringify({ total: 2, complete: cursor === null, causes: [one], cursor }));
           };
         }"""
     )
     page.ask("location.hash = '#/dead'")
-    page.sees("More than 20 dead jobs of 4 causes", "the newest 20 are counted")
+    page.sees("More than 50 dead jobs of 4 causes", "the newest 50 are counted")
+    page.sees("Replay 14+ …", within=".causes")
     page.click(".part button", "Look further")
-    page.sees("24 dead jobs of 4 causes")
+    page.sees("56 dead jobs of 4 causes")
     page.until("document.querySelector('.part') === null")
     counts = "[...document.querySelectorAll('.causes .how-many strong')].map((one) => one.innerText)"
-    assert page.ask(counts) == ["6"] * 4
+    assert page.ask(counts) == ["14"] * 4
     assert page.complaints() == []

@@ -14,15 +14,16 @@ import { Opened, tree } from "../parts/tree.js";
 
 const SHOWN = 100;
 const LIMIT = 500;
-const LOOKS = 10; // answers, each bounded in time, until it is asked whether to go on
+const LOOKS = 25; // answers, each bounded in time, until it is asked whether to go on
 const RARELY = 10_000; // causes are gathered by reading every dead job, so not at each refresh
+const SHARE = 10; // of the time, at most one in so much is spent on that
 const FILTERS = ["queue", "task", "since", "finished_from"];
 const MEANING = "What fails too often, expires or loses what it depends on ends up here.";
 
 export function makeDead(app) {
   const opened = new Map(); // fingerprint → {job, tree} of the newest job that is shown
   let looks = LOOKS;
-  let last = { key: null, at: 0, dead: 0, data: null };
+  let last = { key: null, at: 0, took: 0, dead: 0, data: null };
 
   async function load(signal, { query }) {
     const asked = Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
@@ -30,10 +31,12 @@ export function makeDead(app) {
     const key = JSON.stringify(asked);
     const sum = queues.reduce((total, one) => total + one.dead, 0);
     const age = Date.now() - last.at;
-    const grew = sum > last.dead && age > RARELY;
-    if (last.key !== key || sum < last.dead || grew || age > RARELY * 6) {
+    const rarely = Math.max(RARELY, last.took * SHARE);
+    const grew = sum > last.dead && age > rarely;
+    if (last.key !== key || sum < last.dead || grew || age > rarely * 6) {
+      const began = Date.now();
       const first = await app.request("GET", "/api/dead", { query: { ...meant(asked), limit: LIMIT }, signal });
-      last = { key, at: Date.now(), dead: sum, data: together([first]) };
+      last = { key, at: Date.now(), took: Date.now() - began, dead: sum, data: together([first]) };
       goOn(last, meant(asked), [first]);
     }
     return { queues, asked, ...last.data };
@@ -44,8 +47,9 @@ export function makeDead(app) {
     try {
       while (mine === last && parts.at(-1).cursor && parts.length < looks && !document.hidden) {
         const { cursor } = parts.at(-1);
+        const began = Date.now();
         parts.push(await app.request("GET", "/api/dead", { query: { ...asked, limit: LIMIT, cursor } }));
-        mine.data = together(parts);
+        Object.assign(mine, { at: Date.now(), took: mine.took + Date.now() - began, data: together(parts) });
         if (mine === last && app.shown?.causes) {
           Object.assign(app.shown, mine.data);
           app.draw();
@@ -78,7 +82,7 @@ export function makeDead(app) {
         further,
       ),
       causes.length
-        ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, total, asked)))
+        ? h("ol", { class: "causes", key: "causes" }, causes.map((cause) => one(cause, total, complete, asked)))
         : empty("No job is dead", Object.keys(asked).length ? "None that matches the filters." : MEANING),
     ];
   }
@@ -115,13 +119,13 @@ export function makeDead(app) {
     );
   }
 
-  function one(cause, total, asked) {
+  function one(cause, total, complete, asked) {
     const filter = { status: "dead", error: cause.fingerprint, ...asked };
     const words = cause.error ? `that are dead of “${cause.error.replaceAll("…", "‹…›")}”` : "that are dead of the same cause";
     const queues = Object.keys(cause.queues);
     const act = (verb) => () => forMatching(app, deed(verb), meant(filter), { words, queues });
     const sample = opened.get(cause.fingerprint);
-    const many = count(cause.count);
+    const many = `${count(cause.count)}${complete ? "" : "+"}`; // before anything is done, all are counted
     return h(
       "li",
       { key: cause.fingerprint, "data-row": true },
