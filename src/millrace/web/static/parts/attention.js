@@ -11,7 +11,7 @@ export const LATE = 5 * 60; // seconds after which a due job should have been ta
 const LATELY = "1h";
 const MOST_RUNNING = 500;
 const MOST_DEAD = 100;
-const RARELY = 30_000; // beside a screen that is about something else
+const RARELY = { served: 30_000, alone: 120_000 }; // beside a screen that is about something else; a bucket is paid by the look
 const SHOWN = 3;
 const LEVELS = { bad: ["dead", "wrong"], warn: ["stale", "look at this"], note: ["waiting", "to know"], good: ["completed", "well"] };
 
@@ -26,12 +26,17 @@ export class Attention {
   }
 
   /** What was seen no longer ago than `age` milliseconds; those who ask at the same time ask once. */
-  async load(age = RARELY) {
+  async load(age = this.#app.can("events") ? RARELY.served : RARELY.alone) {
     if (this.seen && Date.now() - this.#at < age) return this.seen;
     this.#under ??= this.#look().finally(() => {
       this.#under = null;
     });
     return this.#under;
+  }
+
+  /** Something was changed here: what was seen is no longer so. */
+  forget() {
+    this.#at = -Infinity;
   }
 
   async #look() {

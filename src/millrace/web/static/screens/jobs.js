@@ -5,7 +5,7 @@ import { to } from "../core/route.js";
 import { instantOf } from "../core/since.js";
 import { count, errorText, plural } from "../core/text.js";
 import { reason } from "../core/words.js";
-import { badge, cell, empty, jobLink, queueLink, table, when } from "../parts/bits.js";
+import { badge, cell, empty, jobLink, queueLink, since, table, when } from "../parts/bits.js";
 import { deeds, forChosen, forMatching, scope } from "../parts/bulk.js";
 import { filters, isNarrowed } from "../parts/filters.js";
 import { state } from "../parts/icons.js";
@@ -156,8 +156,8 @@ export function makeJobs(app) {
 
   function what(job) {
     if (job.state === "running") return [
-      "since ",
-      when(job.started_at, app.now),
+      "for ",
+      since(job.started_at, app.now),
       job.worker ? ` on ${job.worker}` : null,
     ];
     if (job.state === "scheduled" || job.state === "retrying") return [
