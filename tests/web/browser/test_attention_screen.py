@@ -193,7 +193,7 @@ def test_integers_are_shown_and_copied_as_they_are_stored(opened: Opened, shop_u
 
 
 def test_causes_that_were_not_all_looked_at_are_told_and_looked_for_further(opened: Opened):
-    """A server that tells one cause at a time, and where to go on: after some such answers the page asks before more."""
+    """A server that tells one cause at a time, and where to go on: after some of them the page asks before more."""
     page = opened("#/queues")
     page.ask(
         """{
