@@ -13,7 +13,7 @@ from tests.web.browser.shop import HOSTILE, SILENT, STUCK
 
 HOSTILE_ID = HOSTILE.replace("\x00", "")
 SCREENS = {
-    "overview": ("#/", ["Overview", "446", "Oldest due job waits", "Throughput", "images", "Latest dead jobs", "3,"]),
+    "overview": ("#/", ["Overview", "446", "Oldest due", "Throughput", "images", "Latest dead jobs", "3,"]),
     "jobs": ("#/jobs", ["order-77-tell", "take_order", "lane 1", "Older"]),
     "jobs by filter": (
         "#/jobs?status=dead&queue=money",

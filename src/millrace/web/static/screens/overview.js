@@ -20,7 +20,6 @@ const FRESH = 5_000; // milliseconds for which the verdict holds
 
 export function makeOverview(app) {
   let latest = [];
-  const flowing = flow(app);
   const hear = (event) => {
     if (event.kind === "event") latest = [event, ...latest.slice(0, LATEST - 1)];
   };
@@ -28,13 +27,14 @@ export function makeOverview(app) {
 
   async function load(signal) {
     const ask = (path, query) => app.request("GET", path, { signal, query });
-    const [all, queues, dead, seen] = await Promise.all([
+    const [all, queues, dead, seen, flowing] = await Promise.all([
       ask("/api/overview"),
       ask("/api/queues"),
       ask("/api/jobs", { status: "dead", limit: DEAD_SHOWN }),
       app.attention.load(FRESH),
+      flow(app, signal),
     ]);
-    return { all, queues: queues.queues, dead: dead.jobs, flow: await flowing.load(all, signal), latest, seen };
+    return { all, queues: queues.queues, dead: dead.jobs, flow: flowing, latest, seen };
   }
 
   function view(data) {
@@ -82,7 +82,7 @@ function step(event, app) {
 }
 
 function figures({ all, flow }) {
-  const lately = (name) => (flow?.minute ? `${count(flow.minute[name])} in the last minute` : "…");
+  const lately = (name) => (flow.minute ? `${count(flow.minute[name])} in the last minute` : "…");
   return h(
     "div",
     { class: "figures", key: "figures" },
@@ -90,9 +90,9 @@ function figures({ all, flow }) {
     h(
       "dl",
       { class: "vitals" },
-      vital("Oldest due job waits", seconds(all.oldest_ready), all.oldest_ready > LATE ? "slow" : ""),
+      vital("Oldest due", seconds(all.oldest_ready), all.oldest_ready > LATE ? "slow" : ""),
       vital("Completed", lately("completed")),
-      vital("Newly dead", lately("died"), flow?.minute?.died > 0 ? "bad" : ""),
+      vital("Newly dead", lately("died"), flow.minute?.died > 0 ? "bad" : ""),
       vital("Workers", workforce(all), all.workers === 0 && all.waiting ? "bad" : ""),
     ),
   );
@@ -133,7 +133,7 @@ function throughput(flow) {
   return panel(
     "Throughput",
     { id: "throughput", aside: legend },
-    flow && flow.points.length > 1 ? chart(flow.points, flow.step) : empty(
+    flow.points.length > 1 ? chart(flow.points, flow.step) : empty(
       "Counting …",
       "The chart begins after a few seconds.",
     ),

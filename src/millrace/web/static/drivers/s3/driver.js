@@ -8,7 +8,7 @@ import { answered } from "./routes.js";
 import { Store } from "./store.js";
 
 const CAN = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "why", "diff",
-  "versions", "dependents", "ended", "replay", "archive", "bulk"];
+  "versions", "dependents", "throughput", "ended", "replay", "archive", "bulk"];
 
 export async function open(base, ask) {
   const config = await configured(base);

@@ -6,6 +6,7 @@ import { getPool, getQueue, listPools, listQueues, overview } from "./counting.j
 import { causes } from "./dead.js";
 import { listJobs } from "./finding.js";
 import { fingerprint } from "./fingerprint.js";
+import { throughput } from "./flow.js";
 import { diff, history } from "./history.js";
 import { getSchedule, health, listSchedules, listWorkers } from "./looking.js";
 import { HIDDEN } from "./redaction.js";
@@ -20,6 +21,7 @@ const ROUTES = [
   ["GET", "/health", (store) => health(store)],
   ["GET", "/api/me", () => ({ role: "operator", name: "bucket" })],
   ["GET", "/api/overview", async (store, { signal }) => overview(store, (await listWorkers(store, signal)).workers)],
+  ["GET", "/api/throughput", (store) => throughput(store)],
   ["GET", "/api/redaction", (store) => ({ phrases: store.redaction.phrases, shown_as: HIDDEN })],
   ["GET", "/api/jobs", (store, { query, signal }) => listJobs(store, query, signal)],
   ["GET", "/api/jobs/*", (store, { path: [id] }) => getJob(store, id)],
