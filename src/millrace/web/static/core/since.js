@@ -1,4 +1,5 @@
-// Times as filters: in the address stands what was meant ("midnight" is that of whoever looks), in a request an instant.
+// Times as filters: in the address stands what was meant ("midnight" is that of whoever looks), in a request an
+// instant.
 
 import { clock } from "./text.js";
 

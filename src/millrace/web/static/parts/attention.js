@@ -3,7 +3,7 @@
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
-import { count, instant, plural, seconds } from "../core/text.js";
+import { count, instant, plural, seconds, whole } from "../core/text.js";
 import { wasAborted } from "../drivers/problem.js";
 import { icon } from "./icons.js";
 
@@ -11,9 +11,15 @@ export const LATE = 5 * 60; // seconds after which a due job should have been ta
 const LATELY = "1h";
 const MOST_RUNNING = 500;
 const MOST_DEAD = 100;
-const RARELY = { served: 30_000, alone: 120_000 }; // beside a screen that is about something else; a bucket is paid by the look
+// How often it is looked at beside a screen that is about something else; a bucket is paid by the look.
+const RARELY = { served: 30_000, alone: 120_000 };
 const SHOWN = 3;
-const LEVELS = { bad: ["dead", "wrong"], warn: ["stale", "look at this"], note: ["waiting", "to know"], good: ["completed", "well"] };
+const LEVELS = {
+  bad: ["dead", "wrong"],
+  warn: ["stale", "look at this"],
+  note: ["waiting", "to know"],
+  good: ["completed", "well"],
+};
 
 export class Attention {
   #app;
@@ -72,7 +78,7 @@ export class Attention {
   }
 }
 
-/** [{level, title, text, href}], the worst first; none when nothing needs anybody. */
+/** [{code, level, title, text, href}], the worst first; none when nothing needs anybody. */
 export function findings({ queues, workers, running, dead }, now) {
   const order = Object.keys(LEVELS);
   const found = [...unserved(queues, workers), ...silent(workers, running, now), ...newlyDead(dead)];
@@ -91,11 +97,13 @@ function unserved(queues, workers) {
   const jobs = due.reduce((sum, one) => sum + one.ready, 0);
   const waiting = plural(jobs, "due job waits", "due jobs wait");
   if (!workers.some((one) => one.alive)) {
-    return [{ level: "bad", title: "No worker is active", text: `${waiting}: millrace worker --app module:app`, href: to("workers") }];
+    const text = `${waiting}: millrace worker --app module:app`;
+    return [{ code: "no_worker", level: "bad", title: "No worker is active", text, href: to("workers") }];
   }
   const names = listed(due.map((one) => one.queue));
   const title = `No active worker serves ${names}`;
-  return [{ level: "bad", title, text: waiting, href: due.length === 1 ? to("queues", [due[0].queue]) : to("queues") }];
+  const href = due.length === 1 ? to("queues", [due[0].queue]) : to("queues");
+  return [{ code: "unserved", level: "bad", title, text: waiting, href }];
 }
 
 function silent(workers, running, now) {
@@ -103,7 +111,8 @@ function silent(workers, running, now) {
   return holding.map((worker) => {
     const title = `${worker.id} went silent with ${plural(worker.running.length, "job")} in hand`;
     const { lonely, text } = takeover(worker, running, workers, now);
-    return { level: lonely.length ? "bad" : "warn", title, text, href: to("workers", [], { worker: worker.id }) };
+    const level = lonely.length ? "bad" : "warn";
+    return { code: "silent", level, title, text, href: to("workers", [], { worker: worker.id }) };
   });
 }
 
@@ -118,7 +127,7 @@ export function takeover(worker, running, workers, now) {
   const served = queues.length ? `serves ${listed(queues)}` : "is free";
   const next = `the next worker that ${served} takes ${them} over and runs ${them} again`;
   const when = last > now
-    ? `${whose} ${worker.running.length === 1 ? "ends" : "end"} in ${seconds(Math.ceil((last - now) / 1000))}; then ${next}`
+    ? `${whose} ${worker.running.length === 1 ? "ends" : "end"} in ${whole(last - now)}; then ${next}`
     : `${whose} ${worker.running.length === 1 ? "has" : "have"} ended: ${next}`;
   return { lonely, text: `${when}.${lonely.length ? ` No other active worker serves ${listed(lonely)}.` : ""}` };
 }
@@ -129,6 +138,7 @@ function newlyDead(dead) {
   const number = dead.jobs.length;
   return [
     {
+      code: "newly_dead",
       level: "bad",
       title: `${dead.more ? "More than " : ""}${plural(number, "job is", "jobs are")} newly dead`,
       text: `in the last hour, of ${tasks.length === 1 ? "task" : "tasks"} ${listed(tasks)}`,
@@ -139,18 +149,26 @@ function newlyDead(dead) {
 
 function paused(queues) {
   const words = (one) => plural(one.ready, "due job waits in it", "due jobs wait in it");
-  return queues.filter((one) => one.paused && one.ready).map((one) => (
-    { level: "warn", title: `Queue ${one.queue} is paused`, text: words(one), href: to("queues", [one.queue]) }
-  ));
+  return queues.filter((one) => one.paused && one.ready).map((one) => ({
+    code: "paused",
+    level: "warn",
+    title: `Queue ${one.queue} is paused`,
+    text: words(one),
+    href: to("queues", [one.queue]),
+  }));
 }
 
 function late(queues, workers) {
   const found = queues.filter((one) => !one.paused && one.oldest_ready > LATE && serving(workers, one.queue).length);
   const words = (one) =>
     `its oldest due job has waited for ${seconds(one.oldest_ready)}, ${plural(one.ready, "job is", "jobs are")} due`;
-  return found.map((one) => (
-    { level: "warn", title: `Queue ${one.queue} is late`, text: words(one), href: to("queues", [one.queue]) }
-  ));
+  return found.map((one) => ({
+    code: "late",
+    level: "warn",
+    title: `Queue ${one.queue} is late`,
+    text: words(one),
+    href: to("queues", [one.queue]),
+  }));
 }
 
 /** a, b and c; a, b, c and 4 more. */
@@ -199,5 +217,6 @@ export function verdict(seen, found) {
 export function alarm(found) {
   if (!found.length) return null;
   const label = plural(found.length, "thing needs you", "things need you");
-  return h("span", { class: `alarm is-${found[0].level}`, title: label, role: "img", "aria-label": label }, count(found.length));
+  const props = { class: `alarm is-${found[0].level}`, title: label, role: "img", "aria-label": label };
+  return h("span", props, count(found.length));
 }

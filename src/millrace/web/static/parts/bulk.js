@@ -12,7 +12,15 @@ const ENDED = ["completed", "dead", "cancelled"];
 // `of`: what it can be done to; `usual`: what it is done to where no state is named, and what these are called.
 const DEEDS = [
   { verb: "replay", label: "Replay", done: "Replayed", can: "replay", of: ENDED, usual: [["dead"], "dead"] },
-  { verb: "cancel", label: "Cancel", done: "Cancelled", can: "cancel", of: WAITING, usual: [WAITING, "waiting"], danger: true },
+  {
+    verb: "cancel",
+    label: "Cancel",
+    done: "Cancelled",
+    can: "cancel",
+    of: WAITING,
+    usual: [WAITING, "waiting"],
+    danger: true,
+  },
   { verb: "request", label: "End", done: "Asked to end:", can: "cancel", of: ["running"], usual: null, danger: true },
   { verb: "archive", label: "Archive", done: "Archived", can: "archive", of: ENDED, usual: [ENDED, "ended"] },
   { verb: "unarchive", label: "Unarchive", done: "Unarchived", can: "archive", of: ["archived"], usual: null },

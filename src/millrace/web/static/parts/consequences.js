@@ -9,7 +9,8 @@ const ONE = {
     "If it had an effect before it failed, that may happen twice.",
   ],
   cancel: [
-    "It will not run. Jobs that wait for it follow their own rule, which is to be dead with it unless they say otherwise.",
+    "It will not run. Jobs that wait for it follow their own rule, which is to be dead with it unless they say " +
+      "otherwise.",
     "A cancelled job can be replayed for as long as it is kept.",
   ],
   request: [
@@ -21,18 +22,23 @@ const ONE = {
 };
 const MANY = {
   replay: [
-    "They keep their ids and histories, and go back to their queues with a fresh budget of attempts. All are due at once: the limits of their queues bound how fast they start.",
+    "They keep their ids and histories, and go back to their queues with a fresh budget of attempts. All are due at " +
+      "once: the limits of their queues bound how fast they start.",
     "What had an effect before it failed may have it twice.",
   ],
   cancel: [
-    "They will not run; what runs already goes on. Jobs that wait for them follow their own rule, which is to be dead with them unless they say otherwise.",
+    "They will not run; what runs already goes on. Jobs that wait for them follow their own rule, which is to be dead " +
+      "with them unless they say otherwise.",
     "Cancelled jobs can be replayed for as long as they are kept.",
   ],
   request: [
-    "Their workers hear of it with their next heartbeats and end the handlers; handlers in threads have to look by themselves.",
+    "Their workers hear of it with their next heartbeats and end the handlers; handlers in threads have to look by " +
+      "themselves.",
     "What they have done until then stays done. They are cancelled, and not tried again.",
   ],
-  archive: ["They stay what they are, out of sight of lists until they are unarchived, or their time to be kept is over."],
+  archive: [
+    "They stay what they are, out of sight of lists until they are unarchived, or their time to be kept is over.",
+  ],
   unarchive: ["They are shown in lists again."],
 };
 

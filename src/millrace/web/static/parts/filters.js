@@ -16,7 +16,7 @@ const FIELDS = [
   ["until", "Enqueued until", "15m, 2d or 2026-01-31"],
   ["error", "Error", "a fingerprint, from Dead letters"],
 ];
-const NARROWING = ["task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
+export const NARROWING = ["task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
 const SEARCHED = new Set(["status", "queue", ...NARROWING]);
 
 export function filters(app, query, queues) {

@@ -36,7 +36,10 @@ function sentence(app, job) {
         at(job.available_at),
       ];
     case "blocked":
-      return [`Waits for ${job.blocked_by === 1 ? "another job" : `${job.blocked_by} other jobs`} to complete. `, rule(job)];
+      return [
+        `Waits for ${job.blocked_by === 1 ? "another job" : `${job.blocked_by} other jobs`} to complete. `,
+        rule(job),
+      ];
     case "completed":
       return ["Completed ", at(job.finished_at), ran(job)];
     case "dead":

@@ -113,7 +113,9 @@ export function makeDead(app) {
           ),
         ),
       ),
-      app.can("ended") ? since("Dead since", asked.finished_from, (value) => app.filter({ finished_from: value })) : null,
+      app.can("ended")
+        ? since("Dead since", asked.finished_from, (value) => app.filter({ finished_from: value }))
+        : null,
       field("task", "Task", "any"),
       field("since", "Enqueued since", "15m, 2d …"),
     );
@@ -121,7 +123,8 @@ export function makeDead(app) {
 
   function one(cause, total, complete, asked) {
     const filter = { status: "dead", error: cause.fingerprint, ...asked };
-    const words = cause.error ? `that are dead of “${cause.error.replaceAll("…", "‹…›")}”` : "that are dead of the same cause";
+    const named = cause.error ? `“${cause.error.replaceAll("…", "‹…›")}”` : "the same cause";
+    const words = `that are dead of ${named}`;
     const queues = Object.keys(cause.queues);
     const act = (verb) => () => forMatching(app, deed(verb), meant(filter), { words, queues });
     const sample = opened.get(cause.fingerprint);
@@ -154,7 +157,11 @@ export function makeDead(app) {
           { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) },
           sample ? "Hide newest" : "Newest job",
         ),
-        h("a", { class: "button plain", href: to("jobs", [], filter) }, cause.count === 1 ? "The job" : `All ${many} jobs`),
+        h(
+          "a",
+          { class: "button plain", href: to("jobs", [], filter) },
+          cause.count === 1 && complete ? "The job" : `All ${many} jobs`,
+        ),
       ),
     );
   }

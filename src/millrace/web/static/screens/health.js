@@ -13,6 +13,8 @@ const DOWN = {
   text: "jobs are neither taken nor put in; look at the server's log",
 };
 
+const IDLE = { level: "note", title: "No worker is active", text: "nothing is due either", href: to("workers") };
+
 export function makeHealth(app) {
   async function load(signal) {
     const ask = (path, query) => app.request("GET", path, { signal, query });
@@ -41,7 +43,11 @@ export function makeHealth(app) {
     const facts = known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value)));
     return [
       h("h1", { key: "title" }, "Health"),
-      panel("Checks", { id: "checks" }, h("ul", { class: "checks" }, checks(data, app.attention.findings).map(finding))),
+      panel(
+        "Checks",
+        { id: "checks" },
+        h("ul", { class: "checks" }, checks(data, app.attention.findings).map(finding)),
+      ),
       panel("This store", { id: "store" }, h("dl", { class: "facts" }, facts)),
       hidden ? hiddenFields(hidden) : null,
       audit ? panel("Changes through this server", { id: "audit" }, log(audit)) : null,
@@ -63,20 +69,25 @@ function hiddenFields({ phrases, shown_as: shownAs }) {
 /** What needs somebody, and of the rest what is well. */
 function checks({ health, took, all, queues, workers }, found) {
   const good = (title, text, href) => ({ level: "good", title, text, href });
+  const is = (...codes) => found.some((one) => codes.includes(one.code));
   const active = workers.filter((one) => one.alive);
   const slots = active.reduce((sum, one) => sum + one.slots, 0);
   const where = queues.filter((one) => one.dead).map((one) => one.queue);
-  const oldest = all.oldest_ready === null ? "nothing is due" : `the oldest due job has waited for ${seconds(all.oldest_ready)}`;
-  const has = (words) => found.some((one) => one.title.includes(words));
-  const answers = health.status === "ok" ? good("The store answers", `in ${span(took)}`) : DOWN;
+  const dead = { level: "note", title: plural(all.dead, "dead job"), text: `in ${listed(where)}`, href: to("dead") };
+  const age = all.oldest_ready === null
+    ? "nothing is due"
+    : `the oldest due job has waited for ${seconds(all.oldest_ready)}`;
+  const answers = health.status === "ok";
   return [
-    ...(answers === DOWN ? [DOWN] : []),
+    answers ? null : DOWN,
     ...found,
-    all.dead ? { level: "note", title: plural(all.dead, "dead job"), text: `in ${listed(where)}`, href: to("dead") } : null,
-    ...(answers === DOWN ? [] : [answers]),
-    active.length ? good(plural(active.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers")) : null,
-    active.length || has("No worker is active") ? null : { level: "note", title: "No worker is active", text: "nothing is due either", href: to("workers") },
-    has("is late") || has("serves") || has("No worker") ? null : good("No queue is late", oldest, to("queues")),
+    all.dead ? dead : null,
+    active.length || is("no_worker") ? null : IDLE,
+    answers ? good("The store answers", `in ${span(took)}`) : null,
+    active.length
+      ? good(plural(active.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers"))
+      : null,
+    is("late", "unserved", "no_worker") ? null : good("No queue is late", age, to("queues")),
     all.dead ? null : good("No job is dead", ""),
   ].filter(Boolean);
 }

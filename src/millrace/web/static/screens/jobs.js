@@ -7,12 +7,12 @@ import { count, errorText, plural } from "../core/text.js";
 import { reason } from "../core/words.js";
 import { badge, cell, empty, jobLink, queueLink, since, table, when } from "../parts/bits.js";
 import { deeds, forChosen, forMatching, scope } from "../parts/bulk.js";
-import { filters, isNarrowed } from "../parts/filters.js";
+import { NARROWING, filters, isNarrowed } from "../parts/filters.js";
 import { state } from "../parts/icons.js";
 import { part, widen } from "../parts/part.js";
 
 const PAGE = 50;
-const FILTERS = ["status", "queue", "task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
+const FILTERS = ["status", "queue", ...NARROWING];
 
 export function makeJobs(app) {
   const chosen = new Set();
@@ -87,7 +87,8 @@ export function makeJobs(app) {
   }
 
   function partly() {
-    return part("There are more ended jobs than were looked at: these are among the newest. With a queue, more are found.", widen(app));
+    const words = "There are more ended jobs than were looked at: these are among the newest. With a queue, more are found.";
+    return part(words, widen(app));
   }
 
   function list(jobs, query) {

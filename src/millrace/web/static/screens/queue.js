@@ -28,17 +28,18 @@ export function makeQueue(app, route) {
   function lead(queue, workers) {
     const link = (one) => h("a", { href: to("workers", [], { worker: one.id }) }, one.id);
     const rest = workers.length - SERVING;
+    const named = workers.slice(0, SERVING).map((one, n) => [n ? ", " : "", link(one)]);
+    const waits = queue.oldest_ready === null
+      ? "Nothing is due."
+      : `The oldest due job has waited for ${seconds(queue.oldest_ready)}.`;
     const nobody = queue.ready && !queue.paused
       ? h("strong", { class: "error" }, "No active worker serves it, and jobs are due.")
       : "No active worker serves it.";
     return h(
       "p",
       { class: "lead", key: "lead" },
-      workers.length
-        ? ["Served by ", workers.slice(0, SERVING).map((one, n) => [n ? ", " : "", link(one)]), rest > 0 ? ` and ${count(rest)} more` : "", "."]
-        : nobody,
-      queue.oldest_ready === null ? " Nothing is due." : ` The oldest due job has waited for ${seconds(queue.oldest_ready)}.`,
-      ` Ever completed ${count(queue.processed)}, ever dead ${count(queue.died)}.`,
+      workers.length ? ["Served by ", named, rest > 0 ? ` and ${count(rest)} more.` : "."] : nobody,
+      ` ${waits} Ever completed ${count(queue.processed)}, ever dead ${count(queue.died)}.`,
     );
   }
 

@@ -68,9 +68,10 @@ export function makeQueues(app) {
 /** How many active workers serve a queue: none is a worry where jobs are due. */
 export function manned(queue, number) {
   const worry = number === 0 && queue.ready > 0 && !queue.paused;
+  const title = worry ? "Jobs are due, and no active worker serves this queue" : null;
   return cell(
     "Workers",
-    { class: `number${number || worry ? "" : " zero"}`, title: worry ? "Jobs are due, and no active worker serves this queue" : null },
+    { class: `number${number || worry ? "" : " zero"}`, title },
     worry ? badge("none", "bad") : count(number),
   );
 }

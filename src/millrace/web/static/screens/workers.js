@@ -61,7 +61,12 @@ export function makeWorkers(app) {
         "li",
         { key: worker.id, class: worker.alive ? "is-warn" : "is-bad" },
         icon("stale"),
-        h("p", null, h("strong", null, worker.id), worker.alive ? slow(running.filter(long)) : lost(worker, running, workers, jobs)),
+        h(
+          "p",
+          null,
+          h("strong", null, worker.id),
+          worker.alive ? slow(running.filter(long)) : lost(worker, running, workers, jobs),
+        ),
       )));
   }
 
