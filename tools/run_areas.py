@@ -59,7 +59,7 @@ AREAS = (
     Area("servers", 7, ("tests/servers", "tests/store", "tests/regressions"), at_once=2, marks="server"),
     Area("object store", 6, ("tests/object",), at_once=2),
     Area("Spark", 8, ("tests/spark",)),
-    Area("web", 5, ("tests/web",)),
+    Area("web", 5, ("tests/web",), at_once=2),
     Area("proof", 3, ("tests/proof",)),
 )
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from millrace.runtime.context import Context
     from millrace.runtime.frame_task import FrameTask
     from millrace.runtime.host import CallNext, Middleware
+    from millrace.runtime.log_context import JobLogFilter
     from millrace.runtime.on_spark import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.runtime.pool import Pool
     from millrace.runtime.pool_hooks import DeadJob, Emptied
@@ -82,6 +83,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobLogFilter",
     "JobNotFound",
     "LaneState",
     "LanesInUse",
@@ -135,6 +137,7 @@ _LATER = {
     "DrainWorker": "millrace.runtime.on_spark",
     "Emptied": "millrace.runtime.pool_hooks",
     "FrameTask": "millrace.runtime.frame_task",
+    "JobLogFilter": "millrace.runtime.log_context",
     "LaneState": "millrace.runtime.pool_status",
     "Middleware": "millrace.runtime.host",
     "Placed": "millrace.runtime.pool_task",

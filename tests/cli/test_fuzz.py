@@ -33,6 +33,7 @@ FIRST = {
     "tail": ["--no-follow"],
     "demo": ["--dry-run", "--jobs", "60"],
     "monitor": ["--once"],
+    "serve": ["--dry-run"],
     "pipeline": ["tables"],  # the one that starts no Spark
 }
 SECRET = "redis://user:hunter2@localhost/0"

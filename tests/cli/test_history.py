@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace import App
-from millrace.cli.facts import facts_after
+from millrace.runtime.facts import facts_after
 from tests.cli.stage import Stage
 
 SHOP = ("--app", "tests.cli.shop:app")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from typing import Any
 
 import pytest
 
+from millrace.cli.init_page import page_files
 from millrace.store.object.s3.admin import INDEXES, BucketAdmin
 from millrace.store.object.s3.state import state_of
 from millrace.store.object.store import ObjectStore
@@ -60,7 +62,7 @@ def steps(stage: Stage, *arguments: str) -> dict[str, str]:
 
 def test_init_sets_a_bucket_up_once_and_says_what_it_would_do(fresh: Bucket):
     origin = ("--origin", "https://jobs.example.com")
-    planned = {"bucket": "to do", "versioning": "to do", "lifecycle": "to do", "CORS": "to do"}
+    planned = dict.fromkeys(["bucket", "versioning", "lifecycle", "CORS", "dashboard"], "to do")
 
     assert steps(fresh, "--dry-run", *origin) == planned
     assert fresh.name not in [one["Name"] for one in fresh.client.list_buckets()["Buckets"]]
@@ -77,7 +79,8 @@ def test_init_sets_a_bucket_up_once_and_says_what_it_would_do(fresh: Bucket):
 
 
 def test_init_can_bound_the_history_and_remembers_it(stage: Bucket):
-    assert steps(stage, "--history-days", "30") == {"bucket": "was so", "versioning": "was so", "lifecycle": "done"}
+    done = steps(stage, "--history-days", "30")
+    assert done.pop("lifecycle") == "done" and set(done.values()) == {"was so"}
 
     ran = stage("init")
 
@@ -85,6 +88,30 @@ def test_init_can_bound_the_history_and_remembers_it(stage: Bucket):
     rules = stage.client.get_bucket_lifecycle_configuration(Bucket=stage.name)["Rules"]
     [tasks] = [rule for rule in rules if rule["Filter"]["Prefix"] == "queue/tasks/"]
     assert tasks["NoncurrentVersionExpiration"]["NoncurrentDays"] == 30
+
+
+def test_init_puts_the_dashboard_into_the_bucket(fresh: Bucket, monkeypatch: pytest.MonkeyPatch):
+    """O-27: every file, with its type, so that a browser runs them; and where the bucket is, but nothing secret."""
+    monkeypatch.setenv("MILLRACE_REDACT", "shoe size")
+    assert "dashboard" not in steps(fresh, "--no-dashboard")
+    assert "index.html" in fresh("init").err
+
+    wanted = page_files()
+    for name, body in wanted.items():
+        found = fresh.client.get_object(Bucket=fresh.name, Key=f"queue/ui/{name}")
+        there = found["Body"].read()
+        assert there == body or (name == "index.html" and b"Content-Security-Policy" in there)
+        if name.endswith(".js"):
+            assert found["ContentType"] == "text/javascript" and found["CacheControl"] == "no-cache"
+    assert {"index.html", "drivers/s3/driver.js", "drivers/s3/sign.js"} < wanted.keys()
+    config = json.loads(fresh.client.get_object(Bucket=fresh.name, Key="queue/ui/config.json")["Body"].read())
+    assert (config["bucket"], config["prefix"]) == (fresh.name, "queue/")
+    assert {"password", "shoe size"} < set(config["redact"]) and "key" not in "".join(config.keys())
+
+    assert steps(fresh)["dashboard"] == "was so"
+    fresh.client.delete_object(Bucket=fresh.name, Key="queue/ui/config.json")  # as if the upload had been cut short
+    assert steps(fresh)["dashboard"] == "done"
+    assert fresh.refused("init", "--no-dashboard", "--url", "memory://").code == 2
 
 
 def test_a_page_of_anybody_is_refused_before_anything_is_done(fresh: Bucket):

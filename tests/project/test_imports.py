@@ -19,6 +19,7 @@ OPTIONAL = (
     "opentelemetry",
     "watchfiles",
     "pandas",
+    "prometheus_client",
     "psycopg",
     "pyarrow",
     "pyspark",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from millrace.cli import exits
@@ -19,6 +18,7 @@ from millrace.cli.text import plural
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import Query
 from millrace.runtime.app import App
+from millrace.runtime.deeds import BATCH, Deed, deed_of
 
 EXAMPLES = {
     "cancel": (
@@ -36,9 +36,7 @@ EXAMPLES = {
     "archive": ("Examples:\n  millrace archive mail-7\n  millrace archive --status dead --until 7d --yes",),
     "unarchive": ("Examples:\n  millrace unarchive mail-7\n  millrace list --status archived",),
 }
-BATCH = 500
 SAMPLE = 10
-Ask = Callable[[App, Sequence[str]], Awaitable[Sequence[str]]]
 
 
 @dataclass
@@ -51,18 +49,6 @@ class Choice:
         int | None,
         typer.Option("--limit", "-n", min=1, max=10_000_000, metavar="N", help="At most so many, oldest first."),
     ] = None
-
-
-@dataclass(frozen=True)
-class Deed:
-    """What is done, to which jobs when only a filter is given, and which answers mean that it is done."""
-
-    verb: str
-    past: str
-    states: tuple[str, ...]
-    done: frozenset[str]
-    ask: Ask
-    archived: bool | None = False
 
 
 Ids = Annotated[
@@ -84,13 +70,7 @@ async def cancel(
 
     Exit 0 when all were cancelled, 1 when any was not: it runs, has finished, or does not exist.
     """
-
-    async def ask(app: App, part: Sequence[str]) -> Sequence[str]:
-        return await app.jobs.cancel(part, running="request" if also_running else "refuse")
-
-    states = ("waiting", "running") if also_running else ("waiting",)
-    deed = Deed("cancel", "cancelled", states, frozenset({"cancelled", "requested"}), ask)
-    return await _do(session, deed, ids, chosen, choice)
+    return await _do(session, deed_of("cancel", also_running=also_running), ids, chosen, choice)
 
 
 async def replay(session: Session, chosen: Filter, choice: Choice, ids: Ids = None) -> int:
@@ -99,11 +79,7 @@ async def replay(session: Session, chosen: Filter, choice: Choice, ids: Ids = No
     They wait again, with a new budget of attempts and their history kept. A filter alone finds dead jobs; say --status
     completed or cancelled for others. Exit 1 when any was not replayed.
     """
-
-    async def ask(app: App, part: Sequence[str]) -> Sequence[str]:
-        return await app.jobs.replay(part)
-
-    return await _do(session, Deed("replay", "replayed", ("dead",), frozenset({"replayed"}), ask), ids, chosen, choice)
+    return await _do(session, deed_of("replay"), ids, chosen, choice)
 
 
 async def archive(session: Session, chosen: Filter, choice: Choice, ids: Ids = None) -> int:
@@ -111,25 +87,12 @@ async def archive(session: Session, chosen: Filter, choice: Choice, ids: Ids = N
 
     Lists leave them out (see them with `list --status archived`); `unarchive` shows them again, as they were.
     """
-
-    async def ask(app: App, part: Sequence[str]) -> Sequence[str]:
-        return await app.jobs.archive(part)
-
-    states = ("completed", "dead", "cancelled")
-    return await _do(
-        session, Deed("archive", "archived", states, frozenset({"done", "unchanged"}), ask), ids, chosen, choice
-    )
+    return await _do(session, deed_of("archive"), ids, chosen, choice)
 
 
 async def unarchive(session: Session, chosen: Filter, choice: Choice, ids: Ids = None) -> int:
     """Show archived jobs again, in the state they had."""
-
-    async def ask(app: App, part: Sequence[str]) -> Sequence[str]:
-        return await app.jobs.unarchive(part)
-
-    states = ("completed", "dead", "cancelled")
-    deed = Deed("unarchive", "unarchived", states, frozenset({"done", "unchanged"}), ask, archived=True)
-    return await _do(session, deed, ids, chosen, choice)
+    return await _do(session, deed_of("unarchive"), ids, chosen, choice)
 
 
 async def _do(session: Session, deed: Deed, ids: list[str] | None, chosen: Filter, choice: Choice) -> int:
@@ -154,12 +117,9 @@ async def _do(session: Session, deed: Deed, ids: list[str] | None, chosen: Filte
 async def _found(session: Session, app: App, deed: Deed, chosen: Filter, choice: Choice, now: int) -> list[str]:
     if chosen.status is not None and chosen.status.strip().lower() == "archived":
         chosen.status = None  # for unarchive that is what is looked at anyway
-    queries = [read_query(chosen, now, deed.archived)]
-    if queries[0].state is None:
-        queries = [msgspec.structs.replace(queries[0], state=state) for state in deed.states]
     found: list[str] = []
     with session.output.progress("looking") as progress:
-        for query in queries:
+        for query in deed.queries(read_query(chosen, now, deed.archived)):
             await _collect(app, query, chosen.error, choice.limit, found, progress)
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 from millrace.cli import exits
 from millrace.cli.output import Cell
 from millrace.cli.session import Session
-from millrace.runtime.settings import SETTINGS, Settings, masked
+from millrace.runtime.settings import HIDDEN, SETTINGS, Settings, masked
 
 EXAMPLES = {
     "config": (
@@ -53,6 +53,8 @@ def _row(settings: Settings, name: str) -> list[Cell]:
 
 def shown(settings: Settings, name: str) -> Any:
     value = settings[name]
+    if SETTINGS[name].secret and value is not None:
+        return HIDDEN
     if name in ("url", "s3_endpoint") and value is not None:
         return masked(value)
     return list(value) if isinstance(value, tuple) else value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -12,11 +10,12 @@ from millrace.cli import exits
 from millrace.cli.filters import Filter, matching, read_query
 from millrace.cli.output import At, Cell
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, job_plain, when
 from millrace.cli.text import cut, plural
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
+from millrace.runtime.causes import Cause, Causes, cause_plain
 from millrace.runtime.fingerprint import cause, fingerprint
+from millrace.runtime.shape import Plain, job_plain
 
 EXAMPLES = {
     "dead": (
@@ -27,23 +26,6 @@ EXAMPLES = {
         "  millrace dead --queue mail --since 1d --jobs",
     )
 }
-
-
-@dataclass
-class Cause:
-    """Dead jobs of one task that died of the same error."""
-
-    fingerprint: str
-    example: Job
-    count: int = 0
-    last: int = 0
-    queues: Counter[str] = field(default_factory=Counter[str])
-
-    def add(self, job: Job) -> None:
-        self.count += 1
-        self.queues[job.queue] += 1
-        if (job.finished_at or 0) >= self.last:
-            self.last, self.example = job.finished_at or 0, job
 
 
 async def dead(
@@ -58,23 +40,20 @@ async def dead(
     if chosen.status is not None:
         raise InvalidInput("this is about dead jobs only; for other states use millrace list --status")
     chosen.status = "dead"
-    causes: dict[str, Cause] = {}
+    causes = Causes()
     listed: list[Job] = []
-    total = 0
     async with session.connected() as (app, store):
         now = await store.now()
         with session.output.progress("looking") as progress:
             async for job in matching(app, read_query(chosen, now), chosen.error):
-                total += 1
-                mark = fingerprint(job)
-                causes.setdefault(mark, Cause(mark, job)).add(job)
+                causes.add(job)
                 if len(listed) < limit:
                     listed.append(job)
-                if not total % 1_000:
-                    progress(total)
-    ordered = sorted(causes.values(), key=lambda one: (-one.count, -one.last))[:limit]
+                if not causes.total % 1_000:
+                    progress(causes.total)
+    ordered, total = causes.ordered(limit), causes.total
     if session.output.json:
-        plain: Plain = {"total": total, "causes": [_plain(one) for one in ordered]}
+        plain: Plain = {"total": total, "causes": [cause_plain(one) for one in ordered]}
         if jobs or chosen.error is not None:
             plain["jobs"] = [{**job_plain(job, now), "fingerprint": fingerprint(job)} for job in listed]
         session.output.document(plain)
@@ -110,17 +89,3 @@ def _row(one: Cause, now: int) -> list[Cell]:
 def _job_row(job: Job, now: int) -> list[Cell]:
     error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
     return [job.id, job.queue, job.task, At(job.finished_at, now), job.reason, cut(error, 300)]
-
-
-def _plain(one: Cause) -> Plain:
-    job = one.example
-    return {
-        "fingerprint": one.fingerprint,
-        "count": one.count,
-        "task": job.task,
-        "reason": job.reason,
-        "error": cause(job),
-        "last_at": when(one.last),
-        "queues": dict(one.queues),
-        "example": job.id,
-    }

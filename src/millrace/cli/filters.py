@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
-import msgspec
 import typer
 
-from millrace.cli.text import moment
-from millrace.domain.check import check_id, check_name
 from millrace.domain.errors import InvalidInput
-from millrace.domain.job import Job
 from millrace.domain.request import Page, Query
+from millrace.runtime import selection
 from millrace.runtime.app import App
-from millrace.runtime.fingerprint import fingerprint
-from millrace.runtime.jobs import WORDS, read_state
+from millrace.runtime.jobs import WORDS
+from millrace.runtime.selection import PAGE, matching, that_run_after, with_error
 
-PAGE = 500
+__all__ = ["PAGE", "Filter", "matching", "page_of", "read_query"]
 
 
 def _states(incomplete: str) -> list[str]:
@@ -58,40 +54,21 @@ class Filter:
 
 
 def read_query(chosen: Filter, now: int, archived: bool | None = False) -> Query:
-    """The search, checked before any of it is asked of the store."""
-    if chosen.error is not None and chosen.status is None:
-        chosen.status = "dead"
-    state, archived = read_state(chosen.status, archived)
-    if chosen.queue is not None:
-        check_name("queue", chosen.queue)
-    if chosen.task is not None:
-        check_name("task", chosen.task)
-    for what in ("group", "key"):
-        if getattr(chosen, what) is not None:
-            check_id(what, getattr(chosen, what))
-    return Query(
-        queue=chosen.queue,
-        task=chosen.task,
-        state=state,
-        group=chosen.group,
-        key=chosen.key,
-        enqueued_from=None if chosen.since is None else moment("--since", chosen.since, now),
-        enqueued_to=None if chosen.until is None else moment("--until", chosen.until, now),
-        archived=archived,
-    )
+    return selection.read_query(chosen, now, archived, prefix="--")
 
 
-async def page_of(app: App, query: Query, error: str | None = None, shard: str | None = None) -> Page:
-    """One page. It may come back short, even empty, when looking for it was much work: go on from its cursor."""
+async def page_of(
+    app: App, query: Query, error: str | None = None, shard: str | None = None, after: str | None = None
+) -> Page:
+    """One page of the store, or of one shard of it."""
+    if shard is None:
+        return await selection.page_of(app, query, error, after)
     try:
-        page = await (app.jobs.page(query) if shard is None else _in_shard(app, query, shard))
+        return that_run_after(with_error(await _in_shard(app, query, shard), error), after)
     except (OverflowError, ValueError) as wrong:
         if isinstance(wrong, InvalidInput):
             raise
-        raise InvalidInput(f"{query.cursor!r} is not a cursor of this store; use one that it gave out") from None
-    if error is None:
-        return page
-    return msgspec.structs.replace(page, jobs=tuple(job for job in page.jobs if fingerprint(job) == error))
+        raise selection.not_a_cursor(query.cursor) from None
 
 
 async def _in_shard(app: App, query: Query, shard: str) -> Page:
@@ -101,15 +78,3 @@ async def _in_shard(app: App, query: Query, shard: str) -> Page:
         raise InvalidInput(f"--shard: {store.url} has no shards; stores on s3:// and file:// have. Leave it out")
     page: Page = await find(query, shard)
     return page
-
-
-async def matching(app: App, query: Query, error: str | None = None) -> AsyncIterator[Job]:
-    """Every job that the search finds, page by page."""
-    query = msgspec.structs.replace(query, limit=PAGE)
-    while True:
-        page = await page_of(app, query, error)
-        for job in page.jobs:
-            yield job
-        if page.cursor is None:
-            return
-        query = msgspec.structs.replace(query, cursor=page.cursor)

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from millrace.cli import exits
-from millrace.cli.facts import INSTANTS, Changed, Facts, changed_plain, changes, facts_after
 from millrace.cli.history_versions import show_versions
 from millrace.cli.output import At, Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, event_plain
 from millrace.cli.text import cut
 from millrace.domain.errors import InvalidInput, JobNotFound
 from millrace.domain.event import Event
 from millrace.domain.outcome import Failure
+from millrace.runtime.facts import INSTANTS, Changed, Facts, changed_plain, changes, facts_after
+from millrace.runtime.shape import Plain, event_plain
 
 EXAMPLES = {
     "history": (

@@ -11,9 +11,9 @@ from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.place import OBJECT_SCHEMES, scheme_of
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, job_whole, when
 from millrace.cli.text import cut
 from millrace.domain.errors import InvalidInput, JobNotFound
+from millrace.runtime.shape import Plain, job_whole, when
 from millrace.store.protocol import Store
 
 if TYPE_CHECKING:

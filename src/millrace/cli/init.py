@@ -61,21 +61,25 @@ async def init(
             "--history-days", min=1, max=36_500, metavar="N", help="Of a bucket: keep old versions of jobs so long."
         ),
     ] = None,
+    no_dashboard: Annotated[
+        bool, typer.Option("--no-dashboard", help="Of a bucket: do not put the dashboard's files under ui/.")
+    ] = False,
 ) -> int:
     """Make a store. One that is there already is checked and left as it is.
 
-    A bucket is created if need be, keeps versions from then on, and gets lifecycle rules for what would pile up.
+    A bucket is created if need be, keeps versions from then on, gets lifecycle rules for what would pile up, and the
+    dashboard's files under ui/: a page that looks into the bucket with no server.
     """
     url = session.settings["url"]
     app = session.plain() if url is not None or session.has_app else App(DEFAULT_URL)
     shown = url_of(app)
     if sql:
         return _print_sql(shown)
-    if scheme_of(shown) != "s3" and (origin or history_days):
-        raise InvalidInput("--origin and --history-days are for a bucket: --url s3://bucket/prefix")
+    if scheme_of(shown) != "s3" and (origin or history_days or no_dashboard):
+        raise InvalidInput("--origin, --history-days and --no-dashboard are for a bucket: --url s3://bucket/prefix")
     written = None if example is None else _example_file(example)
     there = _is_there(shown)
-    steps = await _prepared(session, app, origin or [], history_days, dry_run)
+    steps = await _prepared(session, app, origin or [], history_days, dry_run, not no_dashboard)
     if any(step.status == "failed" and step.needed for step in steps):
         return _failed(session, shown, steps)
     if not dry_run:
@@ -101,10 +105,11 @@ def _print_sql(url: str) -> int:
 
 
 async def _prepared(
-    session: Session, app: App, origins: list[str], history_days: int | None, dry_run: bool
+    session: Session, app: App, origins: list[str], history_days: int | None, dry_run: bool, dashboard: bool
 ) -> list[Step]:
     if scheme_of(url_of(app)) == "s3":
-        return await set_up(url_of(app), origins, history_days, dry_run, session.environment())
+        redact = tuple(session.settings["redact"] or ()) if dashboard else None
+        return await set_up(url_of(app), origins, history_days, dry_run, session.environment(), redact)
     folder, file = folder_of(url_of(app)), file_of(url_of(app))
     if file is not None and dry_run:
         there = file.exists()

@@ -28,9 +28,15 @@ class Step:
 
 
 async def set_up(
-    url: str, origins: Sequence[str], history_days: int | None, dry_run: bool, env: dict[str, str]
+    url: str,
+    origins: Sequence[str],
+    history_days: int | None,
+    dry_run: bool,
+    env: dict[str, str],
+    redact: Sequence[str] | None = None,
 ) -> list[Step]:
-    """Look at the bucket, and do what is missing. Every step is told, also when it failed."""
+    """Look at the bucket, and do what is missing. Every step is told, also when it failed. `redact` names the fields
+    that the dashboard is to hide, beside the usual ones; None: the bucket gets no dashboard."""
     from millrace.store.object.s3.address import Address
     from millrace.store.object.s3.admin import BucketAdmin, check_origins
     from millrace.store.object.s3.state import state_of
@@ -40,6 +46,10 @@ async def set_up(
     admin = BucketAdmin(Address.parse(url, bucket_environment(env)))
     state = await asyncio.to_thread(state_of, admin)
     steps = _steps(admin, state, origins, history_days)
+    if redact is not None:
+        from millrace.cli.init_page import page_step
+
+        steps.append(await asyncio.to_thread(page_step, admin, redact))
     if not dry_run:
         for step in steps:
             await asyncio.to_thread(_carry_out, step)

@@ -12,13 +12,13 @@ from millrace.cli.advice import as_typed
 from millrace.cli.filters import PAGE, Filter, page_of, read_query
 from millrace.cli.output import At, Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import job_plain, job_whole
 from millrace.cli.text import ago, cut, duration, plural
-from millrace.cli.why import why_waiting
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired, WaitTimeout
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Query
 from millrace.runtime.app import App
+from millrace.runtime.shape import job_plain, job_whole
+from millrace.runtime.why import why_waiting
 
 EXAMPLES = {
     "status": (
@@ -32,6 +32,7 @@ EXAMPLES = {
         "  millrace list --status dead --since 1d\n"
         "  millrace list --queue mail --status ready --limit 10\n"
         "  millrace list --shard a --status running        one sixteenth of a bucket or directory\n"
+        "  millrace list --status blocked --after order-7   what waits for that job\n"
         "  millrace list --task send_email --json | jq -r '.jobs[].id'\n"
         "  millrace list | column -t -s $'\\t'",
     ),
@@ -63,7 +64,7 @@ async def status(
                 session.output.say(f"millrace: {JobNotFound(job_id)}")
                 code = max(code, exits.NO)
                 continue
-            reasons = await why_waiting(app, store, job, now)
+            reasons = list(map(str, await why_waiting(app, store, job, now)))
             if session.output.json:
                 shown.append({**job_whole(job, now), "why": reasons})
             else:
@@ -150,6 +151,7 @@ async def list_jobs(
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="Oldest first; otherwise newest first.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Archived jobs too.")] = False,
+    after: Annotated[str | None, typer.Option("--after", help="That run after this job.", metavar="ID")] = None,
     shard: Annotated[
         str | None, typer.Option("--shard", help="Of this shard of a bucket or directory: 0 to f.", metavar="0-f")
     ] = None,
@@ -159,7 +161,7 @@ async def list_jobs(
         now = await store.now()
         query = read_query(chosen, now, archived=None if everything else False)
         query = msgspec.structs.replace(query, cursor=cursor, newest_first=not oldest)
-        jobs, more = await _take(app, query, chosen.error, limit, shard)
+        jobs, more = await _take(app, query, chosen.error, limit, shard, after)
         if session.output.json:
             session.output.document({"jobs": [job_plain(job, now) for job in jobs], "cursor": more})
         else:
@@ -174,12 +176,13 @@ async def list_jobs(
 
 
 async def _take(
-    app: App, query: Query, error: str | None, limit: int, shard: str | None
+    app: App, query: Query, error: str | None, limit: int, shard: str | None, after: str | None
 ) -> tuple[list[Job], str | None]:
     """Up to `limit` jobs, and the cursor behind the last of them, if there may be more."""
     jobs: list[Job] = []
     while True:
-        page = await page_of(app, msgspec.structs.replace(query, limit=min(PAGE, limit - len(jobs))), error, shard)
+        asked = msgspec.structs.replace(query, limit=min(PAGE, limit - len(jobs)))
+        page = await page_of(app, asked, error, shard, after)
         jobs += page.jobs
         if page.cursor is None or len(jobs) >= limit:
             return jobs, page.cursor

@@ -65,7 +65,7 @@ async def monitor(
         monitor_sweep_interval=sweep_interval,
     )
     settings = session.settings
-    start_logging(settings["log_level"], settings["log_format"])
+    start_logging(settings["log_level"], settings["log_format"], settings["redact"] or ())
     session.output.log = log
     app = session.app() if session.has_app else session.plain()
     teller = _Teller(session)

@@ -9,10 +9,9 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain
 from millrace.domain.settings import QueueSettings
-from millrace.runtime.app import App
-from millrace.runtime.pool_status import LaneState, PoolStatus, pool_status
+from millrace.runtime.pool_status import LaneState, PoolStatus
+from millrace.runtime.pools_seen import all_pools, pool_plain
 
 EXAMPLES = {
     "pools": (
@@ -32,9 +31,9 @@ async def pools(
     async with session.connected() as (app, _store):
         if name is not None:
             app.queue(name)  # a name that cannot be one is said to be so
-        known = [pool for pool in await _all(app) if name in (None, pool[0].pool)]
+        known = [pool for pool in await all_pools(app) if name in (None, pool[0].pool)]
     if session.output.json:
-        plain = [_plain(*pool) for pool in known]
+        plain = [pool_plain(*pool) for pool in known]
         session.output.document(plain if name is None else next(iter(plain), None))
     elif name is None:
         columns = ("pool", "state", "lanes", "waiting", "running", "processed", "dead", "max_depth")
@@ -48,17 +47,6 @@ async def pools(
         session.output.say(f"There is no pool {name}.")
         return exits.NO
     return exits.OK
-
-
-async def _all(app: App) -> list[tuple[PoolStatus, QueueSettings]]:
-    """A pool is a queue with lanes, so the store knows it without the app's code."""
-    found: list[tuple[PoolStatus, QueueSettings]] = []
-    for counts in await app.jobs.count():
-        queue = app.queue(counts.queue)
-        settings = await queue.settings()
-        if settings.lanes is not None:
-            found.append((pool_status(counts.queue, settings.paused, await queue.lanes()), settings))
-    return found
 
 
 def _row(status: PoolStatus, settings: QueueSettings) -> list[Cell]:
@@ -85,19 +73,3 @@ def _lane(lane: LaneState) -> list[Cell]:
         lane.current,
         lane.retrying,
     ]
-
-
-def _plain(status: PoolStatus, settings: QueueSettings) -> Plain:
-    return {
-        "pool": status.pool,
-        "state": status.state,
-        "paused": status.paused,
-        "max_depth": settings.max_depth,
-        "waiting": status.waiting,
-        "running": status.running,
-        "processed": status.processed,
-        "dead": status.dead,
-        "lanes": [
-            {name: getattr(lane, name) for name in lane.__struct_fields__ if name != "pool"} for lane in status.lanes
-        ],
-    }

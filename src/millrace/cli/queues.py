@@ -11,18 +11,20 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Span, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
 from millrace.cli.text import plural, span
+from millrace.cli.throughput import show_throughput
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import LaneStatus, QueueCounts
 from millrace.domain.settings import QueueSettings
 from millrace.runtime.app import App
+from millrace.runtime.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
 
 EXAMPLES = {
     "queues": (
         "Examples:\n"
         "  millrace queues\n"
         "  millrace queues mail\n"
+        "  millrace queues --throughput                      the last quarter of an hour\n"
         "  millrace queues mail --set max_running=20 --set rate=100 --set max_depth=none\n"
         "  millrace queues --json | jq '.[] | {queue, ready}'",
     ),
@@ -45,6 +47,9 @@ async def queues(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a setting of the queue; may be repeated."),
     ] = None,
+    throughput: Annotated[
+        bool, typer.Option("--throughput", help="Of all queues: completed and dead jobs by the minute, lately.")
+    ] = False,
 ) -> int:
     """Show queues: jobs by state, ages and limits.
 
@@ -52,7 +57,11 @@ async def queues(
     """
     if changes and name is None:
         raise InvalidInput("--set changes one queue: name it, e.g. millrace queues mail --set rate=100")
-    async with session.connected() as (app, _store):
+    if throughput and (changes or name is not None):
+        raise InvalidInput("--throughput is of all queues together: leave the queue's name and --set out")
+    async with session.connected() as (app, store):
+        if throughput:
+            return await show_throughput(session, store)
         if changes and name is not None:
             await app.queue(name).set(**dict(map(_change, changes)))
         if name is not None:

@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("workers", "millrace.cli.workers", "workers"),
         ("monitor", "millrace.cli.monitor", "monitor"),
     ),
+    "Web": (("serve", "millrace.cli.serve", "serve"),),
     "Data": (("pipeline", "millrace.cli.pipeline", "GROUP"),),
 }
 

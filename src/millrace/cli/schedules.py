@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import Plain, seconds, when
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Schedule
 from millrace.runtime.app import App
+from millrace.runtime.shape import schedule_plain
 
 EXAMPLES = {
     "schedules": (
@@ -71,7 +70,7 @@ async def _forget(session: Session, app: App, name: str, yes: bool) -> int:
 
 def _show(session: Session, known: list[Schedule], now: int, name: str | None) -> int:
     if session.output.json:
-        plain = [_plain(schedule) for schedule in known]
+        plain = [schedule_plain(schedule) for schedule in known]
         session.output.document(plain if name is None else plain[0])
         return exits.OK
     columns = ("schedule", "state", "times", "tz", "task", "queue", "next", "last", "missed")
@@ -93,9 +92,3 @@ def _row(schedule: Schedule, now: int) -> list[Cell]:
         At(schedule.last_tick, now),
         schedule.missed,
     ]
-
-
-def _plain(schedule: Schedule) -> Plain:
-    plain = msgspec.structs.asdict(schedule)
-    plain |= {name: when(plain[name]) for name in ("mark", "last_tick", "next_tick")}
-    return {**plain, "grace": seconds(schedule.grace)}

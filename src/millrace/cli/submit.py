@@ -12,18 +12,14 @@ import typer
 
 from millrace.cli import exits
 from millrace.cli.session import Session
-from millrace.cli.shape import decoded
 from millrace.cli.text import duration, plural
 from millrace.cli.typed import one_of, read_bytes, read_lines, read_values
-from millrace.cli.why import why_waiting
-from millrace.domain.check import MAX_PAYLOAD
-from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultExpired, UnknownTask, WaitTimeout
-from millrace.domain.job import Spec
+from millrace.domain.errors import InvalidInput, ResultExpired, WaitTimeout
 from millrace.domain.request import Enqueued
 from millrace.runtime.app import App
-from millrace.runtime.ids import new_ids, new_token
-from millrace.runtime.options import read_job_options, read_task_options
-from millrace.runtime.task import Task
+from millrace.runtime.intake import Maker
+from millrace.runtime.shape import decoded
+from millrace.runtime.why import why_waiting
 
 EXAMPLES = {
     "submit": (
@@ -113,7 +109,7 @@ async def submit(
     text = one_of("the payload", data, payload)
     patience = duration("--wait-for", "30s" if wait_for is None else wait_for) if wait or wait_for is not None else None
     app = session.app() if session.has_app and not unchecked else None
-    maker = _Maker(app, task, _keywords(options))
+    maker = Maker(app, task, _keywords(options))
     if many:
         if options.id is not None or patience is not None:
             raise InvalidInput("--many makes jobs with ids of their own and waits for none: leave out --id and --wait")
@@ -135,59 +131,7 @@ async def submit(
     return exits.OK
 
 
-class _Maker:
-    """Specs of one task's jobs: through the task where the app is known, else from what was given alone."""
-
-    def __init__(self, app: App | None, task: str, keywords: dict[str, Any]) -> None:
-        self._named = "id" in keywords
-        self._task = None if app is None else _found(app, task).options(**keywords)
-        if self._task is None:
-            base, template = read_task_options(task, {}, "json")
-            self._template = read_job_options(task, keywords, base, template)[1]
-
-    def specs(self, app: App, many: list[dict[str, Any]]) -> list[Spec]:
-        if self._task is not None:
-            return [self._checked(values) for values in many]
-        ids = new_ids(app.store.ids, len(many))
-        return [self._raw(job_id, values) for job_id, values in zip(ids, many, strict=True)]
-
-    def _checked(self, values: dict[str, Any]) -> Spec:
-        assert self._task is not None
-        try:
-            parameters = self._task.load(msgspec.json.encode(values), "json")
-        except PayloadInvalid:
-            if "self" not in values:
-                self._task.spec(**values)  # it says in more words what is wrong, as it does in a program
-            raise
-        try:
-            return self._task.spec(**parameters)
-        except TypeError:  # a parameter called `self` cannot be passed by name
-            raise PayloadInvalid("a payload cannot have a parameter 'self'; give it another name") from None
-
-    def _raw(self, job_id: str, values: dict[str, Any]) -> Spec:
-        payload = msgspec.json.encode(values)
-        if len(payload) > MAX_PAYLOAD:
-            raise PayloadInvalid(
-                f"the payload is {len(payload):,} bytes; at most {MAX_PAYLOAD:,} are taken. "
-                "Keep big data elsewhere and pass a reference to it."
-            )
-        if self._named:
-            return msgspec.structs.replace(self._template, payload=payload, token=new_token())
-        return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
-
-
-def _found(app: App, name: str) -> Task[..., Any]:
-    """The task; a function whose task has another name, as the handler of a pool has, is told by what it is called."""
-    try:
-        return app.find_task(name)
-    except UnknownTask as unknown:
-        for task in app.tasks.values():
-            if getattr(task.handler, "__name__", None) == name:
-                raise UnknownTask(f"the task of function {name!r} is called {task.name!r}: submit that") from unknown
-        raise
-
-
-async def _many(session: Session, maker: _Maker, app: App | None, text: str | None) -> int:
+async def _many(session: Session, maker: Maker, app: App | None, text: str | None) -> int:
     """Chunks of a thousand, each all or nothing; what went in before a bad line stays in, and is told."""
     lines = read_lines("-" if text is None else text)
     tally: Counter[str] = Counter()

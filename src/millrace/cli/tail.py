@@ -11,12 +11,12 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import event_plain
 from millrace.cli.text import clock, cut, instant, span
 from millrace.domain.errors import CursorExpired, InvalidInput
 from millrace.domain.event import Event, Kind
 from millrace.domain.request import EventPage
 from millrace.runtime.app import App
+from millrace.runtime.shape import event_plain
 from millrace.store.protocol import Store
 
 EXAMPLES = {

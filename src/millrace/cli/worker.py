@@ -109,12 +109,12 @@ async def worker(
         raise InvalidInput(f"--name must be a line of 1 to 200 characters, not {name!r}")
     for_children = children.options()
     objects.check(session)
-    start_logging(settings["log_level"], settings["log_format"])
+    start_logging(settings["log_level"], settings["log_format"], settings["redact"] or ())
     session.output.log = log
     if settings["processes"] > 1:
         return await _several(session, name, burst, code_version, children)
     app = session.app()
-    tell_of_jobs(app)
+    tell_of_jobs(app, settings["redact"] or ())
     made = app.worker(
         queues=settings["queues"],
         tasks=settings["tasks"],

@@ -9,13 +9,12 @@ import typer
 from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
 from millrace.cli.session import Session
-from millrace.cli.shape import worker_plain
 from millrace.cli.text import plural
 from millrace.domain.request import WorkerRecord
-from millrace.runtime.app import App
+from millrace.runtime.holding import held_by_worker
+from millrace.runtime.shape import worker_plain
 
 EXAMPLES = {"workers": ("Examples:\n  millrace workers\n  millrace workers --json | jq '.[] | select(.alive).id'",)}
-MOST_RUNNING = 100_000
 
 
 async def workers(
@@ -28,7 +27,7 @@ async def workers(
     async with session.connected() as (app, store):
         now = await store.now()
         known = [record for record in await store.workers() if record.alive or not alive]
-        running = await _running(app) if known else {}
+        running = await held_by_worker(app) if known else {}
     known.sort(key=lambda record: (not record.alive, record.info.id))
     if session.output.json:
         session.output.document(
@@ -43,14 +42,6 @@ async def workers(
     if stale:
         session.output.hint(f"{plural(stale, 'worker')} stopped without a word; what they held is recovered by others.")
     return exits.OK
-
-
-async def _running(app: App) -> dict[str, list[str]]:
-    """Jobs by the worker that holds them, as the store knows it: a worker's own word is as old as its last beat."""
-    held: dict[str, list[str]] = {}
-    async for job in app.jobs.find(state="running", limit=MOST_RUNNING):
-        held.setdefault(job.worker or "", []).append(job.id)
-    return held
 
 
 def _row(record: WorkerRecord, running: list[str], now: int) -> list[Cell]:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from millrace.runtime.host import Middleware
     from millrace.runtime.on_spark import Drain, DrainKeywords
     from millrace.runtime.pool import PartitionBy, Pool
+    from millrace.runtime.redaction import Redaction
     from millrace.runtime.sync import Sync
+    from millrace.runtime.tracing import Tracing
     from millrace.runtime.worker import Worker
     from millrace.runtime.worker_options import WorkerKeywords
 
@@ -238,10 +240,9 @@ class App(Crontab):
         specs = list(specs)
         for name in self.pools.keys() & {spec.queue for spec in specs}:
             await self.pools[name].declare(within)
-        if within is not None:
-            return await join(self.store, within).enqueue(specs)
-        store = await self.connected()
-        return await store.enqueue(specs)
+        joined = await self.connected() if within is None else join(self.store, within)
+        put_in = joined.enqueue if self.tracing is None else self.tracing.around(joined.enqueue)
+        return await put_in(specs)
 
     @property
     def sync(self) -> Sync:
@@ -253,6 +254,18 @@ class App(Crontab):
         return self._sync
 
     _sync: Sync | None = None
+    tracing: Tracing | None = None
+
+    def trace(self, *, provider: Any = None, payload: bool = False, redact: Redaction | None = None) -> bool:
+        """Have OpenTelemetry spans made of enqueues and attempts, each attempt linked to the enqueue that it came from.
+
+        Without opentelemetry-api (extra `otel`) it does nothing and answers False. `provider` is a tracer provider
+        other than the global one. With `payload`, spans of attempts carry the payload, without what `redact` hides.
+        """
+        from millrace.runtime.tracing import tracing_of
+
+        self.tracing = self.tracing or tracing_of(self, provider, payload, redact)
+        return self.tracing is not None
 
     def _register(
         self,

@@ -25,6 +25,7 @@ from millrace.runtime.completion import NOT_COMMITTED
 from millrace.runtime.context import Context
 from millrace.runtime.hold import Abort, Hold
 from millrace.runtime.host import Runnable
+from millrace.runtime.log_context import current_job
 from millrace.runtime.verdict import Verdict
 
 log = logging.getLogger("millrace.worker")
@@ -103,6 +104,7 @@ class Run(Hold):
 
 async def drive(run: Run, end: End) -> None:
     """Run an `async def` handler to its end. The caller makes this a task, so the handler has one of its own."""
+    current_job.set(run.job)
     try:
         arguments = run.arguments()
     except Exception as error:
@@ -129,7 +131,8 @@ def runs(run: Run) -> bool:
 
 
 def perform(run: Run) -> Outcome | None:
-    """Run a `def` handler to its end, in a thread."""
+    """Run a `def` handler to its end, in a thread that has a context of its own."""
+    current_job.set(run.job)
     try:
         arguments = run.arguments()
     except Exception as error:

@@ -37,6 +37,7 @@ class Setting:
     read: Callable[[str, object], Any]
     aliases: tuple[str, ...] = ()  # other variables that mean the same, where ours is not set
     of_object_stores: bool = False
+    secret: bool = False
 
     @property
     def env(self) -> str:
@@ -170,6 +171,13 @@ def _text(where: str, value: object) -> str:
     return value.strip()
 
 
+def _texts(where: str, value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not parts:
+        raise InvalidInput(f"{where} must be texts with commas between them, or a list of texts; not {value!r}")
+    return tuple(_text(where, part) for part in parts)
+
+
 def _names(kind: str) -> Callable[[str, object], tuple[str, ...]]:
     def read(where: str, value: object) -> tuple[str, ...]:
         parts = value.split(",") if isinstance(value, str) else value
@@ -227,6 +235,15 @@ _ALL = (
     ),
     Setting("log_level", "info", "debug, info, warning or error", _choice("debug", "info", "warning", "error")),
     Setting("log_format", "text", "of a worker's log on stderr: text or json", _choice("text", "json")),
+    Setting(
+        "host", "127.0.0.1", "where the web server listens; elsewhere than on this machine it needs a token", _text
+    ),
+    Setting("port", 8321, "port of the web server", _count(65_535)),
+    Setting("allow_hosts", None, "names that the web server is reached by, besides addresses and localhost", _texts),
+    Setting("viewer_token", None, "of the web server: whoever sends it may look", _text, secret=True),
+    Setting("operator_token", None, "of the web server: may act on jobs, too", _text, secret=True),
+    Setting("admin_token", None, "of the web server: may change settings, too", _text, secret=True),
+    Setting("redact", None, "words in names of payload fields that are never shown, besides the usual ones", _texts),
     *(
         Setting(one.name, one.default, one.help, one.read, one.aliases, of_object_stores=True)
         for one in OBJECT_SETTINGS

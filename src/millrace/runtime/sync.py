@@ -52,6 +52,13 @@ class Sync:
 
     def put_in(self, specs: list[Spec], within: object = None) -> list[Enqueued]:
         refuse_running_loop()
+        tracing = self._app.tracing
+        if tracing is None:
+            return self._put_in_now(specs, within)
+        with tracing.sending(specs) as carrying:
+            return self._put_in_now(carrying, within)
+
+    def _put_in_now(self, specs: list[Spec], within: object) -> list[Enqueued]:
         if within is not None:
             return join(self._app.store, within).enqueue_now(specs)
         store = self._app.store

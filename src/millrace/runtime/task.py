@@ -98,9 +98,9 @@ class Task(Generic[P, R]):
 
     async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
         """The store's enqueue; or that of the caller's transaction, which must not wait for the store to open."""
-        if self.connection is None:
-            return (await self._app.connected()).enqueue
-        return self.join(self.connection).enqueue
+        joined = await self._app.connected() if self.connection is None else self.join(self.connection)
+        tracing = self._app.tracing
+        return joined.enqueue if tracing is None else tracing.around(joined.enqueue)
 
     def join(self, connection: object) -> Within:
         """Steps in the transaction that is open on `connection`."""
@@ -153,8 +153,10 @@ class Task(Generic[P, R]):
         spec = self.spec(*args, **kwargs)
         self.refuse_within()
         store = await self._app.connected()
+        tracing = self._app.tracing
+        put_in = store.enqueue if tracing is None else tracing.around(store.enqueue)
         async with store.watch(spec.id) as watch:
-            [answer] = await store.enqueue([spec])
+            [answer] = await put_in([spec])
             if answer.status == "completed":
                 return self.load_result(answer.result)
             if answer.result_expired or not answer.generation:

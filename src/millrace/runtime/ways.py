@@ -16,6 +16,7 @@ from typing import Any
 from millrace.domain.errors import PayloadInvalid
 from millrace.domain.outcome import Buried, Failure, Outcome, Released, Returned, TimedOut
 from millrace.runtime.hold import Abort
+from millrace.runtime.log_context import current_job
 from millrace.runtime.process.remote import Encoded, ProcessDied, RemoteError
 from millrace.runtime.run import End, Reported, Run, aborted, raised, returned, runs
 from millrace.runtime.threads import Threads
@@ -26,6 +27,7 @@ Way = Callable[[Run], Awaitable[object]]
 
 async def conduct(run: Run, way: Way, end: End) -> None:
     """Go a way to its end. The caller makes this a task."""
+    current_job.set(run.job)
     try:
         value = await way(run)
         outcome = encoded(run, value) if isinstance(value, Encoded) else returned(run, value)

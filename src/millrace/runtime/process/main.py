@@ -27,6 +27,7 @@ from millrace.domain.outcome import Failure
 from millrace.runtime.answers import answers
 from millrace.runtime.batch_task import BatchTask
 from millrace.runtime.hold import Abort
+from millrace.runtime.log_context import current_job
 from millrace.runtime.process import inside
 from millrace.runtime.process.address import find, run_again
 from millrace.runtime.process.attempt import Attempt, logging_to, peak_memory
@@ -111,6 +112,7 @@ class Child:
         self._send(Ended(ends, peak_memory()))
 
     def _run(self, task: Task[..., Any], attempts: list[Attempt], batch: bool) -> list[Done]:
+        current_job.set(None if batch else attempts[0].job)
         try:
             call = _batch_call(task, attempts) if batch else partial(task.handler, **attempts[0].arguments())
         except Exception as error:
@@ -134,7 +136,10 @@ class Child:
         if self._loop is None:
             self._loop = asyncio.Runner()
 
+        job = current_job.get()
+
         async def body() -> Any:
+            current_job.set(job)  # the loop has a context of its own, from its first attempt on
             self._running = asyncio.current_task()
             try:
                 if self._halted is not None:

@@ -159,6 +159,20 @@ class BucketAdmin:
         where = {"Bucket": self.address.bucket, "Key": self.address.prefix + key}
         return str(self._client.generate_presigned_url(operation, Params=where, ExpiresIn=seconds))
 
+    def put_file(self, key: str, body: bytes, kind: str) -> None:
+        """A file for browsers, which ask whether it has changed before they use it again."""
+        name = self.address.prefix + key
+        self._call("put_object", Key=name, Body=body, ContentType=kind, CacheControl="no-cache")
+
+    def get_file(self, key: str) -> bytes | None:
+        try:
+            body: bytes = self._call("get_object", Key=self.address.prefix + key)["Body"].read()
+        except StoreError as error:
+            if any(code in str(error) for code in ("NoSuchKey", "NoSuchBucket", "(404)")):
+                return None
+            raise
+        return body
+
     def remove(self, key: str, tag: str) -> bool:
         """Remove an object with all its versions, if the newest has this tag: each by its id, the newest last, so that
         no older one is ever seen again. What somebody writes meanwhile has another id, and stays."""

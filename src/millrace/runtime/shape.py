@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
-from millrace.cli.text import instant
 from millrace.domain.event import Event
-from millrace.domain.job import Attempt, Job, word
+from millrace.domain.job import Attempt, Job, State, word
 from millrace.domain.outcome import Failure
 from millrace.domain.request import LaneStatus, QueueCounts, WorkerRecord
+from millrace.domain.schedule import Schedule
 from millrace.domain.settings import QueueSettings
+from millrace.runtime.fingerprint import fingerprint
+from millrace.runtime.words import instant
 
 Plain = dict[str, Any]
 
@@ -43,6 +45,9 @@ def job_plain(job: Job, now: int) -> Plain:
         "started_at": when(job.started_at),
         "finished_at": when(job.finished_at),
         "worker": job.worker,
+        "lease_until": when(job.lease_until),
+        "timeout": seconds(spec.timeout),
+        "blocked_by": job.blocked,
         "reason": job.reason,
         "error": failure_plain(job.error),
     }
@@ -61,18 +66,17 @@ def job_whole(job: Job, now: int) -> Plain:
         "serde": spec.serde,
         "headers": spec.headers or {},
         "after": list(spec.after),
-        "blocked_by": job.blocked,
+        "on_dependency": spec.on_dependency,
         "stalls": job.stalls,
         "snoozes": job.snoozes,
         "releases": job.releases,
         "replays": job.replays,
         "cancel_requested": job.cancel_requested,
         "expires_at": when(job.expires_at),
-        "lease_until": when(job.lease_until),
         "next_retry_at": when(job.next_retry_at),
-        "timeout": seconds(spec.timeout),
         "lease": seconds(spec.lease),
         "attempts": [attempt_plain(attempt) for attempt in job.attempts],
+        "fingerprint": fingerprint(job) if job.state is State.DEAD else None,
     }
 
 
@@ -112,12 +116,15 @@ def event_plain(event: Event) -> Plain:
     }
 
 
-def queue_plain(counts: QueueCounts, settings: QueueSettings, lanes: list[LaneStatus]) -> Plain:
-    plain: Plain = {
+def counts_plain(counts: QueueCounts) -> Plain:
+    return {
         **{name: getattr(counts, name) for name in counts.__struct_fields__ if name != "oldest_ready"},
         "oldest_ready": seconds(counts.oldest_ready),
-        "settings": settings_plain(settings),
     }
+
+
+def queue_plain(counts: QueueCounts, settings: QueueSettings, lanes: list[LaneStatus]) -> Plain:
+    plain: Plain = {**counts_plain(counts), "settings": settings_plain(settings)}
     if settings.lanes is not None:
         plain["lanes"] = [{name: getattr(lane, name) for name in lane.__struct_fields__} for lane in lanes]
     return plain
@@ -150,6 +157,12 @@ def worker_plain(record: WorkerRecord) -> Plain:
         "last_beat": when(record.last_beat),
         "ttl": seconds(record.ttl),
     }
+
+
+def schedule_plain(schedule: Schedule) -> Plain:
+    plain = msgspec.structs.asdict(schedule)
+    plain |= {name: when(plain[name]) for name in ("mark", "last_tick", "next_tick")}
+    return {**plain, "grace": seconds(schedule.grace)}
 
 
 def decoded(data: bytes, serde: str) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from millrace.cli.shape import Plain, failure_plain, when
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import State
 from millrace.domain.outcome import Failure
+from millrace.runtime.shape import Plain, failure_plain, when
 
 INSTANTS = ("due_at", "started_at", "finished_at")
 ENDS = (Kind.COMPLETED, Kind.BURIED, Kind.CANCELLED)

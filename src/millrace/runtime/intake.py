@@ -1,0 +1,71 @@
+"""Jobs from plain JSON: what somebody typed or sent, made into specs, with the app's code at hand or without it.
+
+With the task at hand, the payload is checked against its annotations and its own options apply. Without it, the job is
+stored as it is, and the worker that takes it checks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millrace.domain.check import MAX_PAYLOAD
+from millrace.domain.errors import PayloadInvalid, UnknownTask
+from millrace.domain.job import Spec
+from millrace.runtime.app import App
+from millrace.runtime.ids import new_ids, new_token
+from millrace.runtime.options import read_job_options, read_task_options
+from millrace.runtime.task import Task
+
+
+class Maker:
+    """Specs of one task's jobs: through the task where the app is known, else from what was given alone."""
+
+    def __init__(self, app: App | None, task: str, keywords: dict[str, Any]) -> None:
+        self._named = "id" in keywords
+        self._task = None if app is None else _found(app, task).options(**keywords)
+        if self._task is None:
+            base, template = read_task_options(task, {}, "json")
+            self._template = read_job_options(task, keywords, base, template)[1]
+
+    def specs(self, app: App, many: list[dict[str, Any]]) -> list[Spec]:
+        if self._task is not None:
+            return [self._checked(values) for values in many]
+        ids = new_ids(app.store.ids, len(many))
+        return [self._raw(job_id, values) for job_id, values in zip(ids, many, strict=True)]
+
+    def _checked(self, values: dict[str, Any]) -> Spec:
+        assert self._task is not None
+        try:
+            parameters = self._task.load(msgspec.json.encode(values), "json")
+        except PayloadInvalid:
+            if "self" not in values:
+                self._task.spec(**values)  # it says in more words what is wrong, as it does in a program
+            raise
+        try:
+            return self._task.spec(**parameters)
+        except TypeError:  # a parameter called `self` cannot be passed by name
+            raise PayloadInvalid("a payload cannot have a parameter 'self'; give it another name") from None
+
+    def _raw(self, job_id: str, values: dict[str, Any]) -> Spec:
+        payload = msgspec.json.encode(values)
+        if len(payload) > MAX_PAYLOAD:
+            raise PayloadInvalid(
+                f"the payload is {len(payload):,} bytes; at most {MAX_PAYLOAD:,} are taken. "
+                "Keep big data elsewhere and pass a reference to it."
+            )
+        if self._named:
+            return msgspec.structs.replace(self._template, payload=payload, token=new_token())
+        return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
+
+
+def _found(app: App, name: str) -> Task[..., Any]:
+    """The task; a function whose task has another name, as the handler of a pool has, is told by what it is called."""
+    try:
+        return app.find_task(name)
+    except UnknownTask as unknown:
+        for task in app.tasks.values():
+            if getattr(task.handler, "__name__", None) == name:
+                raise UnknownTask(f"the task of function {name!r} is called {task.name!r}: submit that") from unknown
+        raise

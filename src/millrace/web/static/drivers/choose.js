@@ -1,0 +1,36 @@
+// Where the page gets its data from. The screens know only this interface, and every answer has the shape that
+// /openapi.json gives for the same path, whoever answers:
+//
+//   driver.request(method, path, {query, body, signal})   → the JSON; throws a Problem (problem.js) on a refusal.
+//                                                           A list in `query` is a parameter that is repeated.
+//   driver.stream(path, onEvent)  → a function that stops it; null where there are no live events.
+//                                   onEvent({kind, data()}): kinds as in docs/web.md, and "open" and "cut".
+//   driver.can     a Set: the screens it can fill (overview jobs dead queues pools workers schedules health) and what it
+//                  can do (cancel replay archive bulk pause drain settings obliterate schedules:act schedules:forget
+//                  events why diff dependents throughput ended audit). What it cannot do is not shown. `ended`: filters
+//                  by when a job ended.
+//   driver.now()   the store's clock, in milliseconds, as well as it is known.
+//   driver.about   {label, leave}: words for the foot of the page; `leave()` forgets a token or key, where there is one.
+//   driver.further()  looks at more from now on, where answers say that they are not `complete`; absent where there is
+//                  no such bound.
+//   driver.shards  the names of shards to choose from, sent as `shard` with lists of jobs; null where there are none.
+//
+// A module of a driver exports open(base, ask): `base` is the page's folder as a URL, and ask({title, text, fields,
+// submit, wrong}) asks the user for something in a dialog and answers an object of what was filled in.
+
+export async function choose(ask) {
+  const base = new URL(".", document.baseURI);
+  const { open } = (await isServed(base)) ? await import("./http.js") : await import("./s3/driver.js");
+  return open(base, ask);
+}
+
+/** A server of ours says how it is, even when its store is down; a bucket has nothing of that name. */
+async function isServed(base) {
+  try {
+    const answer = await fetch(new URL("health", base), { cache: "no-store" });
+    const { status, version } = await answer.json();
+    return typeof version === "string" && (status === "ok" || status === "down");
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,189 @@
+// The driver for a server: the HTTP API beside the page.
+//
+// Where the server wants a token, the user is asked for it once. It stays in this object, so it is gone with the page,
+// unless the user says that the tab shall keep it.
+
+import { parse } from "../core/json.js";
+import { Problem, wasAborted } from "./problem.js";
+import { messages } from "./sse.js";
+
+const KEPT_AS = "millrace.token";
+const COME_BACK = 2000;
+const LOOKS = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "events", "why", "diff",
+  "dependents", "throughput", "ended"];
+const ACTS = ["cancel", "replay", "archive", "bulk", "pause", "drain", "schedules:act"];
+const RULES = ["settings", "obliterate", "schedules:forget", "audit"];
+const BY_ROLE = { viewer: LOOKS, operator: [...LOOKS, ...ACTS], admin: [...LOOKS, ...ACTS, ...RULES] };
+
+export async function open(base, ask) {
+  const driver = new HttpDriver(base, ask);
+  await driver.greet();
+  return driver;
+}
+
+class HttpDriver {
+  #base;
+  #ask;
+  #token = kept();
+  #asking = null;
+  #ahead = 0; // how far the server's clock is ahead of ours, in milliseconds
+
+  constructor(base, ask) {
+    this.#base = base;
+    this.#ask = ask;
+    this.can = new Set();
+    this.shards = null;
+    this.about = { label: "", leave: null };
+  }
+
+  async greet() {
+    const { role, name } = await this.request("GET", "/api/me");
+    this.can = new Set(BY_ROLE[role] ?? LOOKS);
+    this.about = {
+      label: name === "local" ? `${role}, on this machine` : role,
+      leave: this.#token ? () => this.#forget() : null,
+    };
+  }
+
+  now() {
+    return Date.now() + this.#ahead;
+  }
+
+  async request(method, path, { query = {}, body, signal } = {}) {
+    const wanted = { method, signal, headers: {}, cache: "no-store", redirect: "error" };
+    if (body !== undefined) {
+      wanted.body = JSON.stringify(body);
+      wanted.headers["content-type"] = "application/json";
+    }
+    const answer = await this.#fetch(this.#url(path, query), wanted);
+    return this.#read(answer);
+  }
+
+  stream(path, onEvent) {
+    const stopped = new AbortController();
+    this.#follow(path, onEvent, stopped.signal);
+    return () => stopped.abort();
+  }
+
+  #url(path, query) {
+    const url = new URL(path.replace(/^\//, ""), this.#base);
+    for (const [name, value] of Object.entries(query)) {
+      for (const one of Array.isArray(value) ? value : [value]) {
+        if (one !== undefined && one !== null && one !== "") url.searchParams.append(name, one);
+      }
+    }
+    return url;
+  }
+
+  async #fetch(url, wanted) {
+    for (;;) {
+      const used = this.#token;
+      if (used) wanted.headers.authorization = `Bearer ${used}`;
+      let answer;
+      try {
+        answer = await fetch(url, wanted);
+      } catch (error) {
+        if (wasAborted(error)) throw error;
+        throw new Problem({
+          title: "No answer",
+          code: "unreachable",
+          detail: "the server does not answer; this page tries again",
+        });
+      }
+      this.#setClock(answer);
+      if (answer.status !== 401) return answer;
+      const problem = await answer.json().catch(() => ({}));
+      if (problem.code !== "token") throw new Problem({ status: 401, ...problem });
+      if (this.#token === used) await this.#signIn(Boolean(used));
+    }
+  }
+
+  async #read(answer) {
+    let value;
+    try {
+      value = parse(await answer.text());
+    } catch (error) {
+      if (wasAborted(error)) throw error;
+      throw new Problem({ status: answer.status, code: "unreadable", detail: "the server's answer could not be read" });
+    }
+    // A refusal that is an answer (409 of a cancel, 503 of health) has a shape of its own.
+    if (!answer.ok && typeof value?.detail === "string") throw new Problem({ status: answer.status, ...value });
+    return value;
+  }
+
+  /** Requests that find the token missing at the same time ask once between them. */
+  #signIn(wrong) {
+    this.#asking ??= this.#askFor(wrong).finally(() => {
+      this.#asking = null;
+    });
+    return this.#asking;
+  }
+
+  async #askFor(wrong) {
+    const { token, keep } = await this.#ask({
+      title: "This server wants a token",
+      text: "An administrator has it. What you may do here depends on its role: viewer, operator or admin.",
+      wrong: wrong ? "The server does not know this token." : "",
+      fields: [
+        { name: "token", label: "Token", type: "password", required: true },
+        { name: "keep", label: "Keep it until this tab is closed", type: "checkbox" },
+      ],
+      submit: "Sign in",
+    });
+    this.#token = token.trim();
+    remember(keep ? this.#token : null);
+    this.about = { ...this.about, leave: () => this.#forget() };
+  }
+
+  #forget() {
+    this.#token = null;
+    remember(null);
+    location.reload();
+  }
+
+  #setClock(answer) {
+    const theirs = Date.parse(answer.headers.get("date") ?? "");
+    // The header has whole seconds, so a difference within one is none.
+    if (!Number.isNaN(theirs) && Math.abs(theirs + 500 - Date.now()) > 1500) this.#ahead = theirs + 500 - Date.now();
+  }
+
+  async #follow(path, onEvent, signal) {
+    let last = null;
+    while (!signal.aborted) {
+      try {
+        const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
+        const answer = await this.#fetch(
+          this.#url(path, {}),
+          { headers, signal, cache: "no-store", redirect: "error" },
+        );
+        if (!answer.ok) throw await this.#read(answer).catch((problem) => problem);
+        onEvent({ kind: "open", data: () => null });
+        for await (const message of messages(answer.body)) {
+          if (message.id) last = message.id;
+          if (message.kind) onEvent(message);
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+      }
+      onEvent({ kind: "cut", data: () => null });
+      await new Promise((go) => setTimeout(go, COME_BACK));
+    }
+  }
+}
+
+function kept() {
+  try {
+    return sessionStorage.getItem(KEPT_AS);
+  } catch {
+    return null;
+  }
+}
+
+function remember(token) {
+  try {
+    if (token) sessionStorage.setItem(KEPT_AS, token);
+    else sessionStorage.removeItem(KEPT_AS);
+  } catch {
+    // a browser that keeps nothing asks again after a reload
+  }
+}

@@ -1,0 +1,30 @@
+// Server-sent events out of a fetched body. EventSource cannot send a token; apart from that this is what it does.
+
+import { parse } from "../core/json.js";
+
+/** {kind, id, data()}: the data is only read as JSON when somebody asks, since most of a flood is never looked at. */
+export async function* messages(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      rest += value;
+      const blocks = rest.split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) yield message(block);
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+function message(block) {
+  const fields = { event: "", id: "", data: "" };
+  for (const line of block.split("\n")) {
+    const at = line.indexOf(": ");
+    if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
+  }
+  return { kind: fields.event, id: fields.id, data: () => parse(fields.data) };
+}

@@ -1,0 +1,41 @@
+// Everything else that is known of a job.
+
+import { h } from "../core/dom.js";
+import { to } from "../core/route.js";
+import { clock, count, seconds } from "../core/text.js";
+import { panel } from "./bits.js";
+
+export function facts(app, job) {
+  const at = (iso) => (iso ? h("time", { datetime: iso, title: iso }, clock(iso)) : null);
+  const known = [
+    ["Enqueued", at(job.enqueued_at)],
+    ["Due", at(job.available_at)],
+    ["Started", at(job.started_at)],
+    ["Finished", at(job.finished_at)],
+    ["Expires", at(job.expires_at)],
+    ["Priority", job.priority || null],
+    ["Group", job.group ? h("a", { href: to("jobs", [], { group: job.group }) }, job.group) : null],
+    ["Key", job.key ? h("a", { href: to("jobs", [], { key: job.key }) }, job.key) : null],
+    ["Lane", job.lane],
+    ["Attempts", `${count(job.attempt)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],
+    ["Failures", job.failures || null],
+    ["Stalls", job.stalls || null],
+    ["Snoozes", job.snoozes || null],
+    ["Given back", job.releases || null],
+    ["Replays", job.replays || null],
+    ["Time limit", job.timeout === null ? null : seconds(job.timeout)],
+    ["Lease", job.lease === null ? null : seconds(job.lease)],
+    ["Number", count(job.seq)],
+    ["Generation", job.generation > 1 ? job.generation : null],
+    ["Format", job.serde],
+  ].filter(([, value]) => value !== null && value !== undefined);
+  return panel(
+    "Facts",
+    { id: "facts" },
+    h(
+      "dl",
+      { class: "facts" },
+      known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
+    ),
+  );
+}

@@ -1,0 +1,70 @@
+// Notes at the foot of the page: what was done, what went wrong, and what is about to be done and can still be undone.
+
+import { draw, h } from "../core/dom.js";
+import { icon } from "./icons.js";
+
+const STAYS = 6000;
+const GRACE = 8000; // milliseconds in which a deed for many jobs can be taken back
+const MOST = 4;
+
+let place = null;
+let notes = [];
+let number = 0;
+
+export function placeNotes(element) {
+  place = element;
+}
+
+export function note(text, kind = "done") {
+  const one = add({ text, kind });
+  if (kind !== "wrong") setTimeout(() => drop(one), STAYS);
+}
+
+/** Does it after the grace, unless it is undone. Closing the page undoes it too: nothing has been sent by then. */
+export function later(text, deed) {
+  const ends = Date.now() + GRACE;
+  const left = () => `${text} in ${Math.max(0, Math.ceil((ends - Date.now()) / 1000))} s`;
+  const one = add({ tick: left, kind: "later", action: ["Undo", () => undo()] });
+  const timer = setTimeout(() => {
+    drop(one);
+    deed();
+  }, GRACE);
+  function undo() {
+    clearTimeout(timer);
+    drop(one);
+    note("Undone: nothing was changed");
+  }
+}
+
+function add(one) {
+  one.key = ++number;
+  const waiting = notes.filter((other) => other.kind === "later");
+  const rest = notes.filter((other) => other.kind !== "later").slice(-(MOST - 1));
+  notes = [...waiting, ...rest, one];
+  show();
+  return one;
+}
+
+function drop(one) {
+  notes = notes.filter((other) => other !== one);
+  show();
+}
+
+function show() {
+  draw(
+    place,
+    notes.map((one) =>
+      h(
+        "div",
+        { key: one.key, class: `note is-${one.kind}`, role: one.kind === "wrong" ? "alert" : "status" },
+        one.tick ? h("span", { tick: one.tick }) : h("span", null, one.text),
+        one.action ? h("button", { class: "main", onclick: one.action[1] }, one.action[0]) : null,
+        one.kind === "later" ? null : h(
+          "button",
+          { class: "bare", "aria-label": "Dismiss", onclick: () => drop(one) },
+          icon("close"),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,211 @@
+// One job: how it stands, why it does not run, what was asked and answered, and everything that happened to it.
+
+import { h } from "../core/dom.js";
+import { jobPath } from "../core/paths.js";
+import { to } from "../core/route.js";
+import { plural } from "../core/text.js";
+import { reason } from "../core/words.js";
+import { Problem } from "../drivers/problem.js";
+import { sure } from "../parts/ask.js";
+import { badge, copyable, empty, panel, queueLink } from "../parts/bits.js";
+import { attempts } from "../parts/attempts.js";
+import { consequences } from "../parts/consequences.js";
+import { Differences } from "../parts/diff.js";
+import { facts } from "../parts/facts.js";
+import { Family } from "../parts/family.js";
+import { state } from "../parts/icons.js";
+import { Alike } from "../parts/alike.js";
+import { standing } from "../parts/standing.js";
+import { timeline } from "../parts/timeline.js";
+import { Opened, tree } from "../parts/tree.js";
+import { why } from "../parts/why.js";
+
+const WAITING = new Set(["ready", "scheduled", "retrying", "blocked"]);
+const FINISHED = new Set(["completed", "dead", "cancelled"]);
+
+export function makeJob(app, route) {
+  const id = route.rest[0];
+  const redraw = () => app.draw();
+  const opened = {
+    payload: new Opened(redraw),
+    result: new Opened(redraw),
+    progress: new Opened(redraw),
+    headers: new Opened(redraw),
+  };
+  const differences = new Differences(app, id);
+  const family = new Family(app);
+  const alike = new Alike(app);
+
+  async function load(signal) {
+    const ask = (path) => app.request("GET", path, { signal });
+    const [
+      job,
+      history,
+    ] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), ask(jobPath(id, "/history")).catch(goneIsNull)]);
+    if (
+      !job && !history
+    ) throw new Problem({
+      title: "Not found",
+      status: 404,
+      code: "not_found",
+      detail: `there is no job ${id}, and no history of one`,
+    });
+    const waits = job && WAITING.has(job.state) && app.can("why");
+    const [reasons] = await Promise.all([
+      waits ? ask(jobPath(id, "/why")).then((got) => got.reasons) : [],
+      job ? family.load(job, signal) : null,
+      differences.load(history?.steps ?? [], signal),
+    ]);
+    if (job) alike.look(job);
+    return { job, steps: history?.steps ?? [], reasons };
+  }
+
+  function view({ job, steps, reasons }) {
+    if (!job) return [title(null), gone(), story(steps)];
+    return [
+      title(job),
+      h(
+        "div",
+        { class: "job", key: "job" },
+        standing(app, job),
+        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, family.parents) : null,
+        job.error || job.reason ? failure(job, alike) : null,
+        attempts(app, job),
+        h(
+          "div",
+          { class: "columns", key: "data" },
+          value("Payload", job.payload, opened.payload),
+          job.has_result || job.state === "completed" ? result(job) : null,
+        ),
+        job.progress === null ? null : value("Progress", job.progress, opened.progress),
+        Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
+        story(steps),
+        family.view(job),
+        facts(app, job),
+      ),
+    ];
+  }
+
+  function title(job) {
+    return h(
+      "div",
+      { class: "title", key: "title" },
+      h("div", null,
+        h(
+          "p",
+          { class: "crumbs" },
+          h("a", { href: to("jobs") }, "Jobs"),
+          job ? [
+            " / ",
+            queueLink(job.queue),
+            " / ",
+            h("a", { href: to("jobs", [], { task: job.task }) }, job.task),
+          ] : null,
+        ),
+        h("h1", null, h("span", { class: "id" }, id), copyable(id, "Copy the id"))),
+      job ? h(
+        "div",
+        { class: "head-state" },
+        state(job.state, job.archived),
+        job.cancel_requested ? badge("is asked to end", "warn") : null,
+      ) : null,
+      job ? actions(job) : null,
+    );
+  }
+
+  /** Asks first, and says what it does; `question` is {verb, title, submit, danger}. */
+  async function agreed(job, { verb, title, submit, danger = false }) {
+    return sure({ title, details: await consequences(app, verb, { queues: [job.queue] }), submit, danger });
+  }
+
+  function actions(job) {
+    const act = (verb, said, body) => app.act("POST", jobPath(id, `/${verb}`), body, said);
+    const asking = (question, deed) => async () => (await agreed(job, question)) && deed();
+    const buttons = [];
+    if (FINISHED.has(job.state) && app.can("replay")) {
+      const question = { verb: "replay", title: `Replay ${id}?`, submit: "Replay it" };
+      const deed = () => act("replay", "It waits to run again");
+      buttons.push(["Replay …", asking(question, deed), job.state === "dead" ? "main" : ""]);
+    }
+    if (WAITING.has(job.state) && app.can("cancel")) {
+      const question = { verb: "cancel", title: `Cancel ${id}?`, submit: "Cancel the job", danger: true };
+      buttons.push(["Cancel …", asking(question, () => act("cancel", "Cancelled")), "danger"]);
+    }
+    if (job.state === "running" && app.can("cancel")) {
+      const question = { verb: "request", title: `Ask ${id} to end?`, submit: "Ask it to end", danger: true };
+      const deed = () => act("cancel", "It is asked to end", { running: "request" });
+      buttons.push(["Ask it to end …", asking(question, deed), "danger"]);
+    }
+    if (FINISHED.has(job.state) && app.can("archive")) {
+      buttons.push(
+        job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : [
+          "Archive",
+          () => act("archive", "Put out of sight: its state is “archived” in lists"),
+          "",
+        ],
+      );
+    }
+    return h(
+      "div",
+      { class: "actions" },
+      buttons.map(([label, onclick, kind]) => h("button", { key: label, class: kind, onclick }, label)),
+    );
+  }
+
+  function story(steps) {
+    const aside = h(
+      "span",
+      { class: "actions" },
+      h("span", { class: "hint" }, plural(steps.length, "step")),
+      differences.button(),
+    );
+    return panel("Timeline", { id: "timeline", aside },
+      h("div", { class: "columns" }, timeline(app, steps, differences), differences.view(steps)));
+  }
+
+  function value(name, content, kept) {
+    return panel(
+      name,
+      {
+        id: name.toLowerCase(),
+        aside: copyable(JSON.stringify(content, null, 2), `Copy the ${name.toLowerCase()} as JSON`),
+      },
+      tree(content, kept),
+    );
+  }
+
+  function result(job) {
+    if (job.has_result) return value("Result", job.result, opened.result);
+    return panel(
+      "Result",
+      { id: "result" },
+      job.result_expired ? empty(
+        "No longer kept",
+        "It was kept for a while, and that is over.",
+      ) : empty("None", "It returned nothing."),
+    );
+  }
+
+  return { load, view, title: () => id };
+}
+
+function goneIsNull(error) {
+  if (error.status === 404) return null;
+  throw error;
+}
+
+function gone() {
+  return panel(
+    "Removed",
+    { id: "gone" },
+    empty("The job itself is no longer kept", "Retention removed it, or it was replaced. Its history is:"),
+  );
+}
+
+function failure(job, alike) {
+  const dead = job.state === "dead";
+  const { type, message } = job.error ?? {};
+  return panel(dead ? "Why it is dead" : "Its last error", { id: "error", aside: dead ? alike.view(job) : null },
+    type ? h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : "") : null,
+    dead && job.reason ? h("p", { class: "hint" }, `It is dead because ${reason(job.reason)}.`) : null);
+}

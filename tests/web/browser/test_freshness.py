@@ -1,0 +1,103 @@
+"""The page stays fresh at a steady price: one timer, one request of a kind at a time, none while nobody looks."""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+
+import pytest
+
+from tests.spark.report.browser import Browser
+from tests.web.browser.conftest import Opened
+from tests.web.browser.page import Page
+from tests.web.browser.stored import put
+
+HIDE = """(hidden) => { Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+  document.dispatchEvent(new Event("visibilitychange")); }"""
+
+
+LOADS = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/api/queues')).length"
+
+
+def loads(page: Page) -> int:
+    """How often the screen was loaded so far, by a request that each load makes once."""
+    return int(page.ask(LOADS))
+
+
+def measured(browser: Browser) -> dict[str, float]:
+    browser.do("HeapProfiler.collectGarbage")
+    return {one["name"]: one["value"] for one in browser.do("Performance.getMetrics")["metrics"]}
+
+
+def test_it_rests_while_nobody_looks_and_looks_at_once_when_somebody_does(opened: Opened, shop_url: str):
+    page = opened("#/jobs?queue=mail")
+    page.choose(".fresh select", "1")
+    before = loads(page)
+    page.until(f"{LOADS} > {before + 1}")
+    page.ask(f"({HIDE})(true)")
+    rested = loads(page)
+    put(shop_url, "came-while-nobody-looked")
+    sleep(2.5)
+    assert loads(page) == rested
+    assert "came-while-nobody-looked" not in page.text("main")
+    page.ask(f"({HIDE})(false)")
+    page.sees("came-while-nobody-looked", within="main")
+
+
+def test_nothing_gathers_however_often_it_refreshes(opened: Opened, browser: Browser):
+    page = opened("#/")
+    browser.do("Performance.enable")
+    again = "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'r', bubbles: true}))"
+    rest = "await new Promise((go) => setTimeout(go, 15))"
+    rounds = f"(async () => {{ for (let n = 0; n < 30; n += 1) {{ {again}; {rest}; }} }})()"
+    answers: list[dict[str, float]] = []
+    for where in ("#/", "#/jobs", "#/workers") * 3:
+        page.ask(f"location.hash = '{where}'")
+        page.loaded()
+        page.ask("performance.clearResourceTimings()")
+        browser.do("Runtime.evaluate", expression=rounds, awaitPromise=True)
+        sleep(0.3)
+        browser.events.clear()
+        if where == "#/":
+            answers.append(measured(browser))
+    _, first, last = answers  # by the second time, all code has been run
+    assert last["Nodes"] <= first["Nodes"] * 1.1
+    assert last["JSEventListeners"] <= first["JSEventListeners"] * 1.1
+    assert last["JSHeapUsedSize"] <= first["JSHeapUsedSize"] * 1.1
+
+
+def test_a_server_that_is_gone_is_told_of_and_found_again(opened: Opened, browser: Browser):
+    page = opened("#/queues")
+    try:
+        browser.do(
+            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1
+        )
+        page.press("r")
+        page.sees("the server does not answer", within=".problem")
+        page.sees("reports", within="main")  # what was seen last stays
+    finally:
+        browser.do(
+            "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1
+        )
+    page.click(".problem button", "Try again")
+    page.until("document.querySelector('.problem') === null")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_800)
+def test_twenty_minutes_at_a_refresh_a_second_cost_what_one_does(opened: Opened, browser: Browser, shop_url: str):
+    page = opened("#/")
+    browser.do("Performance.enable")
+    page.choose(".fresh select", "1")
+    heaps: list[float] = []
+    minutes: list[int] = []
+    for minute in range(20):
+        page.ask("performance.clearResourceTimings(); performance.setResourceTimingBufferSize(5000)")
+        ends = monotonic() + 60
+        while monotonic() < ends:
+            put(shop_url, *(f"load-{minute}-{monotonic()}-{n}" for n in range(20)))
+            sleep(1)
+        minutes.append(loads(page))
+        heaps.append(measured(browser)["JSHeapUsedSize"])
+        browser.events.clear()
+    assert max(heaps[2:]) <= heaps[2] * 1.1
+    assert max(minutes[1:]) - min(minutes[1:]) <= max(minutes[1:]) * 0.1
