@@ -56,7 +56,7 @@ ROUTES = (
         "viewer",
         "Dead jobs by cause, the most frequent first",
         causes_of_death,
-        cli="dead --queue --task --since --until --error --limit",
+        cli="dead --queue --task --since --until --finished-from --finished-to --error --limit",
         query=taken.DeadQuery,
         answers={200: given.Dead},
         links=(Link("example", "getJob", {"id": "$response.body#/causes/0/example"}),),

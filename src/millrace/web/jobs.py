@@ -247,8 +247,8 @@ ROUTES = (
         "viewer",
         "Jobs that fit all filters, a page at a time",
         list_jobs,
-        cli="list --status --queue --task --group --key --since --until --error --after --limit --cursor --oldest "
-        "--all",
+        cli="list --status --queue --task --group --key --since --until --finished-from --finished-to --error "
+        "--after --limit --cursor --oldest --all",
         query=taken.ListQuery,
         answers={200: given.Jobs},
         links=(
