@@ -29,7 +29,7 @@ async def find(wire: Wire, query: Query) -> Page:
     classes = _CLASSES.get(state, _LIVE) if state is not None else _ENDED if query.only_finished else _ALL
     queues = None if query.queue is None else [query.queue]
     enqueued, finished = (query.enqueued_from, query.enqueued_to), (query.finished_from, query.finished_to)
-    sieve = [query.task, query.group, query.key, query.archived, *enqueued, *finished]
+    sieve = [query.task, query.group, query.key, query.archived, *enqueued, *finished, state]
     found: list[Job] = []
     scanned = 0
     last: int | None = None
@@ -57,7 +57,7 @@ def partitions(first: int, last: int, n: int) -> list[Partition]:
 
 
 async def scan(wire: Wire, after: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
-    sieve: list[None] = [None] * 8
+    sieve: list[None] = [None] * 9
     while True:
         now, reached, _, at_end, rows = await wire.ask("find", [None, _ALL, after, to + 1, False, batch, batch, sieve])
         jobs = [without_expired_result(job, now) for job in jobs_from(rows)]
