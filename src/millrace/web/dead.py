@@ -17,7 +17,7 @@ from millrace.web.route import Answer, Asked, Link, Route
 from millrace.web.shown import secrets
 
 PATIENCE = 0.2  # seconds after which those are told that were found until then
-PAGE = 1_000
+PAGE = 500
 
 
 async def causes_of_death(asked: Asked) -> Answer:

@@ -12,7 +12,7 @@ from millrace.web.patience import Patience
 from millrace.web.taken import ListQuery
 
 PATIENCE = 0.15  # seconds
-WIDE = 1_000  # jobs that are read at once where no store can leave out what does not fit
+WIDE = 400  # jobs that are read at once where no store can leave out what does not fit
 
 
 async def page_for(app: App, asked: ListQuery, now: int) -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 from millrace.domain import operate
@@ -13,6 +14,7 @@ from millrace.store.redis.record import jobs_from
 from millrace.store.redis.wire import Wire
 
 _PIECE = 1_000  # jobs looked at in one step of the server
+_PATIENCE = 0.1  # seconds after which a search goes on in the next page
 _END = 1 << 49
 _LIVE, _ENDED, _ALL = [0], [1, 2, 3], [0, 1, 2, 3]
 _CLASSES = {"completed": [1], "dead": [2], "cancelled": [3]}
@@ -33,6 +35,7 @@ async def find(wire: Wire, query: Query) -> Page:
     found: list[Job] = []
     scanned = 0
     last: int | None = None
+    until = time.monotonic() + _PATIENCE
     while len(found) < query.limit and scanned < operate.SEARCH_BUDGET:
         budget = min(_PIECE, operate.SEARCH_BUDGET - scanned)
         wanted = query.limit - len(found)
@@ -45,6 +48,8 @@ async def find(wire: Wire, query: Query) -> Page:
             return Page(tuple(found), None, scanned)
         last = reached
         after, before = (after, reached) if query.newest_first else (reached, before)
+        if time.monotonic() > until:
+            break
     return Page(tuple(found), None if last is None else str(last), scanned)
 
 
