@@ -67,27 +67,27 @@ def app() -> Any:
     return Counting()
 
 
-def asked(together: Together, *ids: str) -> list[asyncio.Task[Enqueued]]:
-    return [asyncio.create_task(together.enqueue(a_spec(id=one))) for one in ids]
+def asked(app: Any, together: Together, *ids: str) -> list[asyncio.Task[Enqueued]]:
+    return [asyncio.create_task(together.enqueue(app, a_spec(id=one))) for one in ids]
 
 
 async def test_what_arrives_while_a_call_is_under_way_goes_with_the_next(app: Any):
-    together = Together(app)
-    first = asked(together, "a")
+    together = Together()
+    first = asked(app, together, "a")
     while not app.calls:
         await asyncio.sleep(0)
-    others = asked(together, *(f"job-{n}" for n in range(MOST + 5)))
+    others = asked(app, together, *(f"job-{n}" for n in range(MOST + 5)))
     await asyncio.sleep(0)
     app.go.set()
     answers = await asyncio.gather(*first, *others)
     assert app.calls == [1, MOST, 5]
     assert [one.id for one in answers] == ["a", *(f"job-{n}" for n in range(MOST + 5))]
-    assert [one.id for one in await asyncio.gather(*asked(together, "later"))] == ["later"]
+    assert [one.id for one in await asyncio.gather(*asked(app, together, "later"))] == ["later"]
 
 
 async def test_a_client_that_goes_away_takes_nothing_from_the_others(app: Any):
-    together = Together(app)
-    first, gone, last = asked(together, "a", "b", "c")
+    together = Together()
+    first, gone, last = asked(app, together, "a", "b", "c")
     while not app.calls:
         await asyncio.sleep(0)
     gone.cancel()
@@ -97,20 +97,20 @@ async def test_a_client_that_goes_away_takes_nothing_from_the_others(app: Any):
 
 
 async def test_whose_fault_it_was_shows_when_each_goes_alone(app: Any):
-    together = Together(app)
+    together = Together()
     app.go.set()
     app.wrong = {"b": QueueFull("q", 1, 1), "d": InvalidInput("no")}
-    answers = await asyncio.gather(*asked(together, "a", "b", "c", "d"), return_exceptions=True)
+    answers = await asyncio.gather(*asked(app, together, "a", "b", "c", "d"), return_exceptions=True)
     assert [type(one) for one in answers] == [Enqueued, QueueFull, Enqueued, InvalidInput]
     assert app.calls == [4, 1, 1, 1, 1]
 
 
 async def test_a_store_that_is_gone_is_asked_once(app: Any):
     """What it did before it went is not known, so nothing is sent again."""
-    together = Together(app)
+    together = Together()
     app.go.set()
     app.wrong = {"b": StoreError("gone")}
-    answers = await asyncio.gather(*asked(together, "a", "b", "c"), return_exceptions=True)
+    answers = await asyncio.gather(*asked(app, together, "a", "b", "c"), return_exceptions=True)
     assert [type(one) for one in answers] == [StoreError] * 3 and app.calls == [3]
 
 

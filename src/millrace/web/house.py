@@ -49,11 +49,8 @@ class House:
     makers: dict[tuple[str, bool], Maker] = field(default_factory=dict[tuple[str, bool], Maker])
     glances: Glances = field(default_factory=Glances)
     flow: Flow = field(default_factory=Flow)
-    together: Together = field(init=False)
+    together: Together = field(default_factory=Together)
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
-
-    def __post_init__(self) -> None:
-        self.together = Together(self.app)
 
     async def store(self) -> Store:
         return await self.app.connected()

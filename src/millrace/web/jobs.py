@@ -60,7 +60,7 @@ async def _put_in(asked: Asked, jobs: list[taken.NewJob]) -> list[Enqueued]:
         refuse_unsafe(where, new.payload, finite=True, keys=False)
         specs += _maker(asked.house, new).specs(app, [new.payload])
     if len(jobs) == 1 and app.tracing is None and _is_simple(jobs[0]):
-        answers = [await asked.house.together.enqueue(specs[0])]
+        answers = [await asked.house.together.enqueue(app, specs[0])]
     else:
         answers = await app.enqueue(specs)
     asked.facts |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}

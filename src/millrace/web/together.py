@@ -20,36 +20,35 @@ Asked = tuple[Spec, "asyncio.Future[Enqueued]"]
 
 
 class Together:
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self) -> None:
         self._waiting: deque[Asked] = deque()
         self._run: asyncio.Task[None] | None = None
 
-    async def enqueue(self, spec: Spec) -> Enqueued:
+    async def enqueue(self, app: App, spec: Spec) -> Enqueued:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Enqueued] = loop.create_future()
         self._waiting.append((spec, answer))
         if self._run is None:
-            self._run = loop.create_task(self._put_in_all())
+            self._run = loop.create_task(self._put_in_all(app))
         return await answer
 
-    async def _put_in_all(self) -> None:
+    async def _put_in_all(self, app: App) -> None:
         """A task of its own: a client that goes away takes nobody's answer along."""
         try:
             while self._waiting:
-                await self._put_in([self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))])
+                await self._put_in(app, [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))])
         finally:
             self._run = None
             while self._waiting:  # only when the server ends in the middle of it
                 self._waiting.popleft()[1].cancel()
 
-    async def _put_in(self, asked: list[Asked]) -> None:
+    async def _put_in(self, app: App, asked: list[Asked]) -> None:
         try:
-            answers = await self._app.enqueue([spec for spec, _ in asked])
+            answers = await app.enqueue([spec for spec, _ in asked])
         except Exception as error:
             if len(asked) > 1 and not isinstance(error, (StoreError, OSError)):
                 for one in asked:  # nothing was stored: whose fault it was shows when each goes alone
-                    await self._put_in([one])
+                    await self._put_in(app, [one])
                 return
             for _, answer in asked:
                 if not answer.done():
