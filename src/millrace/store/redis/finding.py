@@ -13,7 +13,7 @@ from millrace.domain.request import Page, Partition, Query, matches
 from millrace.store.redis.record import jobs_from
 from millrace.store.redis.wire import Wire
 
-_PIECE = 1_000  # jobs looked at in one step of the server
+_PIECE = 500  # jobs looked at in one step of the server
 _PATIENCE = 0.1  # seconds after which a search goes on in the next page
 _END = 1 << 49
 _LIVE, _ENDED, _ALL = [0], [1, 2, 3], [0, 1, 2, 3]
