@@ -95,6 +95,9 @@ def test_the_hook_of_an_empty_queue_has_the_name_of_a_task() -> None:
         updated(QueueSettings(), {"on_empty": "no such name!"})
 
 
-@pytest.mark.parametrize(("share", "period"), [(0.0, 0), (0.05, 20), (0.3, 3), (0.5, 2), (0.9, 1), (1.0, 1)])
+@pytest.mark.parametrize(
+    ("share", "period"),
+    [(0.0, 0), (5e-324, 10**9), (2e-94, 10**9), (0.05, 20), (0.3, 3), (0.5, 2), (0.9, 1), (1.0, 1)],
+)
 def test_a_share_becomes_every_how_many_claims(share: float, period: int) -> None:
     assert fair_period(QueueSettings(fair_share=share)) == period

@@ -230,6 +230,9 @@ async def test_filters_must_all_fit(web: Web):
     assert await ids(key="k") == {"three"}
     assert await ids(since="1h") == {"one", "two", "three"}
     assert await ids(until="1h") == set()
+    await web.post(web.job("two", "/cancel"), {})
+    assert await ids(finished_from="1h") == await ids(finished_from="1h", queue="a") == {"two"}
+    assert await ids(finished_to="1h") == await ids(finished_from="1h", queue="b") == set()
 
 
 @pytest.mark.parametrize(
@@ -249,6 +252,8 @@ async def test_filters_must_all_fit(web: Web):
         ("/api/jobs?queue=a&queue=b", "twice"),
         ("/api/jobs?since=yesterday", "since"),
         ("/api/jobs?since=2026-02-30", "2026-02-30"),
+        ("/api/jobs?finished_from=yesterday", "finished_from"),
+        ("/api/jobs?finished_to=2026-02-30", "2026-02-30"),
         ("/api/jobs?cursor=%00", "cursor"),
         ("/api/jobs?group=%ff", "UTF-8"),
         ("/api/jobs/%ff", "UTF-8"),

@@ -51,6 +51,11 @@ async def test_by_filter_the_dry_run_comes_first(app: App):
         assert sorted(looked["sample"]) == ["dead-0", "dead-1", "dead-2"]
         assert (await web.get(web.job("dead-0")))["state"] == "dead"
 
+        for when, count in (("finished_from", 3), ("finished_to", 0)):
+            timed = {"action": "replay", "filter": {"queue": "money", when: "1h"}}
+            assert (await web.post("/api/bulk", timed))["matched"] == count
+            assert (await web.get("/api/dead", queue="money", **{when: "1h"}))["total"] == count
+
         unasked = await web.post("/api/bulk", {**chosen, "dry_run": False}, 400)
         assert "dry_run=true" in unasked["detail"]
         more = await web.post("/api/bulk", {**chosen, "dry_run": False, "expect": 2}, 409)

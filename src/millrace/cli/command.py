@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -92,7 +94,8 @@ def _ended(function: Command, common: Common, arguments: dict[str, Any]) -> int:
     """Run it and answer the exit code. Every way for it to go wrong ends here, in words."""
     try:
         session = Session({"url": common.url, "app": common.app}, Output(common.json))
-        return asyncio.run(_closing(function(session, **arguments)))
+        with asyncio.Runner(loop_factory=_loop_for(function)) as runner:
+            return runner.run(_closing(function(session, **arguments)))
     except BrokenPipeError:
         return exits.PIPE_CLOSED
     except KeyboardInterrupt:
@@ -101,6 +104,14 @@ def _ended(function: Command, common: Common, arguments: dict[str, Any]) -> int:
         return _complain(error, exits.code_of(error))
     except Exception as error:
         return _complain(error, exits.BUG)
+
+
+def _loop_for(function: Command) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """A server answers a quarter more requests on uvloop, where that is installed; nothing else needs it."""
+    if function.__name__ != "serve" or find_spec("uvloop") is None:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return made
 
 
 async def _closing(command: Awaitable[int]) -> int:

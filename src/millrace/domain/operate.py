@@ -37,7 +37,7 @@ from millrace.domain.tables import KeyHold, TaskRow
 MOST_AHEAD = 10_000
 END = "end"  # as a cursor: whatever happens from now on
 MOST_DIGITS = 18  # of a cursor: more is no 64-bit number
-SEARCH_BUDGET = 10_000
+SEARCH_BUDGET = 5_000
 STATE_WORDS = {*State, *get_args(Word), *ALIASES}
 Target = Literal["queue", "task", "store"]
 

@@ -118,6 +118,11 @@ def _check_lanes(settings: QueueSettings) -> None:
         )
 
 
+SMALLEST_SHARE = 1e-9  # of a smaller one the period would be no number that a store can hold
+
+
 def fair_period(settings: QueueSettings) -> int:
     """Every how many claims the oldest due job goes first; 0 means never."""
-    return max(1, round(1 / settings.fair_share)) if settings.fair_share > 0 else 0
+    if settings.fair_share <= 0:
+        return 0
+    return max(1, round(1 / max(settings.fair_share, SMALLEST_SHARE)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 from millrace.domain.job import Job
 
@@ -28,10 +29,20 @@ def cause(job: Job) -> str:
     """The error of a dead job in one line, without what varies."""
     message = "" if job.error is None else job.error.message.strip().partition("\n")[0][:500]
     kind = "" if job.error is None else job.error.type
+    return _without_what_varies(kind, message)
+
+
+@lru_cache(4_096)  # thousands die of one cause, and many of them in the same words
+def _without_what_varies(kind: str, message: str) -> str:
     return f"{kind}: {_VARIES.sub('…', message)}".strip(": ")
 
 
 def fingerprint(job: Job) -> str:
     """Equal for jobs of one task that died of the same cause."""
-    text = "\0".join((job.task, job.reason or "", cause(job)))
+    return _hashed(job.task, job.reason or "", cause(job))
+
+
+@lru_cache(4_096)
+def _hashed(task: str, reason: str, cause: str) -> str:
+    text = f"{task}\0{reason}\0{cause}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH]

@@ -41,8 +41,9 @@ class Audit:
         entry = Entry(instant(system_clock()), who, client, action, path, status, facts)
         self._kept.append(entry)
         level = logging.INFO if status < 400 else logging.WARNING
-        extra = {"audit": action, "who": who, "client": client, "path": path, "status": status, "facts": facts}
-        log.log(level, "%s by %s from %s: %s", action, who, client, status, extra=extra)
+        if log.isEnabledFor(level):
+            extra = {"audit": action, "who": who, "client": client, "path": path, "status": status, "facts": facts}
+            log.log(level, "%s by %s from %s: %s", action, who, client, status, extra=extra)
         if self._file is None:
             return
         try:

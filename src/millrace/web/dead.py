@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from millrace.domain.errors import InvalidInput
 from millrace.runtime.causes import Causes, cause_plain
 from millrace.runtime.fingerprint import cause
 from millrace.runtime.redaction import failure_without
-from millrace.runtime.selection import PAGE, page_of, read_query
+from millrace.runtime.selection import page_of, read_query
 from millrace.runtime.shape import Plain
 from millrace.web import given, taken
 from millrace.web.house import House
+from millrace.web.patience import Patience
 from millrace.web.route import Answer, Asked, Link, Route
 from millrace.web.shown import secrets
 
-PATIENCE = 2.0  # seconds
+PATIENCE = 0.2  # seconds after which those are told that were found until then
+PAGE = 500
 
 
 async def causes_of_death(asked: Asked) -> Answer:
@@ -38,13 +38,13 @@ async def _gathered(house: House, query: taken.DeadQuery) -> tuple[Causes, bool]
     now = await (await house.store()).now()
     search = msgspec.structs.replace(read_query(query, now), cursor=query.cursor, limit=PAGE, newest_first=True)
     causes = Causes()
-    until = time.monotonic() + PATIENCE
+    patience = Patience(PATIENCE)
     while True:
         page = await page_of(house.app, search, query.error)
         causes.cursor = page.cursor
         for job in page.jobs:
             causes.add(job)
-        if page.cursor is None or time.monotonic() > until:
+        if page.cursor is None or patience.is_over():
             return causes, page.cursor is None
         search = msgspec.structs.replace(search, cursor=page.cursor)
 
@@ -57,7 +57,7 @@ ROUTES = (
         "viewer",
         "Dead jobs by cause, the most frequent first",
         causes_of_death,
-        cli="dead --queue --task --since --until --error --limit",
+        cli="dead --queue --task --since --until --finished-from --finished-to --error --limit",
         query=taken.DeadQuery,
         answers={200: given.Dead},
         links=(Link("example", "getJob", {"id": "$response.body#/causes/0/example"}),),

@@ -217,10 +217,9 @@ async def _body(route: Route, receive: Receive, heads: Headers) -> Any:
 
 
 async def _read(receive: Receive, heads: Headers, most: int) -> bytes:
-    too_large = Problem(413, "too_large", f"the body is larger than the {most:,} bytes that are taken here")
     length = heads.get("content-length", "")
     if length.isdigit() and (len(length) > 12 or int(length) > most):
-        raise too_large
+        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -230,11 +229,15 @@ async def _read(receive: Receive, heads: Headers, most: int) -> bytes:
         part: bytes = message.get("body", b"")
         size += len(part)
         if size > most:
-            raise too_large
+            raise _too_large(most)
         if part:
             parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "too_large", f"the body is larger than the {most:,} bytes that are taken here")
 
 
 def _worded(error: Exception) -> str:

@@ -15,6 +15,7 @@ from millrace.web.glance import Glances
 from millrace.web.guard import Guard
 from millrace.web.problem import Problem
 from millrace.web.throughput import Flow
+from millrace.web.together import Together
 
 MOST_STREAMS = 200
 MOST_WAITING = 1_000
@@ -48,6 +49,7 @@ class House:
     makers: dict[tuple[str, bool], Maker] = field(default_factory=dict[tuple[str, bool], Maker])
     glances: Glances = field(default_factory=Glances)
     flow: Flow = field(default_factory=Flow)
+    together: Together = field(default_factory=Together)
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
 
     async def store(self) -> Store:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
+from msgspec import UNSET
 
 from millrace.domain.check import check_id
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, WaitTimeout
 from millrace.domain.job import FINISHED, Job, State, word
-from millrace.domain.request import Enqueued, Page
+from millrace.domain.request import Enqueued
 from millrace.runtime import waiting
 from millrace.runtime.intake import Maker
 from millrace.runtime.plain import refuse_unsafe
 from millrace.runtime.redaction import failure_without
-from millrace.runtime.selection import page_of, read_query
 from millrace.runtime.shape import Plain, failure_plain
 from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
+from millrace.web.paging import page_for
 from millrace.web.route import Answer, Asked, Link, Route
 from millrace.web.shown import listed, secrets, value_shown, whole
 
 ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
-PATIENCE = 0.1  # seconds after which a search answers with what it has, and a cursor
 WHEN_QUEUED = 201
 MOST_MAKERS = 1_000
+NOT_SIMPLE = ("id", "delay", "expires", "group", "key", "after")
 
 
 # ── putting in ────────────────────────────────────────────────────────────────────────────────
@@ -60,9 +59,17 @@ async def _put_in(asked: Asked, jobs: list[taken.NewJob]) -> list[Enqueued]:
         where = "the payload" if len(jobs) == 1 else f"the payload of job {number}"
         refuse_unsafe(where, new.payload, finite=True, keys=False)
         specs += _maker(asked.house, new).specs(app, [new.payload])
-    answers = await app.enqueue(specs)
+    if len(jobs) == 1 and app.tracing is None and _is_simple(jobs[0]):
+        answers = [await asked.house.together.enqueue(app, specs[0])]
+    else:
+        answers = await app.enqueue(specs)
     asked.facts |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}
     return answers
+
+
+def _is_simple(new: taken.NewJob) -> bool:
+    """Such jobs have nothing to do with each other; a store may take many of them by a shorter way."""
+    return all(getattr(new, name) is UNSET for name in NOT_SIMPLE)
 
 
 def _maker(house: House, new: taken.NewJob) -> Maker:
@@ -107,31 +114,9 @@ async def list_jobs(asked: Asked) -> Answer:
             check_id("id", job_id)
         found = [job for job in await house.app.jobs.get(query.id) if job is not None]
         return Answer({"jobs": [listed(job, now, house) for job in found], "cursor": None, "scanned": len(found)})
-    page = await _page(house, query, now)
+    page = await page_for(house.app, query, now)
     jobs = [listed(job, now, house) for job in page.jobs]
     return Answer({"jobs": jobs, "cursor": page.cursor, "scanned": page.scanned})
-
-
-async def _page(house: House, asked: taken.ListQuery, now: int) -> Page:
-    """A full page; or, when that takes long, what was found until then and the cursor to go on from."""
-    search = read_query(asked, now, archived=None if asked.all else False)
-    jobs: list[Job] = []
-    cursor, scanned = asked.cursor, 0
-    until = time.monotonic() + PATIENCE
-    while True:
-        page = await page_of(
-            house.app,
-            msgspec.structs.replace(
-                search, cursor=cursor, newest_first=not asked.oldest, limit=asked.limit - len(jobs)
-            ),
-            asked.error,
-            asked.after,
-        )
-        jobs += page.jobs
-        cursor = page.cursor
-        scanned += page.scanned
-        if cursor is None or len(jobs) >= asked.limit or time.monotonic() > until:
-            return Page(tuple(jobs), cursor, scanned)
 
 
 async def _job(asked: Asked) -> Job:
@@ -247,8 +232,8 @@ ROUTES = (
         "viewer",
         "Jobs that fit all filters, a page at a time",
         list_jobs,
-        cli="list --status --queue --task --group --key --since --until --error --after --limit --cursor --oldest "
-        "--all",
+        cli="list --status --queue --task --group --key --since --until --finished-from --finished-to --error "
+        "--after --limit --cursor --oldest --all",
         query=taken.ListQuery,
         answers={200: given.Jobs},
         links=(

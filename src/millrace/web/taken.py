@@ -69,6 +69,8 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: Id | None = None
     since: When | None = None
     until: When | None = None
+    finished_from: When | None = None
+    finished_to: When | None = None
     error: Fingerprint | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -13,6 +14,7 @@ from millrace.store.postgres.lines import Lines
 
 _END = 1 << 62
 _LOOK = 128  # seqs taken from an index, and records loaded, at once
+_PATIENCE = 0.1  # seconds after which a search goes on in the next page
 _OUT_OF_STEP = 60_000  # milliseconds by which jobs may be enqueued in another order than that of their seqs
 
 Bounds = tuple[int, int, bool]
@@ -22,8 +24,11 @@ class Search(Lines):
     def search(self, query: Query, now: int, budget: int) -> tuple[list[Job], int | None, int]:
         found: list[Job] = []
         scanned = last = 0
+        until = time.monotonic() + _PATIENCE
         for job in self._records(self._walk_for(query)):
             if len(found) >= query.limit or scanned >= budget:
+                return found, last, scanned
+            if scanned and scanned % _LOOK == 0 and time.monotonic() > until:
                 return found, last, scanned
             scanned += 1
             last = job.seq

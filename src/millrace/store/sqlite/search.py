@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -14,6 +15,7 @@ from millrace.store.sqlite.record import NUMBER
 
 _END = 1 << 62
 _LOOK = 128  # seqs taken from an index, and records loaded, at once
+_PATIENCE = 0.1  # seconds after which a search goes on in the next page
 
 _ENDED = {state.value: NUMBER[state] for state in (State.COMPLETED, State.DEAD, State.CANCELLED)}
 _LIVE = frozenset({"waiting", "blocked", "scheduled", "retrying", "ready"})
@@ -27,8 +29,11 @@ class Search(Lines):
         self.flush()
         found: list[Job] = []
         scanned = last = 0
+        until = time.monotonic() + _PATIENCE
         for job in self._records(self._walk_for(query)):
             if len(found) >= query.limit or scanned >= budget:
+                return found, last, scanned
+            if scanned and scanned % _LOOK == 0 and time.monotonic() > until:
                 return found, last, scanned
             scanned += 1
             last = job.seq
@@ -75,11 +80,12 @@ class Search(Lines):
         if state == State.RUNNING:
             running = [seq for seq in self.seqs("running_seqs", {}) if after < seq < before]
             return sorted(running, reverse=back)
-        if state is None and query.queue is None and query.task is None:
+        if state is None and query.queue is None and query.task is None and not query.only_finished:
             return self._walk("walk_all", {}, bounds)
         combos = self.seqs("all_combos", {"queue": query.queue, "task": query.task})
         ended = list(_ENDED.values()) if state is None else [_ENDED[state]] if state in _ENDED else []
-        walks = self._walks_of(combos, ended, live=state is None or state in _LIVE, bounds=bounds)
+        live = not query.only_finished and (state is None or state in _LIVE)
+        walks = self._walks_of(combos, ended, live=live, bounds=bounds)
         return heapq.merge(*walks, reverse=back)
 
     def _bounds(self, query: Query) -> tuple[int, int, bool]:

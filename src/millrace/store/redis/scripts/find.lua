@@ -1,32 +1,71 @@
 -- find: the next jobs by seq from the narrowest index; what they are asked to be besides is judged by who asks.
 -- Asks {queues or nil, classes, after, before, back, limit, budget, sieve}: the sieve leaves out what cannot match,
--- {task, group, key, archived, from, to}. Answers {now, last seq looked at or 0, looked at, at the end, rows}.
+-- {task, group, key, archived, enqueued from and to, finished from and to, state or its word}.
+-- Answers {now, last seq looked at or 0, looked at, at the end, rows}.
 local queues, classes, after, before, back, limit, budget, sieve = unpack(asked, 1, 8)
-local task, group, key, archived, from, to = unpack(sieve, 1, 6)
+local task, group, key, archived, from, to, ended_from, ended_to, word = unpack(sieve, 1, 9)
+local PART = 500 -- jobs read at once, at most: the first part is as large as the page
+
+local IS = {
+  blocked = function(job)
+    return job.blocked > 0
+  end,
+  ready = function(job)
+    return job.blocked == 0 and job.available_at <= now
+  end,
+  retrying = function(job)
+    return job.blocked == 0 and job.available_at > now and job.failures > 0
+  end,
+  scheduled = function(job)
+    return job.blocked == 0 and job.available_at > now and job.failures == 0
+  end,
+}
+
+local function is_so(job)
+  return not word or job.state == word or (job.state == 'waiting' and IS[word] and IS[word](job))
+end
 
 local function may_match(job)
-  return (not task or job.task == task) and (not group or job.group == group) and (not key or job.key == key)
+  return is_so(job)
+    and (not queues or job.queue == queues[1]) and (not task or job.task == task)
+    and (not group or job.group == group) and (not key or job.key == key)
     and (archived == nil or job.archived == archived)
     and (not from or job.enqueued_at >= from) and (not to or job.enqueued_at < to)
+    and (not ended_from or (job.finished_at and job.finished_at >= ended_from))
+    and (not ended_to or (job.finished_at and job.finished_at < ended_to))
 end
 
-local sources
-if key or group then
-  sources = { { key = key and P .. 'keyed:' .. key or P .. 'grouped:' .. group, base = 0 } }
-else
-  sources = W.sources(queues or W.queues(), classes)
-end
-local seqs = W.merged(sources, after, before, back, budget)
-T.prefetch(seqs)
-local jobs, looked_at, last = {}, 0, 0
-for _, seq in ipairs(seqs) do
-  if #jobs >= limit then
-    break
+local function opened()
+  if word == 'running' and not (key or group) then
+    return W.running(after, before, back)
   end
-  looked_at, last = looked_at + 1, seq
-  local job = T.by_seq(seq)
-  if job and may_match(job) then
-    jobs[#jobs + 1] = job
+  local sources
+  if key or group then
+    sources = { { key = key and P .. 'keyed:' .. key or P .. 'grouped:' .. group, base = 0 } }
+  else
+    sources = W.sources(queues or W.queues(), classes)
   end
+  W.open(sources, after, before, back, limit)
+  return sources
 end
-return { now, last, looked_at, #seqs < budget and looked_at == #seqs and 1 or 0, T.rows_of(jobs) }
+
+local sources = opened()
+local jobs, looked_at, last, at_end = {}, 0, 0, 0
+while at_end == 0 and #jobs < limit and looked_at < budget do
+  local part = math.min(PART, budget - looked_at, math.max(limit - #jobs, looked_at))
+  local seqs = W.take(sources, back, part)
+  T.prefetch(seqs)
+  local before_part = looked_at
+  for _, seq in ipairs(seqs) do
+    if #jobs >= limit then
+      break
+    end
+    looked_at, last = looked_at + 1, seq
+    local job = T.by_seq(seq)
+    if job and may_match(job) then
+      jobs[#jobs + 1] = job
+    end
+  end
+  at_end = #seqs < part and looked_at - before_part == #seqs and 1 or 0
+end
+return { now, last, looked_at, at_end, T.rows_of(jobs) }

@@ -1,5 +1,5 @@
 -- walk: jobs by seq, over queues and kinds of states, from the index that is narrow enough.
-local PAGE = 500
+local FEWEST, MOST = 16, 500 -- seqs that are read from one source at once
 
 function W.queues()
   local names = call('HKEYS', KEY.queue)
@@ -11,14 +11,15 @@ local function page_of(source, back)
   local low, high = format('%.0f', source.base + source.after), format('%.0f', source.base + source.before)
   local found
   if back then
-    found = call('ZREVRANGEBYSCORE', source.key, '(' .. high, '(' .. low, 'LIMIT', 0, PAGE)
+    found = call('ZREVRANGEBYSCORE', source.key, '(' .. high, '(' .. low, 'LIMIT', 0, source.size)
   else
-    found = call('ZRANGEBYSCORE', source.key, '(' .. low, '(' .. high, 'LIMIT', 0, PAGE)
+    found = call('ZRANGEBYSCORE', source.key, '(' .. low, '(' .. high, 'LIMIT', 0, source.size)
   end
   for i = 1, #found do
     found[i] = tonumber(found[i])
   end
-  source.page, source.first, source.last = found, 1, #found < PAGE
+  source.page, source.first, source.last = found, 1, #found < source.size
+  source.size = math.min(MOST, source.size * 2)
   if #found > 0 then
     if back then
       source.before = found[#found]
@@ -28,12 +29,17 @@ local function page_of(source, back)
   end
 end
 
--- At most `limit` seqs between two (both left out), in order, of all these sources together.
-function W.merged(sources, after, before, back, limit)
+-- Sources to take seqs from, between two of them (both left out); about `wanted` will be, so no more is read at first.
+function W.open(sources, after, before, back, wanted)
   for _, source in ipairs(sources) do
     source.after, source.before = after, before
+    source.size = math.max(FEWEST, math.min(MOST, math.ceil(2 * wanted / #sources)))
     page_of(source, back)
   end
+end
+
+-- The next seqs of all these sources together, in order; fewer than `limit` at their end.
+function W.take(sources, back, limit)
   local found = {}
   while #found < limit do
     local best = nil
@@ -53,6 +59,30 @@ function W.merged(sources, after, before, back, limit)
     best.first = best.first + 1
   end
   return found
+end
+
+-- At most `limit` seqs between two (both left out), in order, of all these sources together.
+function W.merged(sources, after, before, back, limit)
+  W.open(sources, after, before, back, limit)
+  return W.take(sources, back, limit)
+end
+
+-- What runs, in order: there is an index of leases, and no more of them than there are slots of workers.
+function W.running(after, before, back)
+  local seqs = {}
+  for _, name in ipairs(call('ZRANGE', T.look(KEY.lease), 0, -1)) do
+    local seq = tonumber(name)
+    if seq > after and seq < before then
+      seqs[#seqs + 1] = seq
+    end
+  end
+  table.sort(seqs, function(a, b)
+    if back then
+      return a > b
+    end
+    return a < b
+  end)
+  return { { page = seqs, first = 1, last = true } }
 end
 
 -- The index of a queue by classes of states: 0 live, 1 completed, 2 dead, 3 cancelled.
