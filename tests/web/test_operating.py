@@ -87,6 +87,27 @@ async def test_by_id_each_is_counted_by_its_answer(web: Web):
     assert back["done"] == 2
 
 
+async def test_what_is_said_of_archived_jobs_is_done_to_no_others(app: App):
+    async with opened(app) as web:
+        for name in ("seen", "away"):
+            await web.enqueue("charge", id=name, payload={"card": 1})
+        await worked(app)
+        await web.post(web.job("away", "/archive"))
+        await web.enqueue("pack", id="waits")
+        chosen = {"filter": {"status": "archived"}, "dry_run": False, "expect": 9}
+
+        for action, matched in (("cancel", 0), ("archive", 1), ("replay", 1)):
+            assert (await web.post("/api/bulk", {**chosen, "action": action}))["matched"] == matched, action
+            entry, *_ = (await web.get("/api/audit"))["entries"]
+            assert entry["facts"]["filter"]["status"] == "archived"
+        states = {one["id"]: one["state"] for one in (await web.get("/api/jobs", all=True))["jobs"]}
+        assert states == {"seen": "dead", "away": "ready", "waits": "ready"}
+
+        await web.post(web.job("seen", "/archive"))
+        back = await web.post("/api/bulk", {**chosen, "action": "unarchive"})
+        assert (back["matched"], back["answers"]) == (1, {"done": 1})
+
+
 @pytest.mark.parametrize(
     "body",
     [
