@@ -353,6 +353,26 @@ async def test_a_full_queue_says_how_full(web: Web):
     }
 
 
+async def test_a_history_is_read_page_by_page(app: App):
+    async with opened(app) as web:
+        job = await web.enqueue("charge", payload={"card": 1})
+        for _ in range(3):
+            await run_all(web)
+            await web.post(web.job(job, "/replay"))
+        whole = await web.get(web.job(job, "/history"))
+        assert whole["cursor"] is None and len(whole["steps"]) == 10
+
+        steps, cursor = [], {}
+        while cursor is not None:
+            page = await web.get(web.job(job, "/history"), limit=4, **cursor)
+            steps.append(page["steps"])
+            cursor = None if page["cursor"] is None else {"cursor": page["cursor"]}
+        assert [len(some) for some in steps] == [4, 4, 2]
+        assert [step for some in steps for step in some] == whole["steps"]
+        assert (await web.get(web.job(job, "/history"), cursor="9:9"))["steps"] == []
+        await web.get(web.job(job, "/history"), 400, cursor="nonsense")
+
+
 async def test_the_history_tells_each_step_and_what_it_changed(app: App):
     async with opened(app) as web:
         job = await web.enqueue("charge", payload={"card": 7})

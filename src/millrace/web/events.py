@@ -22,7 +22,7 @@ from millrace.store.protocol import Store
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import shown_event
+from millrace.web.shown import Witnesses, aside
 
 PAGE = 100  # a client that is cut off inside a page sees it again, so it is small
 FIRST_POLL, SLOWEST_POLL = 0.05, 1.0
@@ -132,8 +132,8 @@ def _fits(event: Event, query: taken.EventsQuery | taken.StreamQuery) -> bool:
 async def _shown(house: House, events: list[Event]) -> list[dict[str, Any]]:
     """Errors may quote what their job's payload hides, so the jobs of those are looked at."""
     failed = list({event.job for event in events if event.error is not None})
-    jobs = dict(zip(failed, await house.app.jobs.get(failed), strict=True)) if failed else {}
-    return [shown_event(event, jobs.get(event.job), house) for event in events]
+    told = Witnesses(house, await house.app.jobs.get(failed) if failed else ())
+    return await aside(told.weight(events), lambda: [told.shown(event) for event in events])
 
 
 ROUTES = (

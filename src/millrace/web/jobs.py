@@ -17,13 +17,14 @@ from millrace.runtime import waiting
 from millrace.runtime.intake import Maker
 from millrace.runtime.plain import refuse_unsafe
 from millrace.runtime.redaction import failure_without
+from millrace.runtime.secrets import NO_SECRETS, UNKNOWN
 from millrace.runtime.selection import page_of, read_query
 from millrace.runtime.shape import Plain, failure_plain
 from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import listed, secrets, value_shown, whole
+from millrace.web.shown import all_listed, aside, result_shown, secrets, weight_of, whole
 
 ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
@@ -106,9 +107,9 @@ async def list_jobs(asked: Asked) -> Answer:
         for job_id in query.id:
             check_id("id", job_id)
         found = [job for job in await house.app.jobs.get(query.id) if job is not None]
-        return Answer({"jobs": [listed(job, now, house) for job in found], "cursor": None, "scanned": len(found)})
+        return Answer({"jobs": await all_listed(found, now, house), "cursor": None, "scanned": len(found)})
     page = await _page(house, query, now)
-    jobs = [listed(job, now, house) for job in page.jobs]
+    jobs = await all_listed(page.jobs, now, house)
     return Answer({"jobs": jobs, "cursor": page.cursor, "scanned": page.scanned})
 
 
@@ -146,7 +147,8 @@ async def _job(asked: Asked) -> Job:
 async def get_job(asked: Asked) -> Answer:
     job = await _job(asked)
     store = await asked.house.store()
-    return Answer(whole(job, await store.now(), asked.house))
+    now = await store.now()
+    return Answer(await aside(weight_of(job), lambda: whole(job, now, asked.house)))
 
 
 async def explain(asked: Asked) -> Answer:
@@ -178,13 +180,17 @@ async def _outcome(house: House, job_id: str, wait: float) -> Plain:
             except JobCancelled:
                 return _ended(job_id, State.CANCELLED, None, None, None)
             except JobFailed as failed:  # its record is gone; its history is not
-                error = failure_plain(failure_without(failed.error, None if house.redaction.phrases else []))
+                error = failure_plain(failure_without(failed.error, UNKNOWN if house.redaction.phrases else NO_SECRETS))
                 return _ended(job_id, State.DEAD, None, failed.reason, error)
     if job.state is State.COMPLETED and job.result_expired:
         raise ResultExpired(job.id)
-    value = value_shown(job.result, job, house)
-    error = failure_plain(failure_without(job.error, secrets(job, house)))
-    return _ended(job.id, job.state, value, job.reason, error)
+    return await aside(weight_of(job), lambda: _finished(job, house))
+
+
+def _finished(job: Job, house: House) -> Plain:
+    hidden = secrets(job, house)
+    error = failure_plain(failure_without(job.error, hidden))
+    return _ended(job.id, job.state, result_shown(job, hidden, house), job.reason, error)
 
 
 def _ended(job_id: str, state: State, value: Any, reason: str | None, error: Plain | None) -> Plain:

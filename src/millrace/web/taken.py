@@ -89,6 +89,13 @@ class WaitQuery(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the result")] = 0
 
 
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Limit = 500
+    cursor: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,9}:[0-9]{1,9}$", description="As an earlier answer gave it")] | None
+    ) = None
+
+
 class DiffQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
     first: Place | None = None
     last: Place | None = None
