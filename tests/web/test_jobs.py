@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
-from millrace import App
+from millrace import App, StoreError
+from millrace.domain.job import Job
 from tests.cli.stage import Stage
 from tests.web.stage import Web, opened
 
@@ -351,6 +353,42 @@ async def test_a_full_queue_says_how_full(web: Web):
         "depth": 1,
         "max_depth": 1,
     }
+
+
+async def test_whoever_finds_no_place_to_wait_has_put_nothing_in():
+    async with opened(App("memory://")) as web:
+        web.house.waiting._most = 0
+        refused = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 503, wait=5)
+        assert refused["code"] == "busy"
+        await web.get("/api/jobs/j", 404)
+        assert (await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201))["outcome"] is None
+
+
+async def test_a_job_that_is_in_is_told_of_although_the_wait_for_it_fails(monkeypatch: pytest.MonkeyPatch):
+    async with opened(App("memory://")) as web:
+        store = await web.app.connected()
+
+        async def get(ids: Sequence[str]) -> list[Job | None]:
+            raise StoreError("gone")
+
+        monkeypatch.setattr(store, "get", get)
+        made = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=5)
+        assert (made["id"], made["outcome"]) == ("j", None)
+        assert web.house.waiting.inside == 0
+
+
+async def test_a_wait_ends_when_the_server_is_to_stop():
+    async with opened(App("memory://")) as web:
+        putting = asyncio.create_task(web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=60))
+        while web.house.waiting.inside == 0:
+            await asyncio.sleep(0.01)
+        asking = asyncio.create_task(web.get("/api/jobs/j/result", 202, wait=60))
+        while web.house.waiting.inside < 2:
+            await asyncio.sleep(0.01)
+        web.house.closing.set()
+        async with asyncio.timeout(5):
+            assert (await putting)["outcome"]["finished"] is False
+            assert (await asking)["finished"] is False
 
 
 async def test_a_history_is_read_page_by_page(app: App):
