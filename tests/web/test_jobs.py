@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from millrace import App, StoreError
 from millrace.domain.job import Job
+from millrace.web import patience
 from tests.cli.stage import Stage
 from tests.web.stage import Web, opened
 
@@ -389,6 +393,40 @@ async def test_a_wait_ends_when_the_server_is_to_stop():
         async with asyncio.timeout(5):
             assert (await putting)["outcome"]["finished"] is False
             assert (await asking)["finished"] is False
+
+
+async def test_an_id_that_is_asked_for_twice_is_answered_once(web: Web):
+    await web.enqueue(id="a")
+    await web.enqueue(id="b")
+    found = await web.get("/api/jobs", id=["b", "a", "b", "nowhere"])
+    assert [job["id"] for job in found["jobs"]] == ["b", "a"]
+
+
+async def test_headers_are_bounded(web: Web):
+    refused = await web.post("/api/jobs", {"task": "pack", "headers": {"trace": "x" * 65_536}}, 400)
+    assert "65,536 are taken" in refused["detail"]
+
+
+async def test_a_write_that_finds_the_store_locked_is_answered_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patience, "SECONDS", 0.3)
+    async with opened(App(f"sqlite:///{tmp_path}/jobs.db")) as web:
+        await web.enqueue(id="j")
+        with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            bodies = (
+                ("/api/jobs", {"task": "pack", "id": "k"}),
+                ("/api/jobs/j/cancel", None),
+                ("/api/queues/default/pause", None),
+                ("/api/bulk", {"action": "cancel", "ids": ["j"], "dry_run": False}),
+            )
+            for path, body in bodies:
+                busy = await web.ask("POST", path, body, 503)
+                assert busy.json()["code"] == "busy" and int(busy.headers["retry-after"]) > 0, path
+            assert (await web.get("/api/jobs/j"))["state"] == "ready"
+            other.execute("ROLLBACK")
+        monkeypatch.setattr(patience, "SECONDS", 30)
+        again = await web.ask("POST", "/api/jobs", {"task": "pack", "id": "k"})
+        assert again.json()["id"] == "k" and again.json()["status"] in ("queued", "duplicate")
 
 
 async def test_a_history_is_read_page_by_page(app: App):

@@ -245,6 +245,24 @@ async def test_a_queue_is_counted_paused_bounded_and_drained(web: Web):
     assert (await web.get(web.job("job-0")))["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "~"])
+async def test_a_queue_of_dots_can_be_named(web: Web, name: str):
+    """Clients take `.` and `..` out of a path before they send it, however they are encoded."""
+    if name == "~":
+        await web.get("/api/queues/~", 400)
+        return
+    await web.enqueue(queue=name)
+    place = f"/api/queues/{name if len(name) > 2 else '~' + name}"
+    assert (await web.get(place))["queue"] == name
+    assert (await web.post(f"{place}/pause"))["queue"] == name
+    assert (await web.post(f"{place}/drain", {"dry_run": False}))["cancelled"] == 1
+
+
+async def test_a_rate_that_no_clock_can_wait_for_is_refused(web: Web):
+    bad = await web.ask("PATCH", "/api/queues/line", {"rate": 1e-9}, 400)
+    assert "rate" in bad.json()["detail"]
+
+
 async def test_what_has_no_way_back_wants_the_name_typed(web: Web):
     await web.enqueue(queue="line", id="job")
     path = "/api/queues/line/obliterate"

@@ -11,6 +11,7 @@ from millrace.runtime.deeds import BATCH, Deed, Found, deed_of
 from millrace.runtime.selection import matching, read_query
 from millrace.runtime.words import plural
 from millrace.web import given, taken
+from millrace.web.patience import patiently
 from millrace.web.problem import Problem, problem_of
 from millrace.web.route import Answer, Asked, Route
 
@@ -23,7 +24,7 @@ async def bulk(asked: Asked) -> Answer:
     body: taken.Bulk = asked.body
     if (body.ids is None) == (body.chosen is None):
         raise InvalidInput("which jobs? Give `ids` or `filter`, one of them")
-    deed = deed_of(body.action, also_running=body.running == "request")
+    deed = patiently(deed_of(body.action, also_running=body.running == "request"))
     asked.facts |= {"action": body.action, "dry_run": body.dry_run}
     if body.chosen is not None:
         asked.facts["filter"] = {name: value for name, value in taken.given(body.chosen).items() if value is not None}
@@ -120,6 +121,7 @@ ROUTES = (
         "operator",
         "Cancel, replay, archive or unarchive many jobs, by id or by filter; by filter, the dry run comes first",
         bulk,
+        long=True,
         cli="replay ID --dry-run --yes --queue --error",
         body=taken.Bulk,
         answers={200: given.Bulk},

@@ -26,6 +26,7 @@ from millrace.runtime.shape import Plain, failure_plain
 from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
+from millrace.web.patience import patient
 from millrace.web.route import Answer, Asked, Link, Route
 from millrace.web.shown import all_listed, aside, result_shown, secrets, weight_of, whole
 
@@ -75,7 +76,7 @@ async def _put_in(asked: Asked, jobs: list[taken.NewJob]) -> list[Enqueued]:
         where = "the payload" if len(jobs) == 1 else f"the payload of job {number}"
         refuse_unsafe(where, new.payload, finite=True, keys=False)
         specs += _maker(asked.house, new).specs(app, [new.payload])
-    answers = await app.enqueue(specs)
+    answers = await patient(app.enqueue(specs))
     asked.facts |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}
     return answers
 
@@ -118,9 +119,10 @@ async def list_jobs(asked: Asked) -> Answer:
     store = await house.store()
     now = await store.now()
     if query.id:
-        for job_id in query.id:
+        ids = list(dict.fromkeys(query.id))
+        for job_id in ids:
             check_id("id", job_id)
-        found = [job for job in await house.app.jobs.get(query.id) if job is not None]
+        found = [job for job in await house.app.jobs.get(ids) if job is not None]
         return Answer({"jobs": await all_listed(found, now, house), "cursor": None, "scanned": len(found)})
     page = await _page(house, query, now)
     jobs = await all_listed(page.jobs, now, house)
@@ -258,6 +260,7 @@ ROUTES = (
         "Put a job in; with `wait`, wait for its result",
         enqueue,
         cli="submit TASK PAYLOAD --wait",
+        long=True,
         query=taken.WaitQuery,
         body=taken.NewJob,
         answers={201: given.Enqueued, 200: given.Enqueued},

@@ -82,7 +82,7 @@ async def audit(asked: Asked) -> Answer:
 
 
 async def openapi(asked: Asked) -> Answer:
-    return Answer(_document())
+    return Answer({**_document(), "servers": [{"url": asked.root or "/"}]})
 
 
 @cache
