@@ -76,7 +76,7 @@ async def _put_in(asked: Asked, jobs: list[taken.NewJob]) -> list[Enqueued]:
         where = "the payload" if len(jobs) == 1 else f"the payload of job {number}"
         refuse_unsafe(where, new.payload, finite=True, keys=False)
         specs += _maker(asked.house, new).specs(app, [new.payload])
-    answers = await patient(app.enqueue(specs))
+    answers = await patient(app.enqueue(specs), len(specs))
     asked.facts |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}
     return answers
 
@@ -276,6 +276,7 @@ ROUTES = (
         "Put many jobs in, all or nothing",
         enqueue_many,
         cli="submit TASK PAYLOAD --many",
+        long=True,
         body=taken.NewJobs,
         answers={201: given.EnqueuedMany},
         refusals=(409, 422, 429),

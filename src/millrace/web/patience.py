@@ -17,11 +17,13 @@ from millrace.web.problem import Problem
 
 T = TypeVar("T")
 SECONDS = 10.0
+EACH = 0.05  # more for each job of many: a bucket writes an object for each
 COME_BACK = "5"
 
 
-async def patient(writing: Awaitable[T]) -> T:
-    bound = asyncio.timeout(SECONDS)
+async def patient(writing: Awaitable[T], jobs: int = 0) -> T:
+    seconds = SECONDS + EACH * jobs
+    bound = asyncio.timeout(seconds)
     try:
         async with bound:
             return await writing
@@ -31,7 +33,7 @@ async def patient(writing: Awaitable[T]) -> T:
         raise Problem(
             503,
             "busy",
-            f"the store was busy for {SECONDS:g} seconds: another writer holds it. What was asked for may still be done"
+            f"the store was busy for {seconds:g} seconds: another writer holds it. What was asked for may still be done"
             " once it is free, so look before you ask again; a job with an id of your own can be put in again safely.",
             headers={"retry-after": COME_BACK},
         ) from None
@@ -41,6 +43,6 @@ def patiently(deed: Deed) -> Deed:
     """The same deed, each batch of it bounded."""
 
     async def ask(app: App, ids: Sequence[str]) -> Sequence[str]:
-        return await patient(deed.ask(app, ids))
+        return await patient(deed.ask(app, ids), len(ids))
 
     return replace(deed, ask=ask)
