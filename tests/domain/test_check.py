@@ -143,6 +143,7 @@ def test_good_specs(changes: dict[str, Any]) -> None:
         {"max_stalls": 1.5},
         {"headers": {"trace": "\udc80"}},
         {"headers": {"trace": 1}},
+        {"headers": {"trace": "x" * (64 << 10)}},
         {"max_stalls": 0},
         {"timeout": 0},
         {"lease": 0},

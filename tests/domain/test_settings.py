@@ -58,7 +58,7 @@ def test_the_feed_has_a_floor_too() -> None:
         updated(StoreSettings(), {"keep_events": -1})
 
 
-@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 5e-324, 9e-7])
 def test_a_rate_is_a_finite_number_above_zero(rate: float) -> None:
     with pytest.raises(InvalidInput, match="rate must be a finite number"):
         updated(Limits(), {"rate": rate})

@@ -12,6 +12,9 @@ import pytest
 
 from millrace import App, InvalidInput
 from millrace.web import application
+from millrace.web.guard import Guard
+from millrace.web.problem import Problem
+from millrace.web.roles import Tokens
 from millrace.web.route import Route
 from millrace.web.table import ROUTES
 from tests.web.stage import HERE, TOKENS, bearer, opened
@@ -128,6 +131,25 @@ async def test_without_tokens_nobody_else_is_served(route: Route, client: Any, h
         web.client._transport.client = client  # type: ignore[attr-defined]
         got = await status(web, route, heads)
         assert got == 403 if route.role != "open" else got < 400
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["via", "x-forwarded-host", "X-Forwarded-Proto", "cf-connecting-ip", "CF-Ray", "true-client-ip", "x-client-ip"],
+)
+async def test_a_proxy_is_known_by_any_of_its_headers(head: str):
+    async with opened(App(), heads={"sec-fetch-site": "same-origin"}) as web:
+        assert (await web.ask("GET", "/api/jobs")).status_code == 200
+        refused = await web.ask("GET", "/api/jobs", headers={head: "1.1 proxy"}, status=403)
+        assert refused.json()["code"] == "not_local"
+
+
+@pytest.mark.parametrize("host", ["[::1].evil.example", "[::1", "[::1]:evil", "127.0.0.1:evil.example", "localhost:x"])
+def test_what_is_no_host_names_nobody(host: str):
+    with pytest.raises(Problem):
+        Guard(Tokens({})).check_host({"host": host})
+    with pytest.raises(InvalidInput, match="not the name of a host"):
+        application(App(), hosts=[host])
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from millrace import App
+from millrace import App, StoreError
+from millrace.domain.job import Job
+from millrace.web import deadline
 from tests.cli.stage import Stage
 from tests.web.stage import Web, opened
 
@@ -351,6 +357,96 @@ async def test_a_full_queue_says_how_full(web: Web):
         "depth": 1,
         "max_depth": 1,
     }
+
+
+async def test_whoever_finds_no_place_to_wait_has_put_nothing_in():
+    async with opened(App("memory://")) as web:
+        web.house.waiting._most = 0
+        refused = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 503, wait=5)
+        assert refused["code"] == "busy"
+        await web.get("/api/jobs/j", 404)
+        assert (await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201))["outcome"] is None
+
+
+async def test_a_job_that_is_in_is_told_of_although_the_wait_for_it_fails(monkeypatch: pytest.MonkeyPatch):
+    async with opened(App("memory://")) as web:
+        store = await web.app.connected()
+
+        async def get(ids: Sequence[str]) -> list[Job | None]:
+            raise StoreError("gone")
+
+        monkeypatch.setattr(store, "get", get)
+        made = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=5)
+        assert (made["id"], made["outcome"]) == ("j", None)
+        assert web.house.waiting.inside == 0
+
+
+async def test_a_wait_ends_when_the_server_is_to_stop():
+    async with opened(App("memory://")) as web:
+        putting = asyncio.create_task(web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=60))
+        while web.house.waiting.inside == 0:
+            await asyncio.sleep(0.01)
+        asking = asyncio.create_task(web.get("/api/jobs/j/result", 202, wait=60))
+        while web.house.waiting.inside < 2:
+            await asyncio.sleep(0.01)
+        web.house.closing.set()
+        async with asyncio.timeout(5):
+            assert (await putting)["outcome"]["finished"] is False
+            assert (await asking)["finished"] is False
+
+
+async def test_an_id_that_is_asked_for_twice_is_answered_once(web: Web):
+    await web.enqueue(id="a")
+    await web.enqueue(id="b")
+    found = await web.get("/api/jobs", id=["b", "a", "b", "nowhere"])
+    assert [job["id"] for job in found["jobs"]] == ["b", "a"]
+
+
+async def test_headers_are_bounded(web: Web):
+    refused = await web.post("/api/jobs", {"task": "pack", "headers": {"trace": "x" * 65_536}}, 400)
+    assert "65,536 are taken" in refused["detail"]
+
+
+async def test_a_write_that_finds_the_store_locked_is_answered_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadline, "SECONDS", 0.3)
+    async with opened(App(f"sqlite:///{tmp_path}/jobs.db")) as web:
+        await web.enqueue(id="j")
+        with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            bodies = (
+                ("/api/jobs", {"task": "pack", "id": "k"}),
+                ("/api/jobs/j/cancel", None),
+                ("/api/queues/default/pause", None),
+                ("/api/bulk", {"action": "cancel", "ids": ["j"], "dry_run": False}),
+            )
+            for path, body in bodies:
+                busy = await web.ask("POST", path, body, 503)
+                assert busy.json()["code"] == "busy" and int(busy.headers["retry-after"]) > 0, path
+            assert (await web.get("/api/jobs/j"))["state"] == "ready"
+            other.execute("ROLLBACK")
+        monkeypatch.setattr(deadline, "SECONDS", 30)
+        again = await web.ask("POST", "/api/jobs", {"task": "pack", "id": "k"})
+        assert again.json()["id"] == "k" and again.json()["status"] in ("queued", "duplicate")
+
+
+async def test_a_history_is_read_page_by_page(app: App):
+    async with opened(app) as web:
+        job = await web.enqueue("charge", payload={"card": 1})
+        for _ in range(3):
+            await run_all(web)
+            await web.post(web.job(job, "/replay"))
+        whole = await web.get(web.job(job, "/history"))
+        assert whole["cursor"] is None and len(whole["steps"]) == 10
+
+        steps, cursor = [], {}
+        while cursor is not None:
+            page = await web.get(web.job(job, "/history"), limit=4, **cursor)
+            steps.append(page["steps"])
+            cursor = None if page["cursor"] is None else {"cursor": page["cursor"]}
+        assert [len(some) for some in steps] == [4, 4, 2]
+        assert [step for some in steps for step in some] == whole["steps"]
+        assert (await web.get(web.job(job, "/history"), cursor="9:9"))["steps"] == []
+        await web.get(web.job(job, "/history"), 400, cursor="nonsense")
 
 
 async def test_the_history_tells_each_step_and_what_it_changed(app: App):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace import App, StoreError
-from millrace.domain.request import WorkerInfo
+from millrace.domain.request import Cancelled, WorkerInfo
+from millrace.runtime import deeds
+from millrace.runtime.jobs import Jobs
+from millrace.web import bulk, taken
 from tests.web.stage import HERE, Web, opened
 
 
@@ -87,6 +92,89 @@ async def test_by_id_each_is_counted_by_its_answer(web: Web):
     assert back["done"] == 2
 
 
+async def test_two_who_replay_the_same_at_once_make_no_job_run_twice(app: App, monkeypatch: pytest.MonkeyPatch):
+    """While one of them still looks at its last page, the other has replayed what was found, and it has run again."""
+    async with opened(app) as web:
+        for card in range(3):
+            await web.enqueue("charge", payload={"card": card}, id=f"dead-{card}")
+        await worked(app)
+        again = {"action": "replay", "filter": {"queue": "money"}, "dry_run": False, "expect": 3}
+        seen = bulk._refuse_unexpected
+        meanwhile: list[str] = ["dead-0", "dead-1"]
+
+        def agreed(body: taken.Bulk, matched: int) -> None:
+            seen(body, matched)
+            web.house.app.jobs = Overtaken(web.house.app, meanwhile)  # type: ignore[assignment]
+
+        monkeypatch.setattr(bulk, "_refuse_unexpected", agreed)
+        done = await web.post("/api/bulk", again)
+        assert (done["matched"], done["done"], done["answers"]) == (3, 1, {"changed": 2, "replayed": 1})
+        states = {one["id"]: one["state"] for one in (await web.get("/api/jobs"))["jobs"]}
+        assert states == {"dead-0": "dead", "dead-1": "dead", "dead-2": "ready"}
+
+
+class Overtaken(Jobs):
+    """Somebody else is faster, once."""
+
+    def __init__(self, app: App, ids: list[str]) -> None:
+        super().__init__(app)
+        self._ids = ids
+
+    async def get(self, jobs: Any) -> Any:
+        ids, self._ids = self._ids, []
+        if ids:
+            await self.replay(ids)
+            await worked(self._app)
+        return await super().get(jobs)
+
+
+async def test_a_deed_that_breaks_off_tells_and_notes_what_was_done(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deeds, "BATCH", 2)
+    async with opened(App("memory://")) as web:
+        ids = [await web.enqueue(id=f"job-{number}") for number in range(5)]
+        store = await web.app.connected()
+        plain = store.cancel
+
+        async def cancel(ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
+            if "job-2" in ids:
+                raise StoreError("the disk is full")
+            return await plain(ids, running)
+
+        monkeypatch.setattr(store, "cancel", cancel)
+        for chosen in ({"ids": ids}, {"filter": {"queue": "default"}, "expect": 5}):
+            broken = await web.post("/api/bulk", {"action": "cancel", "dry_run": False, **chosen}, 503)
+            entry, *_ = (await web.get("/api/audit"))["entries"]
+            if "ids" in chosen:
+                assert (broken["answers"], broken["done"], broken["matched"]) == ({"cancelled": 2}, 2, 5)
+                assert "disk is full" in broken["detail"] and "2 of 5 jobs" in broken["detail"]
+                assert entry["facts"]["answers"] == {"cancelled": 2} and entry["facts"]["ids"] == ids
+                assert (entry["status"], entry["facts"]["matched"]) == (503, 5)
+            else:  # nothing of it was done
+                assert "answers" not in broken and entry["facts"]["answers"] == {}
+                assert entry["facts"]["filter"] == {"queue": "default"}
+
+
+async def test_what_is_said_of_archived_jobs_is_done_to_no_others(app: App):
+    async with opened(app) as web:
+        for name in ("seen", "away"):
+            await web.enqueue("charge", id=name, payload={"card": 1})
+        await worked(app)
+        await web.post(web.job("away", "/archive"))
+        await web.enqueue("pack", id="waits")
+        chosen = {"filter": {"status": "archived"}, "dry_run": False, "expect": 9}
+
+        for action, matched in (("cancel", 0), ("archive", 1), ("replay", 1)):
+            assert (await web.post("/api/bulk", {**chosen, "action": action}))["matched"] == matched, action
+            entry, *_ = (await web.get("/api/audit"))["entries"]
+            assert entry["facts"]["filter"]["status"] == "archived"
+        states = {one["id"]: one["state"] for one in (await web.get("/api/jobs", all=True))["jobs"]}
+        assert states == {"seen": "dead", "away": "ready", "waits": "ready"}
+
+        await web.post(web.job("seen", "/archive"))
+        back = await web.post("/api/bulk", {**chosen, "action": "unarchive"})
+        assert (back["matched"], back["answers"]) == (1, {"done": 1})
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -155,6 +243,24 @@ async def test_a_queue_is_counted_paused_bounded_and_drained(web: Web):
     }
     assert (await web.post("/api/queues/line/drain", {"dry_run": False}))["cancelled"] == 3
     assert (await web.get(web.job("job-0")))["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "~"])
+async def test_a_queue_of_dots_can_be_named(web: Web, name: str):
+    """Clients take `.` and `..` out of a path before they send it, however they are encoded."""
+    if name == "~":
+        await web.get("/api/queues/~", 400)
+        return
+    await web.enqueue(queue=name)
+    place = f"/api/queues/{name if len(name) > 2 else '~' + name}"
+    assert (await web.get(place))["queue"] == name
+    assert (await web.post(f"{place}/pause"))["queue"] == name
+    assert (await web.post(f"{place}/drain", {"dry_run": False}))["cancelled"] == 1
+
+
+async def test_a_rate_that_no_clock_can_wait_for_is_refused(web: Web):
+    bad = await web.ask("PATCH", "/api/queues/line", {"rate": 1e-9}, 400)
+    assert "rate" in bad.json()["detail"]
 
 
 async def test_what_has_no_way_back_wants_the_name_typed(web: Web):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from millrace import App
 from millrace.cli.root import PLACES, command
+from millrace.web import application
 from millrace.web.openapi import document
 from millrace.web.route import Route
 from millrace.web.table import ROUTES
+from tests.web.stage import opened
 
 ONLY_HERE = {"getMetrics", "getOpenapi", "whoAmI", "getRedaction", "listAudit"}
 
@@ -52,6 +58,14 @@ def test_who_may_do_what_is_no_accident():
 
     assert by_role["open"] == {"getHealth", "getOpenapi"}
     assert by_role["admin"] == {"changeQueue", "obliterateQueue", "forgetSchedule", "listAudit"}
+
+
+async def test_the_document_says_where_the_server_is_mounted():
+    served = Starlette(routes=[Mount("/jobs", application(App("memory://")))])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://127.0.0.1") as client:
+        assert (await client.get("/jobs/openapi.json")).json()["servers"] == [{"url": "/jobs"}]
+    async with opened(App("memory://")) as web:
+        assert (await web.get("/openapi.json"))["servers"] == [{"url": "/"}]
 
 
 def test_the_document_has_every_route_and_every_link_leads_somewhere():

@@ -18,7 +18,7 @@ from millrace.cli.text import plural
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import Query
 from millrace.runtime.app import App
-from millrace.runtime.deeds import BATCH, Deed, deed_of
+from millrace.runtime.deeds import BATCH, Deed, Found, deed_of
 
 EXAMPLES = {
     "cancel": (
@@ -105,32 +105,31 @@ async def _do(session: Session, deed: Deed, ids: list[str] | None, chosen: Filte
         if by_filter:
             found = await _found(session, app, deed, chosen, choice, await store.now())
         else:
-            found = _ids(ids or [])[: choice.limit]
+            found = Found(_ids(ids or [])[: choice.limit])
         if choice.dry_run:
-            return _dry(session, deed, found)
-        if by_filter and found and not choice.yes and not _agreed(session, deed, found):
+            return _dry(session, deed, found.ids)
+        if by_filter and found and not choice.yes and not _agreed(session, deed, found.ids):
             return exits.NO
         answers = await _answers(session, app, deed, found)
     return _report(session, deed, answers, by_filter)
 
 
-async def _found(session: Session, app: App, deed: Deed, chosen: Filter, choice: Choice, now: int) -> list[str]:
-    if chosen.status is not None and chosen.status.strip().lower() == "archived":
-        chosen.status = None  # for unarchive that is what is looked at anyway
-    found: list[str] = []
+async def _found(session: Session, app: App, deed: Deed, chosen: Filter, choice: Choice, now: int) -> Found:
+    queries = deed.queries(read_query(chosen, now, deed.archived))
+    found = Found(queries=queries)
     with session.output.progress("looking") as progress:
-        for query in deed.queries(read_query(chosen, now, deed.archived)):
+        for query in queries:
             await _collect(app, query, chosen.error, choice.limit, found, progress)
     return found
 
 
 async def _collect(
-    app: App, query: Query, error: str | None, limit: int | None, found: list[str], progress: Callable[[int], None]
+    app: App, query: Query, error: str | None, limit: int | None, found: Found, progress: Callable[[int], None]
 ) -> None:
     async for job in matching(app, query, error):
         if limit is not None and len(found) >= limit:
             return
-        found.append(job.id)
+        found.see(job)
         if not len(found) % BATCH:
             progress(len(found))
 
@@ -167,12 +166,11 @@ def _agreed(session: Session, deed: Deed, found: list[str]) -> bool:
     return answer
 
 
-async def _answers(session: Session, app: App, deed: Deed, found: list[str]) -> list[tuple[str, str]]:
+async def _answers(session: Session, app: App, deed: Deed, found: Found) -> list[tuple[str, str]]:
     answers: list[tuple[str, str]] = []
     with session.output.progress(deed.verb, len(found)) as progress:
-        for start in range(0, len(found), BATCH):
-            part = found[start : start + BATCH]
-            answers += zip(part, map(str, await deed.ask(app, part)), strict=True)
+        async for part in found.act(app, deed):
+            answers += part
             progress(len(answers))
     return answers
 

@@ -14,6 +14,7 @@ from millrace.domain.job import OnDependency, OnHit, Scope, Spec
 
 MAX_PAYLOAD = 1 << 20
 LARGE_PAYLOAD = 256 << 10
+MAX_HEADERS = 64 << 10  # names and values together
 MAX_ID_CHARACTERS = 200
 MAX_ID_BYTES = 800
 MAX_DURATION = 100 * 365 * 24 * 3600 * 1000  # a century: further off is a mistake in units
@@ -84,9 +85,11 @@ def _check_choices(spec: Spec) -> None:
 
 def _check_headers(headers: dict[str, str]) -> None:
     try:
-        "".join([*headers.keys(), *headers.values()]).encode()
+        size = len("".join([*headers.keys(), *headers.values()]).encode())
     except (TypeError, UnicodeEncodeError):
         raise InvalidInput(f"headers must be text by text, without half a surrogate pair; not {headers!r}") from None
+    if size > MAX_HEADERS:
+        raise InvalidInput(f"the headers have {size:,} bytes; at most {MAX_HEADERS:,} are taken. Use the payload.")
 
 
 def check_spec(spec: Spec) -> None:

@@ -48,6 +48,7 @@ class StoreSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     keep_events: int | None = 7 * DAY
 
 
+SLOWEST_RATE = 1e-6  # one job in twelve days; a token that is centuries away is an instant no store can hold
 S = TypeVar("S", Limits, QueueSettings, StoreSettings)
 
 _AT_LEAST: dict[str, int] = {
@@ -82,9 +83,12 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
         value = merged.get(name)
         if value is not None and not floor <= value <= MAX_DURATION:
             raise InvalidInput(f"{name} must be between {floor} and {MAX_DURATION}, not {value!r}")
-    rate = merged.get("rate")
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise InvalidInput(f"rate must be a finite number of jobs per second above 0, not {rate!r}")
+    rate = changes.get("rate")
+    if rate is not None and not (math.isfinite(rate) and rate >= SLOWEST_RATE):
+        raise InvalidInput(
+            f"rate must be a finite number of jobs per second, at least {SLOWEST_RATE:f}, not {rate!r}. "
+            "To stop a queue, pause it."
+        )
     share = merged.get("fair_share", 0.0)
     if not 0.0 <= share <= 1.0:
         raise InvalidInput(f"fair_share is a share between 0 and 1, not {share!r}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from millrace.domain.request import Query
+from millrace.domain.job import Job
+from millrace.domain.request import Query, matches
 from millrace.runtime.app import App
 
 BATCH = 500
@@ -29,6 +30,54 @@ class Deed:
         if query.state is not None:
             return [query]
         return [msgspec.structs.replace(query, state=state) for state in self.states]
+
+
+class Found:
+    """Jobs to act on: by id, or as a filter saw them. Those are looked at again right before the deed.
+
+    Between the count that somebody agreed to and the deed, another may have done the same: a job that was replayed, ran
+    and ended meanwhile is not the one that was seen. No store takes a condition with a deed, so this makes the time in
+    between short (one batch), and does not close it.
+    """
+
+    def __init__(self, ids: Iterable[str] = (), queries: Sequence[Query] = ()) -> None:
+        self._queries = queries
+        self._seen: dict[str, tuple[object, ...]] = dict.fromkeys(ids, ())
+
+    def see(self, job: Job) -> None:
+        self._seen.setdefault(job.id, _mark(job))
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._seen)
+
+    async def act(self, app: App, deed: Deed) -> AsyncIterator[list[tuple[str, str]]]:
+        """The answers by id, batch by batch; "changed" is the answer of a job that was left alone."""
+        ids = self.ids
+        for start in range(0, len(ids), BATCH):
+            part = ids[start : start + BATCH]
+            left = await self._left_alone(app, part) if self._queries else {}
+            rest = [job_id for job_id in part if job_id not in left]
+            answers = dict(zip(rest, map(str, await deed.ask(app, rest)), strict=True)) if rest else {}
+            yield [(job_id, left.get(job_id) or answers[job_id]) for job_id in part]
+
+    async def _left_alone(self, app: App, ids: list[str]) -> dict[str, str]:
+        now = await (await app.connected()).now()
+        left: dict[str, str] = {}
+        for job_id, job in zip(ids, await app.jobs.get(ids), strict=True):
+            if job is None:
+                left[job_id] = "not_found"
+            elif _mark(job) != self._seen[job_id] or not any(matches(job, query, now) for query in self._queries):
+                left[job_id] = "changed"
+        return left
+
+
+def _mark(job: Job) -> tuple[object, ...]:
+    """Another after each end and each replay, but the same while a job waits, runs and is tried again."""
+    return job.generation, job.replays, job.auto_retries, job.finished_at
 
 
 def deed_of(verb: str, *, also_running: bool = False) -> Deed:

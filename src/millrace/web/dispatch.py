@@ -18,6 +18,8 @@ from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from millrace.domain.errors import InvalidInput
+from millrace.web.deadline import patient
+from millrace.web.events import Seated
 from millrace.web.house import House
 from millrace.web.pages import Pages
 from millrace.web.problem import Problem, problem_of
@@ -28,6 +30,7 @@ from millrace.web.taken import IN_WORDS
 log = logging.getLogger("millrace.web")
 LONGEST_QUERY = 16_000
 CUT_OFF = 499  # whoever asked went away, so nobody was answered
+DOTS = {"~.": ".", "~..": ".."}  # queues may have these names, which no client leaves in a path
 NOBODY = Holder("open", "nobody")
 
 
@@ -86,7 +89,7 @@ class Dispatch(BaseRoute):
             holder = self._admit(route, scope, heads)
             asked = await self._asked(route, scope, receive, heads, path, holder)
             facts = asked.facts
-            response = _response(await route.handler(asked))
+            response = _response(await (route.handler(asked) if route.long else patient(route.handler(asked))))
             status = response.status_code
             return response
         except Exception as error:
@@ -108,7 +111,7 @@ class Dispatch(BaseRoute):
     ) -> Asked:
         query = _query(route, scope["query_string"])
         body = None if route.body is None else await _body(route, receive, heads)
-        return Asked(self._house, path, query, body, heads, holder)
+        return Asked(self._house, path, query, body, heads, holder, scope.get("root_path", ""))
 
 
 class _Tree:
@@ -140,7 +143,7 @@ class _Tree:
                 node = below
             elif node._parameter is not None and segment:
                 name, node = node._parameter
-                path[name] = _text(segment)
+                path[name] = _text(segment) if name != "name" else DOTS.get(segment) or _text(segment)
             else:
                 return None
         return (node._methods, path) if node._methods else None
@@ -259,6 +262,8 @@ def _response(answer: Answer | Response) -> Response:
 
 def _head(response: Response) -> Response:
     """The same without its body; a stream's would never end."""
+    if isinstance(response, Seated):
+        response.seat.close()
     bare = Response(status_code=response.status_code)
     bare.raw_headers = response.raw_headers
     return bare

@@ -8,6 +8,7 @@ from a page of this very server: browsers say so in Sec-Fetch-Site and Origin, w
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -19,7 +20,23 @@ from millrace.web.problem import Problem
 from millrace.web.roles import ROLES, Holder, Role, Tokens, may
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+FORWARDED = frozenset(  # what proxies add; one that adds nothing cannot be told from this machine
+    {
+        "client-ip",
+        "fastly-client-ip",
+        "forwarded",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-envoy-external-address",
+        "x-original-forwarded-for",
+        "x-original-host",
+        "x-real-ip",
+    }
+)
+FORWARDED_LIKE = ("x-forwarded-", "cf-")
+_PORT = re.compile(r"(:[0-9]*)?")
 Heads = Mapping[str, str]
 RoleOf = Callable[[Scope], Role | None]
 
@@ -92,7 +109,7 @@ class Guard:
     def _refuse_elsewhere(self, scope: Scope, heads: Heads) -> None:
         client = scope.get("client")
         address = None if client is None else _address(str(client[0]))
-        passed_on = [name for name in FORWARDED if name in heads]
+        passed_on = any(name in FORWARDED or name.startswith(FORWARDED_LIKE) for name in heads)
         if address is None or not address.is_loopback or passed_on:
             raise Problem(
                 403,
@@ -124,11 +141,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _bare(host: str) -> str:
-    """A Host header without its port."""
+    """A Host header without its port; nothing, where it is none."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+        address, closed, rest = host.partition("]")
+        return address + closed if closed and _PORT.fullmatch(rest) else ""
+    if host.count(":") != 1:
+        return host
+    name, _, port = host.partition(":")
+    return name if _PORT.fullmatch(f":{port}") else ""
 
 
 @lru_cache(maxsize=1_024)  # each request comes by here, and most come from the same places
@@ -150,4 +171,7 @@ def _place(origin: str) -> str | None:
 def _host_name(host: object) -> str:
     if not isinstance(host, str) or not host or any(sign in host for sign in "/ @?#"):
         raise InvalidInput(f"{host!r} is not the name of a host; give e.g. jobs.example.com")
-    return host if host == "*" else _bare(host)
+    name = host if host == "*" else _bare(host)
+    if not name:
+        raise InvalidInput(f"{host!r} is not the name of a host; give e.g. jobs.example.com")
+    return name

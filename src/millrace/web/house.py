@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from millrace.runtime.app import App
@@ -14,6 +13,7 @@ from millrace.web.exporter import Exporter
 from millrace.web.glance import Glances
 from millrace.web.guard import Guard
 from millrace.web.problem import Problem
+from millrace.web.stopping import Stopping
 from millrace.web.throughput import Flow
 from millrace.web.together import Together
 
@@ -50,7 +50,7 @@ class House:
     glances: Glances = field(default_factory=Glances)
     flow: Flow = field(default_factory=Flow)
     together: Together = field(default_factory=Together)
-    closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
+    closing: Stopping = field(default_factory=Stopping)
 
     async def store(self) -> Store:
         return await self.app.connected()

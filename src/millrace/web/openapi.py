@@ -17,7 +17,7 @@ PROBLEM = "application/problem+json"
 _REF = "#/components/schemas/{name}"
 _PATH_SCHEMAS: dict[str, Plain] = {
     "id": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^\u0000]+$"},
-    "name": {"type": "string", "pattern": r"^[A-Za-z0-9._-]{1,128}$"},
+    "name": {"type": "string", "pattern": r"^(~\.{1,2}|[A-Za-z0-9._-]{1,128})$"},
 }
 _TITLES = {
     400: "A value that can never be right",

@@ -30,6 +30,7 @@ class Asked:
     body: Any
     heads: Mapping[str, str]
     holder: Holder
+    root: str = ""  # where the server is mounted
     facts: dict[str, Any] = field(default_factory=dict[str, Any])  # for the audit log
 
 
@@ -69,6 +70,7 @@ class Route:
     most: int = SMALL
     links: tuple[Link, ...] = ()
     body_optional: bool = False
+    long: bool = False  # a change that may take its time: it bounds its own writes
 
     @property
     def changes(self) -> bool:

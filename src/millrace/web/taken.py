@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from millrace.domain.check import MAX_ID_CHARACTERS
 from millrace.domain.event import Kind
 from millrace.domain.job import OnDependency, OnHit, Scope
+from millrace.domain.settings import SLOWEST_RATE
 
 Name = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$", description="Letters, digits, dots, underscores, hyphens")
@@ -87,6 +88,13 @@ class ListQuery(Chosen, forbid_unknown_fields=True):
 
 class WaitQuery(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the result")] = 0
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Limit = 500
+    cursor: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,9}:[0-9]{1,9}$", description="As an earlier answer gave it")] | None
+    ) = None
 
 
 class DiffQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -193,7 +201,7 @@ class Change(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Settings of a queue; null takes a bound away."""
 
     max_running: Annotated[int, Meta(ge=0, le=1000000000)] | UnsetType | None = UNSET
-    rate: Annotated[float, Meta(gt=0, le=1000000000)] | UnsetType | None = UNSET
+    rate: Annotated[float, Meta(ge=SLOWEST_RATE, le=1000000000)] | UnsetType | None = UNSET
     burst: Annotated[int, Meta(ge=1, le=1000000000)] | UnsetType | None = UNSET
     max_depth: Annotated[int, Meta(ge=0, le=1000000000)] | UnsetType | None = UNSET
     fair_share: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
