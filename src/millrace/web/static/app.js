@@ -70,6 +70,7 @@ class App {
       note(error.detail ?? String(error), "wrong");
       return null;
     } finally {
+      this.screen.changed?.();
       this.refresh();
     }
   }

@@ -165,7 +165,12 @@ export function makeDead(app) {
     app.draw();
   }
 
-  return { load, view };
+  /** Archived jobs are among the dead that queues count, so that no count tells. */
+  function changed() {
+    last.key = null;
+  }
+
+  return { load, view, changed };
 }
 
 /** Causes of several queues as one answer. */
