@@ -1,4 +1,4 @@
-"""What the dashboard needs of the API beyond what a script does: facts in lists, the cause of a job, the step under way."""
+"""What the dashboard needs of the API: facts in lists, the cause of a dead job, the step that is not over yet."""
 
 from __future__ import annotations
 

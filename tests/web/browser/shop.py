@@ -132,13 +132,13 @@ async def _deaths(shop: Shop) -> None:
         await shop.put("make_thumbnail", "images", {"upload": 8_812, "sizes": [64, 128, 512]}, max_attempts=1)
     for _ in range(3):
         await shop.put("send_mail", "mail", max_attempts=1)
-    for change in (Change.retry(TIMEOUT, delay=1_000_000), Change.bury(TIMEOUT, "max_attempts")):
+    for change in (Change.retry(TIMEOUT, delay=1_000_000), Change.bury(TIMEOUT, "max_attempts_exceeded")):
         while claimed := await shop.take("money", SILENT, 4):
             shop.later(0.3)
             await shop.end(claimed, change)
         shop.later(1_000)
-    await shop.end(await shop.take("images", limit=11), Change.bury(BROKEN_IMAGE, "max_attempts"))
-    await shop.end(await shop.take("mail", limit=3), Change.bury(REFUSED, "max_attempts"))
+    await shop.end(await shop.take("images", limit=11), Change.bury(BROKEN_IMAGE, "max_attempts_exceeded"))
+    await shop.end(await shop.take("mail", limit=3), Change.bury(REFUSED, "max_attempts_exceeded"))
 
 
 async def _stuck(shop: Shop) -> None:
@@ -201,7 +201,9 @@ async def _odd(shop: Shop) -> None:
         max_attempts=1,
     )
     [job] = await shop.take("odd")
-    await shop.end([job], Change.bury(Failure("Odd" + HOSTILE, HOSTILE, f"Traceback\n  {HOSTILE}"), "max_attempts"))
+    await shop.end(
+        [job], Change.bury(Failure("Odd" + HOSTILE, HOSTILE, f"Traceback\n  {HOSTILE}"), "max_attempts_exceeded")
+    )
     deep: Any = "the bottom"
     for level in range(60):
         deep = {"level": level, "down": deep}

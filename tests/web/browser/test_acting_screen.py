@@ -21,7 +21,7 @@ ACTING = (
 
 def test_the_dead_of_the_most_frequent_error_are_replayed_after_an_undo_window(opened: Opened, shop_url: str):
     page = opened("#/dead")
-    page.click(".causes > li:first-child button", "Sample")
+    page.click(".causes > li:first-child button", "Newest job")
     page.sees("shop/gateway.py", "[redacted]", within=".sampled")
     page.click(".causes > li:first-child button", "Replay 42")
     page.sees("Replay 42 jobs?", "no answer from payments.example", "and 37 more", within="dialog")
@@ -60,10 +60,14 @@ def test_a_question_that_is_left_changes_nothing(opened: Opened, shop_url: str):
 
 def test_a_job_is_replayed_cancelled_and_archived(opened: Opened, shop_url: str):
     page = opened("#/jobs/charge-card-00001")
-    page.click(".title button", "Replay")
+    page.click(".title button", "Replay …")
+    page.sees("keeps its id", "a fresh budget of attempts", "may happen twice", within="dialog")
+    page.click("dialog button", "Replay it")
     page.sees("Waits for a worker", "Why is it not running?", "replayed")
     assert job(shop_url, "charge-card-00001").state == "waiting"
-    page.click(".title button", "Cancel")
+    page.click(".title button", "Cancel …")
+    page.sees("It will not run", within="dialog")
+    page.click("dialog button", "Cancel the job")
     page.sees("Was cancelled")
     assert job(shop_url, "charge-card-00001").state == "cancelled"
     page.click(".title button", "Archive")
@@ -77,7 +81,9 @@ def test_a_job_is_replayed_cancelled_and_archived(opened: Opened, shop_url: str)
 
 def test_a_running_job_is_asked_to_end(opened: Opened, shop_url: str):
     page = opened("#/jobs/thumbnail-of-a-panorama")
-    page.click(".title button", "Ask it to end")
+    page.click(".title button", "Ask it to end …")
+    page.sees("with its next heartbeat", within="dialog")
+    page.click("dialog button[type=submit]")
     page.sees("is asked to end", within=".head-state")
     assert job(shop_url, "thumbnail-of-a-panorama").cancel_requested
 
@@ -93,11 +99,17 @@ def test_why_a_job_does_not_run_is_told_and_mended(opened: Opened, shop_url: str
 def test_any_two_steps_of_a_job_are_compared(opened: Opened):
     page = opened("#/jobs/mail-that-fails")
     page.sees("7 steps", within="#timeline")
+    assert page.count("#timeline :is(input, .diff)") == 0  # nothing is compared before somebody asks
+    page.click("#timeline button", "Compare steps")
+    page.sees("from", "to", within="#timeline li.head")
+    page.sees("Changed from step 6 (running) to step 7 (failed, will retry)", within=".diff")
     marks = "document.querySelectorAll('#timeline input[name={}]')[{}].click()"
     page.ask(marks.format("from", 0))
-    page.sees("Changed from 1 enqueued to 7 retried", within=".diff")
+    page.sees("Changed from step 1 (enqueued) to step 7 (failed, will retry)", within=".diff")
     page.ask(marks.format("to", 2))
-    page.sees("Changed from 1 enqueued to 3 retried", "SMTPRecipientsRefused: 550", within=".diff")
+    page.sees(
+        "Changed from step 1 (enqueued) to step 3 (failed, will retry)", "SMTPRecipientsRefused: 550", within=".diff"
+    )
     rows = page.ask(
         "[...document.querySelectorAll('.diff tbody tr')].map((row) => [...row.cells].map((c) => c.innerText))"
     )

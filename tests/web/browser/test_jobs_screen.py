@@ -22,6 +22,32 @@ def test_filters_stand_in_the_address_and_the_way_back_works(looking: Page):
     assert looking.ask(f"{ROWS}.length") == 5
 
 
+def test_what_ended_lately_is_asked_for(looking: Page):
+    """The shop's cards failed more than half an hour ago, its pictures and letters later."""
+    looking.open("#/jobs?status=dead&finished_from=35m")
+    looking.until(f"{ROWS}.length === 15 && {ROWS}.every((row) => !row.innerText.includes('charge_card'))")
+    looking.sees("Replay 15 dead jobs that match", "since 35m ago", within="main")
+    looking.choose("[data-since]", "1h")
+    looking.until(f"location.hash === '#/jobs?status=dead&finished_from=1h' && {ROWS}.length === 50")
+    looking.choose("[data-since]", "")
+    looking.until("location.hash === '#/jobs?status=dead'")
+    looking.choose("[data-since]", "other")
+    looking.write("dialog [name=at]", "")
+    looking.ask("document.querySelector('dialog [name=at]').value = '2199-01-31T14:30'")
+    looking.click("dialog button[type=submit]")
+    looking.sees("No job matches", "since 2199-01-31 14:30:00", within="main")
+    looking.open("#/dead?finished_from=35m")
+    looking.sees("15 dead jobs of 3 causes")
+    assert looking.complaints() == []
+
+
+def test_since_midnight_is_that_of_whoever_looks(looking: Page):
+    looking.open("#/jobs?finished_from=midnight")
+    [asked] = {url.split("finished_from=")[1].split("&")[0] for url in looking.asked() if "finished_from=2" in url}
+    told = looking.ask(f"new Date(decodeURIComponent({asked!r})).toString()")
+    assert " 00:00:00 " in told
+
+
 def test_a_search_understands_ids_and_filters(looking: Page):
     looking.open("#/jobs")
     looking.write("[data-search]", "order-77-label")
@@ -46,7 +72,7 @@ def test_pages_follow_each_other_without_gap_or_repeat(looking: Page):
 
 def test_what_does_not_fit_is_said_in_words(looking: Page):
     looking.open("#/jobs?task=no_such_task")
-    looking.sees("No job fits", "Clear all filters")
+    looking.sees("No job matches", "Clear all filters")
     looking.open("#/jobs?since=yesterday")
     looking.sees("since", within=".problem")
     assert looking.count(".problem button") == 1
@@ -69,16 +95,16 @@ def test_chosen_jobs_are_cancelled_and_only_they(opened: Opened, shop_url: str):
 
 def test_all_that_fit_are_counted_agreed_to_and_done_after_a_while(opened: Opened, shop_url: str):
     page = opened("#/jobs?queue=images&status=dead")
-    page.click(".choice button", "Archive all that fit")
+    page.click(".choice button", "Archive 11 dead jobs that match")
     page.sees("Archive 11 jobs?", "and 6 more", within="dialog")
     page.click("dialog button", "Archive 11 jobs")
     page.sees("Archived 11 jobs", within="#notes")
 
     assert jobs_of(shop_url, queue="images", state="dead") == []
-    page.sees("No job fits")
+    page.sees("No job matches")
     page.click(".tabs a", "archived")
     page.until(f"{ROWS}.length === 11")
-    page.click(".choice button", "Unarchive all that fit")
+    page.click(".choice button", "Unarchive 11 archived jobs that match")
     page.click("dialog button", "Unarchive 11 jobs")
     page.sees("Unarchived 11 jobs", within="#notes")
     assert len(jobs_of(shop_url, queue="images", state="dead")) == 11
@@ -86,7 +112,7 @@ def test_all_that_fit_are_counted_agreed_to_and_done_after_a_while(opened: Opene
 
 def test_when_more_fit_by_then_nothing_is_done(opened: Opened, shop_url: str):
     page = opened("#/jobs?queue=reports&status=ready")
-    page.click(".choice button", "Cancel all that fit")
+    page.click(".choice button", "Cancel 5 ready jobs that match")
     page.sees("Cancel 5 jobs?", within="dialog")
     put(shop_url, "one-more", queue="reports")
     page.click("dialog button", "Cancel 5 jobs")

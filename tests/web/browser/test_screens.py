@@ -13,15 +13,21 @@ from tests.web.browser.shop import HOSTILE, SILENT, STUCK
 
 HOSTILE_ID = HOSTILE.replace("\x00", "")
 SCREENS = {
-    "overview": ("#/", ["Overview", "446", "Oldest due job waits", "Throughput", "images", "Latest dead jobs"]),
+    "overview": ("#/", ["Overview", "446", "Oldest due job waits", "Throughput", "images", "Latest dead jobs", "3,"]),
     "jobs": ("#/jobs", ["order-77-tell", "take_order", "lane 1", "Older"]),
     "jobs by filter": (
         "#/jobs?status=dead&queue=money",
-        ["charge-card-00001", "ConnectTimeout", "Replay all that fit"],
+        ["charge-card-00001", "ConnectTimeout", "Replay 42 dead jobs that match"],
     ),
-    "waiting job": ("#/jobs/order-77-pack", ["Why is it not running?", "It waits for 2 other jobs", "order-77-tell"]),
+    "waiting job": (
+        "#/jobs/order-77-pack",
+        ["Why is it not running?", "It waits for 2 other jobs", "order-77-tell", "due in"],
+    ),
     "running job": ("#/jobs/thumbnail-of-a-panorama", ["Runs for 1", "The lease holds for another", STUCK]),
-    "dead job": ("#/jobs/charge-card-00001", ["It died of", "no answer from payments.example", "shop/gateway.py"]),
+    "dead job": (
+        "#/jobs/charge-card-00001",
+        ["Why it is dead", "all its attempts failed", "no answer from payments.example", "shop/gateway.py"],
+    ),
     "hostile job": (f"#/jobs/{quote(HOSTILE_ID, safe='')}", ["<script>document.title", "[redacted]"]),
     "huge job": (f"#/jobs/{quote('odd/with a slash?and#more', safe='')}", ["20,000 items", "more characters"]),
     "dead letters": ("#/dead", ["57 dead jobs of 4 causes", "42", "ConnectTimeout: no answer", "Replay 42"]),
@@ -29,7 +35,10 @@ SCREENS = {
     "queue": ("#/queues/money", ["Limits and settings", "Running at a time", "Drain", "Obliterate"]),
     "pool as queue": ("#/queues/orders", ["Lanes", "4 lanes"]),
     "pools": ("#/pools", ["orders", "13 waiting", "Lane"]),
-    "workers": ("#/workers", [SILENT, "went silent", "still holds 2 jobs", "has run a job for long", "stale", "1,204"]),
+    "workers": (
+        "#/workers",
+        [SILENT, "went silent", "still holds 2 jobs", "has been running make_thumbnail", "stale", "1,204"],
+    ),
     "schedules": ("#/schedules", ["nightly-report", "0 3 * * *", "Resume", "*/15 * * * *"]),
     "health": ("#/health", ["The store answers", "Queue reports is paused", "57 dead jobs", "password"]),
     "nowhere": ("#/no-such-screen", ["Overview"]),

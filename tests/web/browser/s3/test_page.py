@@ -59,9 +59,13 @@ async def test_look_compare_replay_and_archive_with_no_server(site: Site, visit:
 
             visit.go("jobs/first-job")
             visit.until("<script>alert(1)</script>", "host 1 is away", "Replay")
+            visit.press("Compare steps")
+            visit.until("Changed from")
             browser.ask("document.querySelector('input[type=radio][name=from]').click()")
-            visit.until("Changed from", "running")
-            visit.press("Replay")
+            visit.until("Changed from step 1 (enqueued)", "running")
+            visit.press("Replay …")
+            visit.until("a fresh budget of attempts", "No worker is active")
+            visit.press("Replay it")
             visit.until("ready")
             [job] = await store.get(["first-job"])
             assert job is not None and (job.state, job.replays) == (State.WAITING, 1)
@@ -219,7 +223,9 @@ async def test_a_bucket_with_a_host_name_of_its_own_is_opened_there(site: Site, 
             visit.sign_in()
             visit.go("jobs/a")
             visit.until("host 1 is away", "Replay")
-            visit.press("Replay")
+            visit.press("Replay …")
+            visit.until("a fresh budget of attempts")
+            visit.press("Replay it")
             visit.until("ready")
         assert complaints == []
         asked = [

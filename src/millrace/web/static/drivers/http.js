@@ -10,7 +10,7 @@ import { messages } from "./sse.js";
 const KEPT_AS = "millrace.token";
 const COME_BACK = 2000;
 const LOOKS = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "events", "why", "diff",
-  "dependents", "throughput"];
+  "dependents", "throughput", "ended"];
 const ACTS = ["cancel", "replay", "archive", "bulk", "pause", "drain", "schedules:act"];
 const RULES = ["settings", "obliterate", "schedules:forget", "audit"];
 const BY_ROLE = { viewer: LOOKS, operator: [...LOOKS, ...ACTS], admin: [...LOOKS, ...ACTS, ...RULES] };

@@ -70,6 +70,7 @@ export function makeJob(app, route) {
         standing(app, job),
         WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, family.parents) : null,
         job.error || job.reason ? failure(job, alike) : null,
+        attempts(app, job),
         h(
           "div",
           { class: "columns", key: "data" },
@@ -79,7 +80,6 @@ export function makeJob(app, route) {
         job.progress === null ? null : value("Progress", job.progress, opened.progress),
         Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
         story(steps),
-        attempts(app, job),
         family.view(job),
         facts(app, job),
       ),
