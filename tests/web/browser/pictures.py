@@ -13,16 +13,20 @@ from tests.web.browser.served import served
 from tests.web.browser.shop import fill, moment
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
-PICTURES = (
-    # name, address, colours, width, height (0: all of the page)
-    ("overview", "#/", "light", 1200, 0),
-    ("overview-dark", "#/", "dark", 1200, 0),
-    ("jobs", "#/jobs?queue=mail", "light", 1200, 620),
-    ("job", "#/jobs/charge-card-00001", "light", 1200, 0),
-    ("why", "#/jobs/order-77-pack", "light", 1200, 0),
-    ("dead", "#/dead", "light", 1200, 520),
-    ("workers", "#/workers", "light", 1200, 520),
-    ("phone", "#/dead", "dark", 375, 760),
+AGREE = "dialog button[type=submit]"
+REPLAY = ".causes > li:first-child button"
+PICTURES: tuple[tuple[str, str, str, int, int, tuple[str, ...]], ...] = (
+    # name, address, colours, width, height (0: all of the page), what is clicked before
+    ("overview", "#/", "light", 1200, 0, ()),
+    ("overview-dark", "#/", "dark", 1200, 0, ()),
+    ("jobs", "#/jobs?queue=mail", "light", 1200, 620, ()),
+    ("job", "#/jobs/charge-card-00001", "light", 1200, 0, ()),
+    ("why", "#/jobs/order-77-pack", "light", 1200, 0, ()),
+    ("dead", "#/dead", "light", 1200, 520, ()),
+    ("replay", "#/dead", "light", 1200, 620, (REPLAY,)),
+    ("undo", "#/dead", "light", 1200, 420, (REPLAY, AGREE)),
+    ("workers", "#/workers", "light", 1200, 520, ()),
+    ("phone", "#/", "dark", 375, 760, ()),
 )
 
 
@@ -32,13 +36,15 @@ def make(folder: Path) -> None:
         asyncio.run(fill(path, odd=False))
         with served(f"sqlite:///{path}") as base, chromium() as browser:
             page = Page(browser, base)
-            for name, where, colours, width, height in PICTURES:
+            for name, where, colours, width, height, clicked in PICTURES:
                 page.size(width, height or 700)
                 page.colours(colours)
                 page.open(where)
                 if where == "#/":
                     asyncio.run(moment(path))
                     page.until("document.querySelectorAll('.feed li').length > 11")
+                for selector in clicked:
+                    page.click(selector)
                 sleep(0.3)  # for fonts and the last layout
                 page.picture(folder / f"dashboard-{name}.png", whole=not height)
                 print(folder / f"dashboard-{name}.png")

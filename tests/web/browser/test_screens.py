@@ -31,8 +31,11 @@ SCREENS = {
     "hostile job": (f"#/jobs/{quote(HOSTILE_ID, safe='')}", ["<script>document.title", "[redacted]"]),
     "huge job": (f"#/jobs/{quote('odd/with a slash?and#more', safe='')}", ["20,000 items", "more characters"]),
     "dead letters": ("#/dead", ["57 dead jobs of 4 causes", "42", "ConnectTimeout: no answer", "Replay 42"]),
-    "queues": ("#/queues", ["reports", "paused", "Ever completed"]),
-    "queue": ("#/queues/money", ["Limits and settings", "Running at a time", "Drain", "Obliterate"]),
+    "queues": ("#/queues", ["reports", "paused", "Oldest due", "Workers"]),
+    "queue": (
+        "#/queues/money",
+        ["No active worker serves it", "ever dead 42", "Running at a time", "Drain", "Obliterate"],
+    ),
     "pool as queue": ("#/queues/orders", ["Lanes", "4 lanes"]),
     "pools": ("#/pools", ["orders", "13 waiting", "Lane"]),
     "workers": (

@@ -30,7 +30,7 @@ export function ask({ title, text = "", fields = [], submit = "OK", wrong = "", 
         h(
           "div",
           { class: "ask-end" },
-          cancel ? h("button", { type: "button", class: "plain", onclick: () => done(null) }, "Cancel") : null,
+          cancel ? h("button", { type: "button", class: "plain", onclick: () => done(null) }, "Back") : null,
           h("button", { type: "submit", class: danger ? "danger" : "main" }, submit),
         ),
       ),

@@ -11,7 +11,7 @@ export const LATE = 5 * 60; // seconds after which a due job should have been ta
 const LATELY = "1h";
 const MOST_RUNNING = 500;
 const MOST_DEAD = 100;
-const RARELY = 15_000;
+const RARELY = 30_000; // beside a screen that is about something else
 const SHOWN = 3;
 const LEVELS = { bad: ["dead", "wrong"], warn: ["stale", "look at this"], note: ["waiting", "to know"], good: ["completed", "well"] };
 

@@ -6,7 +6,7 @@ import { clock, count } from "../core/text.js";
 
 const WIDE = 600;
 const HIGH = 120;
-const SCALE = [1, 2, 5];
+const SCALE = [1, 2, 3, 4, 5, 6, 8];
 const UNITS = [["s", 1], ["min", 60], ["h", 3600]]; // one for the whole axis
 
 /** `points` are [{at, completed, died}] with counts, each of a step of `step` seconds, oldest first. */
@@ -35,6 +35,11 @@ export function chart(points, step) {
       [0, top / 2, top].map((value) => h("line", { class: "grid", x1: 0, x2: WIDE, y1: y(value), y2: y(value) })),
       h("path", { class: "area", d: `M0 ${HIGH}L${line}L${WIDE} ${HIGH}Z` }),
       h("path", { class: "line", d: `M${line}` }),
+      points.map((point, n) => h(
+        "rect",
+        { key: `step ${n}`, class: "step", x: x(n) - x(1) / 2, y: 0, width: x(1), height: HIGH },
+        h("title", null, told(point, step)),
+      )),
       rates.map((point, n) =>
         point.died > 0 ? h(
           "line",
@@ -53,6 +58,12 @@ export function chart(points, step) {
       ].map((share) => h("span", null, clock(points[Math.round(share * (points.length - 1))].at, false).slice(0, 5))),
     ),
   );
+}
+
+/** Of one step, for whoever points at it. */
+function told(point, step) {
+  const jobs = (number) => count(Math.round(number * 10) / 10);
+  return `${clock(point.at, false)}: ${jobs(point.completed)} completed, ${jobs(point.died)} dead in ${step} s`;
 }
 
 function nice(value) {

@@ -36,14 +36,14 @@ const MANY = {
   unarchive: ["They are shown in lists again."],
 };
 
-/** Paragraphs. `queues` are those that the jobs go back to, as far as they are known. */
+/** Paragraphs: what it does, and what to mind. `queues` are those that the jobs go back to, as far as they are known. */
 export async function consequences(app, verb, { many = false, queues = [] } = {}) {
-  const said = [...(many ? MANY : ONE)[verb]];
+  const [does, ...mind] = (many ? MANY : ONE)[verb];
   if (verb === "replay") {
     const nobody = await unserved(app, queues);
-    if (nobody) said.push(`${nobody}: ${many ? "they wait" : "it waits"} until there is one.`);
+    if (nobody) mind.push(`${nobody}: ${many ? "they wait" : "it waits"} until there is one.`);
   }
-  return said.map((text) => h("p", { key: text }, text));
+  return [h("p", { key: "does" }, does), mind.map((text) => h("p", { key: text, class: "mind" }, text))];
 }
 
 /** Nobody to run it is no reason not to ask, and neither is not to know. */

@@ -74,7 +74,7 @@ function fields(app, query, queues, set) {
           type: "search",
           "data-search": true,
           "aria-label": "Search jobs",
-          placeholder: "An id, or task:send queue:mail group:acme key:…  ( / )",
+          placeholder: "An id, or task:send queue:mail …  ( / )",
           value: query.id ?? "",
           spellcheck: "false",
         },

@@ -100,7 +100,7 @@ export function makeDead(app) {
 
   function one(cause, total, asked) {
     const filter = { status: "dead", error: cause.fingerprint, ...asked };
-    const words = cause.error ? `that are dead of “${cause.error}”` : "that are dead of the same cause";
+    const words = cause.error ? `that are dead of “${cause.error.replaceAll("…", "‹…›")}”` : "that are dead of the same cause";
     const queues = Object.keys(cause.queues);
     const act = (verb) => () => forMatching(app, deed(verb), meant(filter), { words, queues });
     const sample = opened.get(cause.fingerprint);

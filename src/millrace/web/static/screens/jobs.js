@@ -165,7 +165,10 @@ export function makeJobs(app) {
       when(job.available_at, app.now),
       job.error ? h("span", { class: "error" }, ` ${errorText(job.error)}`) : null,
     ];
-    if (job.state === "dead") return h("span", { class: "error" }, errorText(job.error) || reason(job.reason));
+    if (job.state === "dead") return [
+      when(job.finished_at, app.now),
+      h("span", { class: "error" }, ` ${errorText(job.error) || reason(job.reason)}`),
+    ];
     if (job.finished_at) return [`${job.state} `, when(job.finished_at, app.now)];
     if (job.state === "blocked") return `waits for ${plural(job.blocked_by, "job")}`;
     if (job.state === "ready") return ["due ", when(job.available_at, app.now)];

@@ -3,8 +3,9 @@
 import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
-import { count, plural } from "../core/text.js";
+import { count, plural, seconds } from "../core/text.js";
 import { ask, sure } from "../parts/ask.js";
+import { serving } from "../parts/attention.js";
 import { badge, panel } from "../parts/bits.js";
 import { state } from "../parts/icons.js";
 import { lanes } from "../parts/lanes.js";
@@ -13,11 +14,35 @@ import { SETTINGS, read, shown, written } from "../parts/settings.js";
 import { pause } from "./queues.js";
 
 const STATES = ["ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled"];
+const SERVING = 3; // workers that are named
+
 export function makeQueue(app, route) {
   const [name] = route.rest;
-  const load = (signal) => app.request("GET", queuePath(name), { signal });
+  async function load(signal) {
+    const ask = (path) => app.request("GET", path, { signal });
+    const [queue, { workers }] = await Promise.all([ask(queuePath(name)), ask("/api/workers")]);
+    return { queue, workers: serving(workers, name) };
+  }
 
-  function view(queue) {
+  /** Who serves it, what is late in it, and what it has done so far. */
+  function lead(queue, workers) {
+    const link = (one) => h("a", { href: to("workers", [], { worker: one.id }) }, one.id);
+    const rest = workers.length - SERVING;
+    const nobody = queue.ready && !queue.paused
+      ? h("strong", { class: "error" }, "No active worker serves it, and jobs are due.")
+      : "No active worker serves it.";
+    return h(
+      "p",
+      { class: "lead", key: "lead" },
+      workers.length
+        ? ["Served by ", workers.slice(0, SERVING).map((one, n) => [n ? ", " : "", link(one)]), rest > 0 ? ` and ${count(rest)} more` : "", "."]
+        : nobody,
+      queue.oldest_ready === null ? " Nothing is due." : ` The oldest due job has waited for ${seconds(queue.oldest_ready)}.`,
+      ` Ever completed ${count(queue.processed)}, ever dead ${count(queue.died)}.`,
+    );
+  }
+
+  function view({ queue, workers }) {
     return [
       h("div", { class: "title", key: "title" },
         h(
@@ -37,6 +62,7 @@ export function makeQueue(app, route) {
             "Obliterate …",
           ) : null,
         )),
+      lead(queue, workers),
       h(
         "ul",
         { class: "states", key: "states" },

@@ -34,8 +34,6 @@ export function makeQueues(app) {
       ...NUMBERS.map(([name]) => ({ name, class: "number" })),
       { name: "Oldest due", class: "number", title: "For how long the oldest due job has waited" },
       { name: "Workers", class: "number", title: "Active workers that serve the queue" },
-      { name: "Ever completed", class: "number" },
-      { name: "Ever dead", class: "number" },
       { name: "" },
     ];
     return [
@@ -60,8 +58,6 @@ export function makeQueues(app) {
       )),
       cell("Oldest due", { class: "number" }, seconds(one.oldest_ready)),
       manned(one, serving(workers, one.queue).length),
-      cell("Ever completed", { class: "number" }, count(one.processed)),
-      cell("Ever dead", { class: "number" }, count(one.died)),
       h("td", { class: "actions" }, app.can("pause") ? pause(app, one.queue, one.paused) : null),
     );
   }
