@@ -108,6 +108,15 @@ def test_archived_jobs_are_out_of_sight_and_come_back_as_they_were(dead: Stage):
     assert len(dead("list", "--status", "dead", "--json").json["jobs"]) == 4
 
 
+def test_what_is_said_of_archived_jobs_is_done_to_no_others(dead: Stage):
+    dead("archive", "dead-0")
+
+    assert dead("cancel", "--status", "archived", "--yes", "--json").json["matched"] == 0
+    assert dead("replay", "--status", "Archived", "--dry-run", "--json").json["ids"] == ["dead-0"]
+    assert dead("unarchive", "--status", "archived", "--yes", "--json").json["answers"] == {"done": 1}
+    assert [state(dead, job) for job in ("wait-1", "dead-0", "dead-1")] == ["ready", "dead", "dead"]
+
+
 def test_a_job_that_waits_cannot_be_archived(dead: Stage):
     ran = dead.refused("archive", "wait-1", "--json")
 

@@ -54,6 +54,9 @@ def test_a_list_shows_every_job_newest_first(shop: Stage):
         (("--since", "1h"), {"done", "broke", "later", "child", "now", "gone"}),
         (("--until", "1h"), set()),
         (("--since", "2099-01-01"), set()),
+        (("--finished-from", "1h"), {"done", "broke", "gone"}),
+        (("--finished-from", "1h", "--status", "dead"), {"broke"}),
+        (("--finished-to", "1h"), set()),
         (("--status", "archived"), set()),
     ],
 )
@@ -150,6 +153,7 @@ def test_history_tells_every_step(shop: Stage):
         ("list", "--cursor", "x"),
         ("list", "--since", "yesterday"),
         ("list", "--since", "2026-02-30"),
+        ("list", "--finished-from", "2026-02-30"),
         ("list", "--queue", "a b"),
         ("status",),
         ("history",),

@@ -123,6 +123,9 @@ async def test_find_by_everything(app, clock, send):
     ):
         assert await ids(app.jobs.find(**filters)) == [first.id], filters
     assert await ids(app.jobs.find(enqueued_from=start + timedelta(seconds=5), task="send")) == []
+    await app.jobs.cancel(first.id)
+    assert await ids(app.jobs.find(finished_from=start + timedelta(seconds=10))) == [first.id]
+    assert await ids(app.jobs.find(finished_to=start + timedelta(seconds=10))) == []
     with pytest.raises(InvalidInput, match="has no time zone"):
         await ids(app.jobs.find(enqueued_from=datetime(2024, 1, 1)))  # noqa: DTZ001
 

@@ -1,6 +1,7 @@
 """Payloads are checked against the handler's annotations, at enqueue and again at run."""
 
 import enum
+import tracemalloc
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from millrace import App, Context, InvalidInput, PayloadInvalid
+from millrace.runtime.plain import refuse_unsafe
 from millrace.store.memory.store import MemoryStore
 
 
@@ -205,6 +207,20 @@ def test_nesting_is_bounded(app, kind, serde):
         if kind is Any or levels < 1_000:
             with pytest.raises(PayloadInvalid, match="nested deeper than 64 levels"):
                 task.spec(nested(levels))
+
+
+def test_looking_at_a_payload_takes_memory_in_proportion_to_it():
+    """A path in words for each of many lists under a long name would take a thousand times the payload's size."""
+    value = {"k" * 20_000: [[] for _ in range(20_000)]}
+    tracemalloc.start()
+    refuse_unsafe("the payload", value, finite=True, keys=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 200 * len(msgspec.json.encode(value))
+    with pytest.raises(PayloadInvalid, match=r"parameter 'k{49}…\[1\]\.b' is nan") as told:
+        refuse_unsafe("the payload", {"k" * 20_000: [[], {"b": float("nan")}]}, finite=True, keys=False)
+    assert len(str(told.value)) < 300
 
 
 def test_data_that_holds_itself_is_refused(app):

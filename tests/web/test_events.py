@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
-from millrace import App, CursorExpired
+from millrace import App, CursorExpired, StoreError
+from millrace.domain.job import Job
 from millrace.domain.request import EventPage
+from millrace.web import events
 from millrace.web.glance import Glances
 from tests.web.stage import Stream, Web, opened
 
@@ -143,6 +146,59 @@ async def test_streams_are_bounded():
             assert (await web.get(STREAM, 503))["code"] == "busy"
         async with Stream(web.served, STREAM) as stream:
             assert stream.status == 200  # the place is free again
+
+
+async def test_a_stream_that_never_begins_keeps_no_place():
+    async with opened(App("memory://")) as web:
+        await web.ask("HEAD", STREAM, status=200)
+        assert web.house.streams.inside == 0
+        web.house.streams._most = 0
+        assert (await web.get(STREAM, 503))["code"] == "busy"
+        assert web.house.streams.inside == 0
+
+
+async def test_a_stream_ends_by_itself_and_its_client_comes_back_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "LIFE", 0.2)
+    async with opened(App("memory://")) as web:
+        await web.enqueue(id="before")
+        async with Stream(web.served, STREAM) as stream:
+            begin = (await stream.message())["id"]
+            await stream._task
+            assert (await stream._next())["body"] == b"retry: 50\n\n"
+        await web.enqueue(id="meanwhile")
+        async with Stream(web.served, STREAM, heads={"last-event-id": begin}) as stream:
+            await stream.message()
+            assert json.loads((await stream.message())["data"])["job"] == "meanwhile"
+
+
+async def test_a_store_that_fails_behind_an_event_is_told_of_and_the_event_comes_later(monkeypatch: pytest.MonkeyPatch):
+    app = App("memory://")
+
+    @app.task(name="charge", max_attempts=1)
+    async def charge() -> None:
+        raise ValueError("no")
+
+    async with opened(app) as web:
+        store = await app.connected()
+        plain, fails = store.get, True
+
+        async def get(ids: Sequence[str]) -> list[Job | None]:
+            if fails:
+                raise StoreError("the disk is full")
+            return await plain(ids)
+
+        async with Stream(web.served, STREAM, query="kind=buried") as stream:
+            await stream.message()
+            await web.enqueue("charge", id="j")
+            monkeypatch.setattr(store, "get", get)
+            await app.worker(burst=True).run(handle_signals=False)
+            trouble = await stream.message()
+            assert (trouble["event"], "disk is full" in trouble["data"]) == ("trouble", True)
+            fails = False
+            message = await stream.message()
+            while message["event"] == "trouble":
+                message = await stream.message()
+            assert json.loads(message["data"])["job"] == "j"
 
 
 async def test_streams_that_wait_at_the_same_place_ask_the_store_once():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import pytest
 
-from millrace import App
+from millrace import App, StoreError
+from millrace.domain.job import Job
 from tests.cli.stage import Stage
 from tests.web.stage import Web, opened
 
@@ -230,6 +232,9 @@ async def test_filters_must_all_fit(web: Web):
     assert await ids(key="k") == {"three"}
     assert await ids(since="1h") == {"one", "two", "three"}
     assert await ids(until="1h") == set()
+    await web.post(web.job("two", "/cancel"), {})
+    assert await ids(finished_from="1h") == await ids(finished_from="1h", queue="a") == {"two"}
+    assert await ids(finished_to="1h") == await ids(finished_from="1h", queue="b") == set()
 
 
 @pytest.mark.parametrize(
@@ -249,6 +254,8 @@ async def test_filters_must_all_fit(web: Web):
         ("/api/jobs?queue=a&queue=b", "twice"),
         ("/api/jobs?since=yesterday", "since"),
         ("/api/jobs?since=2026-02-30", "2026-02-30"),
+        ("/api/jobs?finished_from=yesterday", "finished_from"),
+        ("/api/jobs?finished_to=2026-02-30", "2026-02-30"),
         ("/api/jobs?cursor=%00", "cursor"),
         ("/api/jobs?group=%ff", "UTF-8"),
         ("/api/jobs/%ff", "UTF-8"),
@@ -346,6 +353,62 @@ async def test_a_full_queue_says_how_full(web: Web):
         "depth": 1,
         "max_depth": 1,
     }
+
+
+async def test_whoever_finds_no_place_to_wait_has_put_nothing_in():
+    async with opened(App("memory://")) as web:
+        web.house.waiting._most = 0
+        refused = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 503, wait=5)
+        assert refused["code"] == "busy"
+        await web.get("/api/jobs/j", 404)
+        assert (await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201))["outcome"] is None
+
+
+async def test_a_job_that_is_in_is_told_of_although_the_wait_for_it_fails(monkeypatch: pytest.MonkeyPatch):
+    async with opened(App("memory://")) as web:
+        store = await web.app.connected()
+
+        async def get(ids: Sequence[str]) -> list[Job | None]:
+            raise StoreError("gone")
+
+        monkeypatch.setattr(store, "get", get)
+        made = await web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=5)
+        assert (made["id"], made["outcome"]) == ("j", None)
+        assert web.house.waiting.inside == 0
+
+
+async def test_a_wait_ends_when_the_server_is_to_stop():
+    async with opened(App("memory://")) as web:
+        putting = asyncio.create_task(web.post("/api/jobs", {"task": "pack", "id": "j"}, 201, wait=60))
+        while web.house.waiting.inside == 0:
+            await asyncio.sleep(0.01)
+        asking = asyncio.create_task(web.get("/api/jobs/j/result", 202, wait=60))
+        while web.house.waiting.inside < 2:
+            await asyncio.sleep(0.01)
+        web.house.closing.set()
+        async with asyncio.timeout(5):
+            assert (await putting)["outcome"]["finished"] is False
+            assert (await asking)["finished"] is False
+
+
+async def test_a_history_is_read_page_by_page(app: App):
+    async with opened(app) as web:
+        job = await web.enqueue("charge", payload={"card": 1})
+        for _ in range(3):
+            await run_all(web)
+            await web.post(web.job(job, "/replay"))
+        whole = await web.get(web.job(job, "/history"))
+        assert whole["cursor"] is None and len(whole["steps"]) == 10
+
+        steps, cursor = [], {}
+        while cursor is not None:
+            page = await web.get(web.job(job, "/history"), limit=4, **cursor)
+            steps.append(page["steps"])
+            cursor = None if page["cursor"] is None else {"cursor": page["cursor"]}
+        assert [len(some) for some in steps] == [4, 4, 2]
+        assert [step for some in steps for step in some] == whole["steps"]
+        assert (await web.get(web.job(job, "/history"), cursor="9:9"))["steps"] == []
+        await web.get(web.job(job, "/history"), 400, cursor="nonsense")
 
 
 async def test_the_history_tells_each_step_and_what_it_changed(app: App):

@@ -51,6 +51,11 @@ async def test_by_filter_the_dry_run_comes_first(app: App):
         assert sorted(looked["sample"]) == ["dead-0", "dead-1", "dead-2"]
         assert (await web.get(web.job("dead-0")))["state"] == "dead"
 
+        for when, count in (("finished_from", 3), ("finished_to", 0)):
+            timed = {"action": "replay", "filter": {"queue": "money", when: "1h"}}
+            assert (await web.post("/api/bulk", timed))["matched"] == count
+            assert (await web.get("/api/dead", queue="money", **{when: "1h"}))["total"] == count
+
         unasked = await web.post("/api/bulk", {**chosen, "dry_run": False}, 400)
         assert "dry_run=true" in unasked["detail"]
         more = await web.post("/api/bulk", {**chosen, "dry_run": False, "expect": 2}, 409)
@@ -80,6 +85,27 @@ async def test_by_id_each_is_counted_by_its_answer(web: Web):
         "/api/bulk", {"action": "unarchive", "filter": {"queue": "default"}, "dry_run": False, "expect": 9}
     )
     assert back["done"] == 2
+
+
+async def test_what_is_said_of_archived_jobs_is_done_to_no_others(app: App):
+    async with opened(app) as web:
+        for name in ("seen", "away"):
+            await web.enqueue("charge", id=name, payload={"card": 1})
+        await worked(app)
+        await web.post(web.job("away", "/archive"))
+        await web.enqueue("pack", id="waits")
+        chosen = {"filter": {"status": "archived"}, "dry_run": False, "expect": 9}
+
+        for action, matched in (("cancel", 0), ("archive", 1), ("replay", 1)):
+            assert (await web.post("/api/bulk", {**chosen, "action": action}))["matched"] == matched, action
+            entry, *_ = (await web.get("/api/audit"))["entries"]
+            assert entry["facts"]["filter"]["status"] == "archived"
+        states = {one["id"]: one["state"] for one in (await web.get("/api/jobs", all=True))["jobs"]}
+        assert states == {"seen": "dead", "away": "ready", "waits": "ready"}
+
+        await web.post(web.job("seen", "/archive"))
+        back = await web.post("/api/bulk", {**chosen, "action": "unarchive"})
+        assert (back["matched"], back["answers"]) == (1, {"done": 1})
 
 
 @pytest.mark.parametrize(

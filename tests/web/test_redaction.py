@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from millrace import App, InvalidInput
+from millrace import App, InvalidInput, RetryPolicy
 from millrace.cli.logs import tell_of_jobs
-from millrace.runtime.redaction import HIDDEN, Redaction, words_of
+from millrace.domain.outcome import Failure
+from millrace.runtime.redaction import Redaction, words_of
+from millrace.runtime.secrets import HIDDEN, MOST, Secrets
+from millrace.web.shown import whole
 from tests.web.stage import Stream, Web, opened
 
 SECRET = "hunter22-very-secret"
+RULE = json.loads(Path(__file__).with_name("redaction.json").read_text(encoding="utf-8"))  # pages keep it, too
 
 
 @pytest.mark.parametrize(
@@ -42,6 +50,63 @@ SECRET = "hunter22-very-secret"
 )
 def test_a_field_is_hidden_by_the_words_of_its_name(name: str, hidden: bool):
     assert Redaction().hides(name) is hidden
+
+
+@pytest.mark.parametrize(("name", "hidden"), RULE["names"])
+def test_names_in_the_plural_are_hidden_and_counts_are_not(name: str, hidden: bool):
+    assert Redaction().hides(name) is hidden
+
+
+def test_a_count_is_hidden_when_somebody_says_so():
+    assert Redaction(["max tokens"]).hides("maxTokens") and not Redaction(["max tokens"]).hides("tokens_used")
+
+
+@pytest.mark.parametrize("case", RULE["texts"], ids=lambda case: case["why"])
+def test_what_was_hidden_is_found_however_an_error_quotes_it(case: dict[str, Any]):
+    assert Secrets(case["secrets"]).without(case["text"]) == case["shown"]
+
+
+@pytest.mark.parametrize("length", [20, 15_000, 60_000])
+@pytest.mark.parametrize("before", [0, 4_970, 4_985, 9_000])
+def test_a_secret_is_not_told_by_halves(length: int, before: int):
+    """Wherever an error was cut to its cap, no part of a secret is left at the cut."""
+    secret = "".join(f"{number:04x}" for number in range(length // 4))
+    try:
+        raise ValueError(" " * before + secret)
+    except ValueError as error:
+        shown = Secrets([secret]).failure(Failure.from_exception(error))
+    for text in (shown.message, shown.traceback):
+        assert HIDDEN in text or "(cut)" in text
+        assert not [part for at in range(0, 20, 4) if (part := secret[at : at + 8]) in text]
+        assert secret[-8:] not in text
+
+
+def test_of_too_many_secrets_only_the_type_is_told_and_why():
+    many = Secrets(f"secret-{number}" for number in range(MOST + 1))
+    shown = many.failure(Failure("ValueError", "no secret-7", "Traceback"))
+    assert (shown.type, shown.traceback) == ("ValueError", "")
+    assert shown.message.startswith(HIDDEN) and f"more than {MOST}" in shown.message
+    assert Secrets(f"secret-{number}" for number in range(MOST)).without("no secret-7") == f"no {HIDDEN}"
+
+
+async def test_a_result_and_progress_do_not_repeat_what_the_payload_hides():
+    app = App("memory://")
+
+    @app.task(name="echo")
+    async def echo(password: str) -> dict[str, Any]:
+        return {"said": [f"it was {password}"], "n": 1}
+
+    async with opened(app) as web:
+        await web.enqueue("echo", id="j", payload={"password": SECRET})
+        async with asyncio.timeout(20):
+            await app.worker(burst=True).run(handle_signals=False)
+        job = await web.get("/api/jobs/j")
+        outcome = await web.get("/api/jobs/j/result")
+        kept = await app.jobs.get("j")
+        assert kept is not None
+        under_way = msgspec.structs.replace(kept, progress=json.dumps({"at": f"using {SECRET}"}).encode())
+        assert whole(under_way, 0, web.house)["progress"] == {"at": f"using {HIDDEN}"}
+    assert job["result"] == outcome["result"] == {"said": [f"it was {HIDDEN}"], "n": 1}
 
 
 def test_names_are_read_as_words():
@@ -159,6 +224,37 @@ class Reversed:
 
     def decode(self, data: bytes, /) -> object:
         return json.loads(data[::-1])
+
+
+async def test_a_payload_is_read_once_for_all_errors_and_a_large_one_beside_the_event_loop():
+    """Each step of a history tells up to three errors, and each may quote what the payload hides."""
+    reading: list[int] = []
+
+    class Watched(Reversed):
+        name = "watched"
+
+        def decode(self, data: bytes, /) -> object:
+            reading.append(threading.get_ident())
+            return super().decode(data)
+
+    app = App("memory://", serde=Watched())
+
+    @app.task(name="login", max_attempts=5, retry=RetryPolicy(initial=0, jitter=0))
+    async def login(secret: str, password: str) -> None:
+        raise ValueError(f"cannot log in with {password}")
+
+    async with opened(app) as web:
+        for job_id, size in (("small", 10), ("large", 100_000)):
+            await web.enqueue("login", id=job_id, payload={"password": SECRET, "secret": "x" * size})
+        async with asyncio.timeout(20):
+            await app.worker(burst=True).run(handle_signals=False)
+        for path in ("/api/jobs/{}/history", "/api/jobs/{}/history/diff?from=3&to=5", "/api/events?job={}"):
+            for job_id in ("small", "large"):
+                reading.clear()
+                answer = await web.ask("GET", path.format(job_id), status=200)
+                assert SECRET not in answer.text and answer.text.count(HIDDEN) >= 2
+                assert len(reading) == 1
+                assert (reading[0] == threading.get_ident()) == (job_id == "small")
 
 
 async def test_what_cannot_be_read_is_not_shown(url: str):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,17 +29,33 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
+BY_UVICORN = """
+import sys, uvicorn
+from millrace.web import application
+from starlette.applications import Starlette
+from starlette.routing import Mount
+url, port, place = sys.argv[1:]
+served = application(url)
+uvicorn.run(Starlette(routes=[Mount(place, served)]) if place else served, port=int(port), log_level="error")
+"""
+
+
 @contextmanager
-def served(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(
+    folder: Path, *arguments: str, mounted: str | None = None, **variables: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """By `millrace serve`; or with `mounted` by uvicorn itself, at that place of another app, or alone."""
     port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     env |= {"MILLRACE_URL": f"sqlite:///{folder}/jobs.db", **variables}
     with App(env["MILLRACE_URL"]).sync:
         pass  # now there is a store to serve
     command = [sys.executable, "-m", "millrace", "serve", "--port", str(port), *arguments]
+    if mounted is not None:
+        command = [sys.executable, "-c", BY_UVICORN, env["MILLRACE_URL"], str(port), mounted]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}{mounted or ''}"
         for _ in range(600):
             try:
                 httpx.get(f"{url}/health", timeout=5)
@@ -67,6 +84,23 @@ def test_it_serves_a_store_and_ends_in_time_although_somebody_still_listens(tmp_
             process.send_signal(signal.SIGTERM)
             assert process.wait(10) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
         assert [line.count('"enqueueJob"') for line in audit.read_text().splitlines()] == [1, 1]
+
+
+@pytest.mark.parametrize("place", ["", "/jobs"])
+def test_run_by_uvicorn_it_ends_when_told_to_although_somebody_still_listens_or_waits(tmp_path: Path, place: str):
+    """uvicorn waits for all requests to end, for as long as they like, and tells them nothing."""
+    with served(tmp_path, mounted=place) as (url, process), ThreadPoolExecutor(1) as beside:
+        origin = {"origin": url.removesuffix(place)}
+        with httpx.stream("GET", f"{url}/api/events/stream", timeout=30) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            body = {"task": "pack", "id": "j"}
+            waits = beside.submit(httpx.post, f"{url}/api/jobs?wait=50", json=body, headers=origin, timeout=60)
+            while not any('"job":"j"' in line for line in lines):
+                pass
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+        assert waits.result().json()["outcome"]["finished"] is False
 
 
 def test_with_a_token_everything_but_health_asks_for_it(tmp_path: Path):

@@ -115,8 +115,6 @@ async def _do(session: Session, deed: Deed, ids: list[str] | None, chosen: Filte
 
 
 async def _found(session: Session, app: App, deed: Deed, chosen: Filter, choice: Choice, now: int) -> list[str]:
-    if chosen.status is not None and chosen.status.strip().lower() == "archived":
-        chosen.status = None  # for unarchive that is what is looked at anyway
     found: list[str] = []
     with session.output.progress("looking") as progress:
         for query in deed.queries(read_query(chosen, now, deed.archived)):

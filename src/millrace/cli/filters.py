@@ -43,6 +43,11 @@ class Filter:
         typer.Option("--since", help="Enqueued since: 15m (ago), 2d, or 2026-01-31T14:30Z.", metavar="WHEN"),
     ] = None
     until: Annotated[str | None, typer.Option("--until", help="Enqueued before.", metavar="WHEN")] = None
+    finished_from: Annotated[
+        str | None,
+        typer.Option("--finished-from", help="Finished since: 15m (ago), 2d, or 2026-01-31T14:30Z.", metavar="WHEN"),
+    ] = None
+    finished_to: Annotated[str | None, typer.Option("--finished-to", help="Finished before.", metavar="WHEN")] = None
     error: Annotated[
         str | None,
         typer.Option("--error", help="Dead of this error: a fingerprint from `millrace dead`.", metavar="FINGERPRINT"),

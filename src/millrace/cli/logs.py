@@ -13,7 +13,8 @@ from millrace.cli.text import instant, safe_block, span
 from millrace.runtime.app import App
 from millrace.runtime.bus import LocalEvent
 from millrace.runtime.log_context import JobLogFilter
-from millrace.runtime.redaction import HIDDEN, Redaction, failure_without, secrets_of
+from millrace.runtime.redaction import Redaction, failure_without, secrets_of
+from millrace.runtime.secrets import HIDDEN
 
 log = logging.getLogger("millrace.jobs")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

@@ -11,7 +11,8 @@ import traceback as _traceback
 import msgspec
 
 MAX_ERROR_TEXT = 10_000
-_CUT = "\n… (cut)"
+CUT_END = "\n… (cut)"  # behind what was cut at its end
+CUT_HEAD = "… (cut)\n"  # before what was cut at its beginning
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -50,14 +51,14 @@ def encodable(text: str) -> str:
 
 
 def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - len(_CUT)] + _CUT
+    return text if len(text) <= room else text[: room - len(CUT_END)] + CUT_END
 
 
 def _cut_head(text: str, room: int) -> str:
     """The end of a traceback names the failing line, so the beginning is what goes."""
     if len(text) <= room:
         return text
-    return _CUT.strip() + "\n" + text[len(text) - room + len(_CUT) :] if room > len(_CUT) else ""
+    return CUT_HEAD + text[len(text) - room + len(CUT_HEAD) :] if room > len(CUT_HEAD) else ""
 
 
 class Returned(msgspec.Struct, frozen=True):

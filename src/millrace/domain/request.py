@@ -79,10 +79,17 @@ class Query(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str | None = None
     enqueued_from: int | None = None
     enqueued_to: int | None = None
+    finished_from: int | None = None
+    finished_to: int | None = None
     archived: bool | None = False  # None: both
     newest_first: bool = False
     limit: int = 100
     cursor: str | None = None
+
+    @property
+    def only_finished(self) -> bool:
+        """What is live has not ended at any time."""
+        return self.finished_from is not None or self.finished_to is not None
 
 
 def matches(job: Job, query: Query, now: int) -> bool:
@@ -98,6 +105,16 @@ def matches(job: Job, query: Query, now: int) -> bool:
         and (query.enqueued_from is None or job.enqueued_at >= query.enqueued_from)
         and (query.enqueued_to is None or job.enqueued_at < query.enqueued_to)
         and (query.archived is None or job.archived == query.archived)
+        and (not query.only_finished or _finished_in(job, query))
+    )
+
+
+def _finished_in(job: Job, query: Query) -> bool:
+    at = job.finished_at
+    return (
+        at is not None
+        and (query.finished_from is None or at >= query.finished_from)
+        and (query.finished_to is None or at < query.finished_to)
     )
 
 

@@ -13,28 +13,32 @@ from typing import Any
 from millrace.domain.errors import PayloadInvalid
 
 MAX_DEPTH = 64
+LONGEST_KEY = 50
+
+
+Place = tuple[Any, Any] | None  # what holds it, and under which key: a text for each would be most of the memory
 
 
 def refuse_unsafe(where: str, value: Any, *, finite: bool, keys: bool) -> None:
     """Look at everything inside `value`, not recursively: the point is to survive what is too deep."""
-    level: list[tuple[str, Any]] = [("", value)]
+    if finite and isinstance(value, float) and not math.isfinite(value):
+        raise not_finite(f"{where}: {_place(None)}", value)
+    level: list[tuple[Place, Any]] = [(None, value)] if _may_hold(value) else []
     for depth in count(1):
-        below: list[tuple[str, Any]] = []
-        for path, one in level:
-            if isinstance(one, float):
-                if finite and not math.isfinite(one):
-                    raise not_finite(f"{where}: {_place(path)}", one)
-                continue
-            if depth > MAX_DEPTH:
-                raise too_deep(where)
-            if isinstance(one, dict):
-                if keys:
-                    _refuse_keys(where, path, one)
-                below += [(f"{path}.{key}", inner) for key, inner in one.items() if _may_hold(inner)]
-            else:
-                below += [(f"{path}[{index}]", inner) for index, inner in enumerate(one) if _may_hold(inner)]
-        if not below:
+        if not level:
             return
+        if depth > MAX_DEPTH:
+            raise too_deep(where)
+        below: list[tuple[Place, Any]] = []
+        for place, one in level:
+            if keys and isinstance(one, dict):
+                _refuse_keys(where, place, one)
+            for key, inner in one.items() if isinstance(one, dict) else enumerate(one):
+                if isinstance(inner, float):
+                    if finite and not math.isfinite(inner):
+                        raise not_finite(f"{where}: {_place((place, key))}", inner)
+                elif _may_hold(inner):
+                    below.append(((place, key), inner))
         level = below
 
 
@@ -57,18 +61,26 @@ def may_be_deep(data: bytes, json: bool) -> bool:
     return not json or data.count(b"[") + data.count(b"{") > MAX_DEPTH
 
 
-def _refuse_keys(where: str, path: str, one: dict[Any, Any]) -> None:
+def _refuse_keys(where: str, place: Place, one: dict[Any, Any]) -> None:
     for key in one:
         if not isinstance(key, str):
             raise PayloadInvalid(
-                f"{where}: {_place(path)} has the key {key!r}, which would come back as text. "
+                f"{where}: {_place(place)} has the key {_short(repr(key))}, which would come back as text. "
                 f"Use text keys, or annotate the parameter, e.g. dict[{type(key).__name__}, …]."
             )
 
 
 def _may_hold(value: Any) -> bool:
-    return isinstance(value, (float, dict, list, tuple, set, frozenset))
+    return isinstance(value, (dict, list, tuple, set, frozenset))
 
 
-def _place(path: str) -> str:
-    return f"parameter {path.lstrip('.')!r}" if path else "the value"
+def _place(place: Place) -> str:
+    steps: list[str] = []
+    while place is not None:
+        place, key = place
+        steps.append(f"[{key}]" if isinstance(key, int) else f".{_short(str(key))}")
+    return f"parameter {''.join(reversed(steps)).lstrip('.')!r}" if steps else "the value"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_KEY else f"{text[: LONGEST_KEY - 1]}…"

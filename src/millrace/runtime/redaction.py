@@ -1,8 +1,8 @@
 """Redaction: which fields of payloads nobody is shown, by one rule for the HTTP API, dashboards, logs and traces.
 
 The rule is data, a list of phrases, so that a page without a server applies the very same one. A field's name is read
-as words (`apiKey`, `api_key` and `API-Key` are "api key"), and it is hidden when a phrase stands in it. What stood in a
-hidden field is also taken out of the text of the job's errors: a message tends to repeat the value it complains of.
+as words (`apiKey`, `api_key` and `API-Key` are "api key"), and it is hidden when a phrase stands in it, unless it only
+counts something (`tokens_used`). What stood in a hidden field is also taken out of the job's errors (secrets.py).
 """
 
 from __future__ import annotations
@@ -16,36 +16,60 @@ import msgspec
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
 from millrace.domain.outcome import Failure
+from millrace.runtime.secrets import HIDDEN, NO_SECRETS, SHORTEST, UNKNOWN, Secrets
 from millrace.runtime.serde import Serdes
 
-HIDDEN = "[redacted]"
 USUAL = (
     "access key",
+    "access keys",
     "api key",
+    "api keys",
     "apikey",
+    "apikeys",
     "auth",
     "authorization",
     "bearer",
     "card number",
+    "card numbers",
     "cookie",
+    "cookies",
     "credential",
     "credentials",
     "cvc",
     "cvv",
     "iban",
+    "ibans",
     "passphrase",
+    "passphrases",
     "passwd",
     "password",
+    "passwords",
     "pin",
+    "pins",
     "private key",
+    "private keys",
     "pwd",
     "secret",
     "secrets",
     "session id",
+    "session ids",
     "ssn",
     "token",
+    "tokens",
 )
-SHORTEST = 4  # a shorter value would be taken out of words that have nothing to do with it
+COUNTS = (  # of a language model, say: how many, not which
+    "completion tokens",
+    "input tokens",
+    "max tokens",
+    "min tokens",
+    "num tokens",
+    "number of tokens",
+    "output tokens",
+    "prompt tokens",
+    "tokens used",
+    "total tokens",
+    "used tokens",
+)
 DEEPEST = 100
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -60,8 +84,8 @@ class Redaction:
 
     def __init__(self, more: Iterable[str] = (), *, usual: Iterable[str] = USUAL) -> None:
         self.phrases = tuple(sorted({_phrase(text) for text in (*usual, *more)}))
-        choice = "|".join(map(re.escape, self.phrases))
-        self._pattern = re.compile(rf"\b(?:{choice})\b") if choice else None
+        self._pattern = _any_of(self.phrases)
+        self._counts = _any_of(phrase for phrase in COUNTS if phrase not in self.phrases)
         self._known: dict[str, bool] = {}  # names are few, and payloads are many
 
     def hides(self, name: str) -> bool:
@@ -69,7 +93,8 @@ class Redaction:
             return False
         known = self._known.get(name)
         if known is None:
-            known = self._pattern.search(words_of(name)) is not None
+            words = words_of(name)
+            known = self._pattern.search(self._counts.sub("", words) if self._counts else words) is not None
             if len(self._known) < 10_000:
                 self._known[name] = known
         return known
@@ -117,27 +142,21 @@ def read_plain(data: bytes | None, serde: str, serdes: Serdes) -> Any:
         return HIDDEN
 
 
-def secrets_of(job: Job, rule: Redaction, serdes: Serdes) -> list[str] | None:
-    """What the errors of this job must not quote; None when its payload cannot be read."""
+def secrets_of(job: Job, rule: Redaction, serdes: Serdes) -> Secrets:
+    """What the errors of this job must not quote. It decodes the payload: ask once for as many errors as there are."""
     if not rule.phrases:
-        return []
+        return NO_SECRETS
     payload = read_plain(job.spec.payload, job.spec.serde, serdes)
-    return None if payload is HIDDEN else rule.secrets(payload, job.spec.headers or {})
+    return UNKNOWN if payload is HIDDEN else Secrets(rule.secrets(payload, job.spec.headers or {}))
 
 
-def without(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, HIDDEN)
-    return text
+def failure_without(error: Failure | None, secrets: Secrets) -> Failure | None:
+    return None if error is None else secrets.failure(error)
 
 
-def failure_without(error: Failure | None, secrets: list[str] | None) -> Failure | None:
-    """None for the secrets: it is not known what the error may quote, so only its type is told."""
-    if error is None or secrets == []:
-        return error
-    if secrets is None:
-        return Failure(error.type, HIDDEN, "")
-    return Failure(error.type, without(error.message, secrets), without(error.traceback, secrets))
+def _any_of(phrases: Iterable[str]) -> re.Pattern[str] | None:
+    choice = "|".join(map(re.escape, phrases))
+    return re.compile(rf"\b(?:{choice})\b") if choice else None
 
 
 def _phrase(text: object) -> str:

@@ -39,6 +39,10 @@ class Selection(Protocol):
     @property
     def until(self) -> str | None: ...
     @property
+    def finished_from(self) -> str | None: ...
+    @property
+    def finished_to(self) -> str | None: ...
+    @property
     def error(self) -> str | None: ...
 
 
@@ -53,14 +57,21 @@ def read_query(chosen: Selection, now: int, archived: bool | None = False, *, pr
     for what, text in (("group", chosen.group), ("key", chosen.key)):
         if text is not None:
             check_id(what, text)
+
+    def at(name: str, text: str | None) -> int | None:
+        typed = prefix + (name.replace("_", "-") if prefix else name)
+        return None if text is None else moment(typed, text, now)
+
     return Query(
         queue=chosen.queue,
         task=chosen.task,
         state=state,
         group=chosen.group,
         key=chosen.key,
-        enqueued_from=None if chosen.since is None else moment(f"{prefix}since", chosen.since, now),
-        enqueued_to=None if chosen.until is None else moment(f"{prefix}until", chosen.until, now),
+        enqueued_from=at("since", chosen.since),
+        enqueued_to=at("until", chosen.until),
+        finished_from=at("finished_from", chosen.finished_from),
+        finished_to=at("finished_to", chosen.finished_to),
         archived=archived,
     )
 

@@ -30,6 +30,8 @@ class FindKeywords(TypedDict, total=False):
     key: str | None
     enqueued_from: datetime | int | None
     enqueued_to: datetime | int | None
+    finished_from: datetime | int | None
+    finished_to: datetime | int | None
     archived: bool | None
     newest_first: bool
     limit: int | None

@@ -53,8 +53,6 @@ async def bulk(asked: Asked) -> Answer:
 async def _found(asked: Asked, deed: Deed, chosen: taken.Chosen) -> list[str]:
     if all(value is None for value in taken.given(chosen).values()):
         raise InvalidInput("an empty filter means every job there is; name at least a status or a queue")
-    if chosen.status == "archived":  # for unarchive that is what is looked at anyway
-        chosen.status = None
     house = asked.house
     now = await (await house.store()).now()
     found: list[str] = []

@@ -15,7 +15,7 @@ from millrace.runtime.shape import Plain
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import secrets
+from millrace.web.shown import aside, secrets
 
 PATIENCE = 2.0  # seconds
 
@@ -26,12 +26,18 @@ async def causes_of_death(asked: Asked) -> Answer:
         raise InvalidInput("this is about dead jobs only; for other states use /api/jobs")
     query.status = "dead"
     causes, complete = await _gathered(asked.house, query)
-    shown: list[Plain] = []
-    for one in causes.ordered(query.limit):
-        # First what is secret, then what varies: of half a secret nothing would be left to find.
-        error = failure_without(one.example.error, secrets(one.example, asked.house))
-        shown.append({**cause_plain(one), "error": cause(msgspec.structs.replace(one.example, error=error))})
-    return Answer({"total": causes.total, "complete": complete, "causes": shown})
+    ordered = causes.ordered(query.limit)
+
+    def shown() -> list[Plain]:
+        found: list[Plain] = []
+        for one in ordered:
+            # First what is secret, then what varies: of half a secret nothing would be left to find.
+            error = failure_without(one.example.error, secrets(one.example, asked.house))
+            found.append({**cause_plain(one), "error": cause(msgspec.structs.replace(one.example, error=error))})
+        return found
+
+    plain = await aside(sum(len(one.example.spec.payload) for one in ordered), shown)
+    return Answer({"total": causes.total, "complete": complete, "causes": plain})
 
 
 async def _gathered(house: House, query: taken.DeadQuery) -> tuple[Causes, bool]:
@@ -56,7 +62,7 @@ ROUTES = (
         "viewer",
         "Dead jobs by cause, the most frequent first",
         causes_of_death,
-        cli="dead --queue --task --since --until --error --limit",
+        cli="dead --queue --task --since --until --finished-from --finished-to --error --limit",
         query=taken.DeadQuery,
         answers={200: given.Dead},
         links=(Link("example", "getJob", {"id": "$response.body#/causes/0/example"}),),

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from millrace.domain.errors import InvalidInput
+from millrace.web.events import Seated
 from millrace.web.house import House
 from millrace.web.pages import Pages
 from millrace.web.problem import Problem, problem_of
@@ -256,6 +257,8 @@ def _response(answer: Answer | Response) -> Response:
 
 def _head(response: Response) -> Response:
     """The same without its body; a stream's would never end."""
+    if isinstance(response, Seated):
+        response.seat.close()
     bare = Response(status_code=response.status_code)
     bare.raw_headers = response.raw_headers
     return bare

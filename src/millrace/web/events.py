@@ -6,13 +6,15 @@ events again, and misses none; (job, generation, n) tells them apart.
 
 from __future__ import annotations
 
-import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from millrace.domain.errors import CursorExpired, InvalidInput, StoreError
 from millrace.domain.event import Event
@@ -22,12 +24,16 @@ from millrace.store.protocol import Store
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import shown_event
+from millrace.web.shown import Witnesses, aside
 
 PAGE = 100  # a client that is cut off inside a page sees it again, so it is small
 FIRST_POLL, SLOWEST_POLL = 0.05, 1.0
 STILL_HERE = 15.0  # seconds of silence after which a comment keeps proxies from hanging up
 COME_BACK = 2_000  # milliseconds after which a client that was cut off comes back
+LIFE = (
+    60.0  # seconds after which a client is sent away to come back at once: no server waits longer for a stream to end
+)
+AT_ONCE = 50  # milliseconds
 
 
 async def list_events(asked: Asked) -> Answer:
@@ -46,35 +52,44 @@ async def stream(asked: Asked) -> StreamingResponse:
         await _page(store, start, 1)  # a cursor that is none is refused before the stream begins
     except CursorExpired:
         pass  # the stream itself tells how much is gone
-    turn = asked.house.streams
-    with turn:
-        pass  # refused here, where there still is an answer to refuse with
+    seat = ExitStack()
+    seat.enter_context(asked.house.streams)
+    return Seated(seat, _live(asked.house, store, start, asked.query))
 
-    async def body() -> AsyncIterator[bytes]:
-        with turn:
-            async for part in _live(asked.house, store, start, asked.query):
-                yield part
 
-    return StreamingResponse(body(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+class Seated(StreamingResponse):
+    """A stream and its place among those that may be open; it is given back also when the stream never begins."""
+
+    def __init__(self, seat: ExitStack, body: AsyncIterator[bytes]) -> None:
+        super().__init__(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self.seat = seat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.seat:
+            await super().__call__(scope, receive, send)
 
 
 async def _live(house: House, store: Store, cursor: str, query: Any) -> AsyncIterator[bytes]:
     yield f"retry: {COME_BACK}\n".encode() + _message("begin", {"cursor": cursor}, cursor)
     poll, silent = FIRST_POLL, 0.0
+    until = time.monotonic() + LIFE * random.uniform(0.9, 1.1)  # so that they do not all come back in one moment
     while not house.closing.is_set():
+        if time.monotonic() > until:
+            yield f"retry: {AT_ONCE}\n\n".encode()
+            return
         try:
             page = await house.glances.events(store, cursor, PAGE, fresh=poll / 2)
+            shown = await _shown(house, [event for event in page.events if _fits(event, query)])
         except CursorExpired as gone:
             cursor = gone.oldest
             yield _message("lost", {"lost": gone.lost, "cursor": cursor}, cursor)
-            await _sleep(house, FIRST_POLL)
+            await house.closing.within(FIRST_POLL)
             continue
         except StoreError as error:
             yield _message("trouble", {"detail": str(error)}, None)
-            page = EventPage((), cursor)
+            page, shown = EventPage((), cursor), list[dict[str, Any]]()
             poll = SLOWEST_POLL
         cursor = page.cursor
-        shown = await _shown(house, [event for event in page.events if _fits(event, query)])
         if shown:
             yield b"".join(_messages(shown, cursor))
         if page.events:
@@ -85,15 +100,7 @@ async def _live(house: House, store: Store, cursor: str, query: Any) -> AsyncIte
         if silent > STILL_HERE:
             silent = 0.0
             yield b": still here\nid: " + _line(cursor) + b"\n\n"
-        await _sleep(house, pause)
-
-
-async def _sleep(house: House, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await house.closing.wait()
-    except TimeoutError:
-        pass
+        await house.closing.within(pause)
 
 
 def _messages(shown: list[dict[str, Any]], cursor: str) -> Iterator[bytes]:
@@ -132,8 +139,8 @@ def _fits(event: Event, query: taken.EventsQuery | taken.StreamQuery) -> bool:
 async def _shown(house: House, events: list[Event]) -> list[dict[str, Any]]:
     """Errors may quote what their job's payload hides, so the jobs of those are looked at."""
     failed = list({event.job for event in events if event.error is not None})
-    jobs = dict(zip(failed, await house.app.jobs.get(failed), strict=True)) if failed else {}
-    return [shown_event(event, jobs.get(event.job), house) for event in events]
+    told = Witnesses(house, await house.app.jobs.get(failed) if failed else ())
+    return await aside(told.weight(events), lambda: [told.shown(event) for event in events])
 
 
 ROUTES = (

@@ -173,8 +173,11 @@ class Step(msgspec.Struct):
 
 
 class History(msgspec.Struct):
+    """`cursor` resumes after the last step of the page; null: there are no more."""
+
     id: str
     steps: list[Step]
+    cursor: str | None = None
 
 
 class Difference(msgspec.Struct, rename={"first": "from", "last": "to"}):
@@ -434,6 +437,7 @@ class Redaction(msgspec.Struct):
 
     phrases: list[str]
     shown_as: str
+    counts: list[str] = []  # what sounds like a phrase, and only counts: not hidden
 
 
 class AuditEntry(msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from millrace.runtime.app import App
@@ -14,6 +13,7 @@ from millrace.web.exporter import Exporter
 from millrace.web.glance import Glances
 from millrace.web.guard import Guard
 from millrace.web.problem import Problem
+from millrace.web.stopping import Stopping
 from millrace.web.throughput import Flow
 
 MOST_STREAMS = 200
@@ -48,7 +48,7 @@ class House:
     makers: dict[tuple[str, bool], Maker] = field(default_factory=dict[tuple[str, bool], Maker])
     glances: Glances = field(default_factory=Glances)
     flow: Flow = field(default_factory=Flow)
-    closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when the server is to stop
+    closing: Stopping = field(default_factory=Stopping)
 
     async def store(self) -> Store:
         return await self.app.connected()

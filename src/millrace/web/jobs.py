@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
@@ -17,14 +20,16 @@ from millrace.runtime import waiting
 from millrace.runtime.intake import Maker
 from millrace.runtime.plain import refuse_unsafe
 from millrace.runtime.redaction import failure_without
+from millrace.runtime.secrets import NO_SECRETS, UNKNOWN
 from millrace.runtime.selection import page_of, read_query
 from millrace.runtime.shape import Plain, failure_plain
 from millrace.runtime.why import why_waiting
 from millrace.web import given, taken
 from millrace.web.house import House
 from millrace.web.route import Answer, Asked, Link, Route
-from millrace.web.shown import listed, secrets, value_shown, whole
+from millrace.web.shown import all_listed, aside, result_shown, secrets, weight_of, whole
 
+log = logging.getLogger("millrace.web")
 ONE = 2 << 20  # a payload of the largest size, and some room for escapes in it
 MANY = 16 << 20
 PATIENCE = 0.1  # seconds after which a search answers with what it has, and a cursor
@@ -37,15 +42,25 @@ MOST_MAKERS = 1_000
 
 async def enqueue(asked: Asked) -> Answer:
     new: taken.NewJob = asked.body
-    [answer] = await _put_in(asked, [new])
-    plain = _enqueued(answer)
-    if asked.query.wait or answer.status == "completed":
-        try:
-            plain["outcome"] = await _outcome(asked.house, answer.id, asked.query.wait)
-        except ResultExpired:  # it is in, and done; only what it answered is no longer kept
-            plain["outcome"] = _ended(answer.id, State.COMPLETED, None, "result_expired", None)
+    wait = asked.query.wait
+    with asked.house.waiting if wait else nullcontext():  # taken first: whoever is refused has put nothing in
+        [answer] = await _put_in(asked, [new])
+        plain = _enqueued(answer)
+        if wait or answer.status == "completed":
+            plain["outcome"] = await _outcome_if_told(asked.house, answer.id, wait)
     status = WHEN_QUEUED if answer.status == "queued" else 200
     return Answer(plain, status, {"location": f"jobs/{quote(answer.id, safe='')}"})
+
+
+async def _outcome_if_told(house: House, job_id: str, wait: float) -> Plain | None:
+    """The job is in, and its id is what the client must get, whatever goes wrong with the wait."""
+    try:
+        return await _outcome(house, job_id, wait)
+    except ResultExpired:  # it is done; only what it answered is no longer kept
+        return _ended(job_id, State.COMPLETED, None, "result_expired", None)
+    except Exception as error:
+        log.warning("job %s is in, but how it ended cannot be told: %s", job_id, error, exc_info=error)
+        return None
 
 
 async def enqueue_many(asked: Asked) -> Answer:
@@ -106,9 +121,9 @@ async def list_jobs(asked: Asked) -> Answer:
         for job_id in query.id:
             check_id("id", job_id)
         found = [job for job in await house.app.jobs.get(query.id) if job is not None]
-        return Answer({"jobs": [listed(job, now, house) for job in found], "cursor": None, "scanned": len(found)})
+        return Answer({"jobs": await all_listed(found, now, house), "cursor": None, "scanned": len(found)})
     page = await _page(house, query, now)
-    jobs = [listed(job, now, house) for job in page.jobs]
+    jobs = await all_listed(page.jobs, now, house)
     return Answer({"jobs": jobs, "cursor": page.cursor, "scanned": page.scanned})
 
 
@@ -146,7 +161,8 @@ async def _job(asked: Asked) -> Job:
 async def get_job(asked: Asked) -> Answer:
     job = await _job(asked)
     store = await asked.house.store()
-    return Answer(whole(job, await store.now(), asked.house))
+    now = await store.now()
+    return Answer(await aside(weight_of(job), lambda: whole(job, now, asked.house)))
 
 
 async def explain(asked: Asked) -> Answer:
@@ -160,31 +176,54 @@ async def explain(asked: Asked) -> Answer:
 
 async def result(asked: Asked) -> Answer:
     check_id("id", asked.path["id"])
-    outcome = await _outcome(asked.house, asked.path["id"], asked.query.wait)
+    wait = asked.query.wait
+    with asked.house.waiting if wait else nullcontext():
+        outcome = await _outcome(asked.house, asked.path["id"], wait)
     return Answer(outcome, 200 if outcome["finished"] else 202)
 
 
 async def _outcome(house: House, job_id: str, wait: float) -> Plain:
     """How the job ended; or, after the wait, that it has not."""
     store = await house.store()
-    with house.waiting if wait else nullcontext():
-        async with store.watch(job_id) as watch:
-            try:
-                job = await waiting.finished(store, watch, job_id, None, wait)
-            except WaitTimeout:
-                [now] = await store.get([job_id])
-                state = State.WAITING if now is None else now.state
-                return _ended(job_id, state, None, None, None)
-            except JobCancelled:
-                return _ended(job_id, State.CANCELLED, None, None, None)
-            except JobFailed as failed:  # its record is gone; its history is not
-                error = failure_plain(failure_without(failed.error, None if house.redaction.phrases else []))
-                return _ended(job_id, State.DEAD, None, failed.reason, error)
+    async with store.watch(job_id) as watch:
+        try:
+            job = await _unless_stopped(house, waiting.finished(store, watch, job_id, None, wait), job_id, wait)
+        except WaitTimeout:
+            [now] = await store.get([job_id])
+            if now is None or now.state not in FINISHED:
+                return _ended(job_id, State.WAITING if now is None else now.state, None, None, None)
+            job = now
+        except JobCancelled:
+            return _ended(job_id, State.CANCELLED, None, None, None)
+        except JobFailed as failed:  # its record is gone; its history is not
+            error = failure_plain(failure_without(failed.error, UNKNOWN if house.redaction.phrases else NO_SECRETS))
+            return _ended(job_id, State.DEAD, None, failed.reason, error)
     if job.state is State.COMPLETED and job.result_expired:
         raise ResultExpired(job.id)
-    value = value_shown(job.result, job, house)
-    error = failure_plain(failure_without(job.error, secrets(job, house)))
-    return _ended(job.id, job.state, value, job.reason, error)
+    return await aside(weight_of(job), lambda: _finished(job, house))
+
+
+async def _unless_stopped(house: House, finished: Coroutine[Any, Any, Job], job_id: str, wait: float) -> Job:
+    """A server that is to stop does not wait for jobs: they go on, and are asked for again elsewhere."""
+    if not wait:
+        return await finished
+    waiting_for = asyncio.create_task(finished)
+    stopped = asyncio.create_task(house.closing.within(wait + 1))
+    try:
+        await asyncio.wait({waiting_for, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting_for.done():
+            return waiting_for.result()
+        raise WaitTimeout(job_id, wait)
+    finally:
+        for task in (waiting_for, stopped):
+            task.cancel()
+        await asyncio.gather(waiting_for, stopped, return_exceptions=True)
+
+
+def _finished(job: Job, house: House) -> Plain:
+    hidden = secrets(job, house)
+    error = failure_plain(failure_without(job.error, hidden))
+    return _ended(job.id, job.state, result_shown(job, hidden, house), job.reason, error)
 
 
 def _ended(job_id: str, state: State, value: Any, reason: str | None, error: Plain | None) -> Plain:
@@ -247,8 +286,8 @@ ROUTES = (
         "viewer",
         "Jobs that fit all filters, a page at a time",
         list_jobs,
-        cli="list --status --queue --task --group --key --since --until --error --after --limit --cursor --oldest "
-        "--all",
+        cli="list --status --queue --task --group --key --since --until --finished-from --finished-to --error "
+        "--after --limit --cursor --oldest --all",
         query=taken.ListQuery,
         answers={200: given.Jobs},
         links=(

@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from millrace import __version__
 from millrace.domain.errors import QueueError
-from millrace.runtime.redaction import HIDDEN
+from millrace.runtime.redaction import COUNTS
+from millrace.runtime.secrets import HIDDEN
 from millrace.runtime.settings import masked
 from millrace.runtime.shape import Plain, seconds, when
 from millrace.web import given, taken
@@ -72,7 +73,7 @@ async def whoami(asked: Asked) -> Answer:
 
 
 async def redaction(asked: Asked) -> Answer:
-    return Answer({"phrases": list(asked.house.redaction.phrases), "shown_as": HIDDEN})
+    return Answer({"phrases": list(asked.house.redaction.phrases), "counts": list(COUNTS), "shown_as": HIDDEN})
 
 
 async def audit(asked: Asked) -> Answer:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
 import msgspec
 
 from millrace.domain.event import Event
 from millrace.domain.job import Job
 from millrace.runtime.redaction import failure_without, read_plain, secrets_of
+from millrace.runtime.secrets import NO_SECRETS, UNKNOWN, Secrets
 from millrace.runtime.shape import Plain, event_plain, failure_plain, job_plain, job_whole
 from millrace.web.house import House
+
+T = TypeVar("T")
+HEAVY = 64 << 10  # bytes to look through, about a millisecond: more of it is done beside the event loop
+EVENT = 200  # bytes that an event without an error counts for
+
+
+async def aside(weight: int, make: Callable[[], T]) -> T:
+    """One large payload must not keep everybody else waiting."""
+    return make() if weight < HEAVY else await asyncio.to_thread(make)
 
 
 def listed(job: Job, now: int, house: House) -> Plain:
@@ -19,36 +33,64 @@ def listed(job: Job, now: int, house: House) -> Plain:
     return plain
 
 
+async def all_listed(jobs: Sequence[Job], now: int, house: House) -> list[Plain]:
+    weight = sum(len(job.spec.payload) for job in jobs if job.error is not None)
+    return await aside(weight, lambda: [listed(job, now, house) for job in jobs])
+
+
 def whole(job: Job, now: int, house: House) -> Plain:
-    plain = job_whole(job, now)
-    plain["payload"] = value_shown(job.spec.payload, job, house)
-    plain["result"] = value_shown(job.result, job, house)
-    for name in ("progress", "headers"):
-        plain[name] = house.redaction.plain(plain[name])
     hidden = secrets(job, house)
+    plain = job_whole(job, now)
+    plain["payload"] = house.redaction.plain(read_plain(job.spec.payload, job.spec.serde, house.app.serdes))
+    plain["result"] = result_shown(job, hidden, house)
+    plain["headers"] = house.redaction.plain(plain["headers"])
+    plain["progress"] = hidden.within(house.redaction.plain(plain["progress"]))
     plain["error"] = failure_plain(failure_without(job.error, hidden))
     for shown, attempt in zip(plain["attempts"], job.attempts, strict=True):
         shown["error"] = failure_plain(failure_without(attempt.error, hidden))
     return plain
 
 
-def value_shown(data: bytes | None, job: Job, house: House) -> object:
-    return house.redaction.plain(read_plain(data, job.spec.serde, house.app.serdes))
+def weight_of(job: Job) -> int:
+    return len(job.spec.payload) * (1 + len(job.attempts)) + len(job.result or b"") + len(job.progress or b"")
 
 
-def secrets(job: Job, house: House) -> list[str] | None:
+def result_shown(job: Job, hidden: Secrets, house: House) -> object:
+    """A result may repeat what the payload hides, in a field of a harmless name."""
+    return hidden.within(house.redaction.plain(read_plain(job.result, job.spec.serde, house.app.serdes)))
+
+
+def secrets(job: Job, house: House) -> Secrets:
     return secrets_of(job, house.redaction, house.app.serdes)
 
 
-def secrets_behind(event: Event, job: Job | None, house: House) -> list[str] | None:
-    """What an event's error must not quote. The payload of a job that is gone, or was enqueued anew, is not known."""
-    if not house.redaction.phrases:
-        return []
-    return None if job is None or job.generation != event.generation else secrets(job, house)
+class Witnesses:
+    """The jobs that events tell of: what an error must not quote is found once for each, whatever happened to it."""
 
+    def __init__(self, house: House, jobs: Iterable[Job | None]) -> None:
+        self._house = house
+        self._jobs = {job.id: job for job in jobs if job is not None}
+        self._secrets: dict[str, Secrets] = {}
 
-def shown_event(event: Event, job: Job | None, house: House) -> Plain:
-    if event.error is None:
-        return event_plain(event)
-    error = failure_without(event.error, secrets_behind(event, job, house))
-    return event_plain(msgspec.structs.replace(event, error=error))
+    def weight(self, events: Iterable[Event]) -> int:
+        return sum(
+            EVENT if event.error is None else len(job.spec.payload) if (job := self._jobs.get(event.job)) else EVENT
+            for event in events
+        )
+
+    def secrets(self, event: Event) -> Secrets:
+        """The payload of a job that is gone, or was enqueued anew, is not known."""
+        if not self._house.redaction.phrases:
+            return NO_SECRETS
+        job = self._jobs.get(event.job)
+        if job is None or job.generation != event.generation:
+            return UNKNOWN
+        known = self._secrets.get(job.id)
+        if known is None:
+            known = self._secrets[job.id] = secrets(job, self._house)
+        return known
+
+    def shown(self, event: Event) -> Plain:
+        if event.error is None:
+            return event_plain(event)
+        return event_plain(msgspec.structs.replace(event, error=self.secrets(event).failure(event.error)))

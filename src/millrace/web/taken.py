@@ -69,6 +69,8 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     key: Id | None = None
     since: When | None = None
     until: When | None = None
+    finished_from: When | None = None
+    finished_to: When | None = None
     error: Fingerprint | None = None
 
 
@@ -85,6 +87,13 @@ class ListQuery(Chosen, forbid_unknown_fields=True):
 
 class WaitQuery(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the result")] = 0
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Limit = 500
+    cursor: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,9}:[0-9]{1,9}$", description="As an earlier answer gave it")] | None
+    ) = None
 
 
 class DiffQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):

@@ -103,6 +103,7 @@ async def do_the_rest(store, clock):
         Query(key="k6"),
         Query(queue="r", state="completed", newest_first=True),
         Query(enqueued_from=clock() - 1000),
+        Query(finished_from=clock() - 1000),
     ):
         await store.find(query)
     await store.partitions(4)

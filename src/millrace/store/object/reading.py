@@ -79,6 +79,7 @@ class Reader:
     def _prefixes(self, query: Query, shard: str | None = None) -> list[str]:
         """Which listings can hold an answer."""
         state = None if query.state is None else ALIASES.get(query.state, query.state)
+        ended = query.only_finished and state is None
         queue = None if query.queue is None else word(query.queue)
         shards = self._layout.shards if shard is None else (shard,)
         ready = ["ready/"] if queue is None else [f"ready/{one}/{queue}/" for one in shards]
@@ -88,7 +89,7 @@ class Reader:
             return ready + held
         if state == State.RUNNING:
             return ["leases/"]
-        if state in FINISHED:
+        if ended or state in FINISHED:
             return done
         return [*ready, *held, "leases/", *done]
 

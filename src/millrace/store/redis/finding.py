@@ -14,7 +14,7 @@ from millrace.store.redis.wire import Wire
 
 _PIECE = 1_000  # jobs looked at in one step of the server
 _END = 1 << 49
-_LIVE, _ALL = [0], [0, 1, 2, 3]
+_LIVE, _ENDED, _ALL = [0], [1, 2, 3], [0, 1, 2, 3]
 _CLASSES = {"completed": [1], "dead": [2], "cancelled": [3]}
 
 
@@ -26,9 +26,10 @@ async def find(wire: Wire, query: Query) -> Page:
         start = operate.cursor_number(query.cursor)
         after, before = (0, min(start, _END)) if query.newest_first else (start, _END)
     state = None if query.state is None else ALIASES.get(query.state, query.state)
-    classes = _ALL if state is None else _CLASSES.get(state, _LIVE)
+    classes = _CLASSES.get(state, _LIVE) if state is not None else _ENDED if query.only_finished else _ALL
     queues = None if query.queue is None else [query.queue]
-    sieve = [query.task, query.group, query.key, query.archived, query.enqueued_from, query.enqueued_to]
+    enqueued, finished = (query.enqueued_from, query.enqueued_to), (query.finished_from, query.finished_to)
+    sieve = [query.task, query.group, query.key, query.archived, *enqueued, *finished]
     found: list[Job] = []
     scanned = 0
     last: int | None = None
@@ -56,7 +57,7 @@ def partitions(first: int, last: int, n: int) -> list[Partition]:
 
 
 async def scan(wire: Wire, after: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
-    sieve: list[None] = [None] * 6
+    sieve: list[None] = [None] * 8
     while True:
         now, reached, _, at_end, rows = await wire.ask("find", [None, _ALL, after, to + 1, False, batch, batch, sieve])
         jobs = [without_expired_result(job, now) for job in jobs_from(rows)]

@@ -75,11 +75,12 @@ class Search(Lines):
         if state == State.RUNNING:
             running = [seq for seq in self.seqs("running_seqs", {}) if after < seq < before]
             return sorted(running, reverse=back)
-        if state is None and query.queue is None and query.task is None:
+        if state is None and query.queue is None and query.task is None and not query.only_finished:
             return self._walk("walk_all", {}, bounds)
         combos = self.seqs("all_combos", {"queue": query.queue, "task": query.task})
         ended = list(_ENDED.values()) if state is None else [_ENDED[state]] if state in _ENDED else []
-        walks = self._walks_of(combos, ended, live=state is None or state in _LIVE, bounds=bounds)
+        live = not query.only_finished and (state is None or state in _LIVE)
+        walks = self._walks_of(combos, ended, live=live, bounds=bounds)
         return heapq.merge(*walks, reverse=back)
 
     def _bounds(self, query: Query) -> tuple[int, int, bool]:

@@ -107,6 +107,37 @@ async def test_jobs_are_found_by_what_they_are(store: Store, clock: VirtualClock
     assert await found(store, newest_first=True) == [c.id, b.id, a.id]
 
 
+async def test_jobs_are_found_by_when_they_finished(store: Store, clock: VirtualClock) -> None:
+    """However long ago they were enqueued; what has not ended, or was brought back, did not finish at any time."""
+    late = await put(store, queue="slow", key="k", group="g")
+    done = await put_completed(store)
+    again = await put_dead(store, task="play")
+    clock.advance(10)
+    second = clock()
+    dead = await put_dead(store)
+    clock.advance(10)
+    third = clock()
+    await store.cancel([late.id])
+    await store.replay([again.id])
+    running = await take(store)
+    await put(store)
+
+    assert running.id == again.id
+    assert await found(store, finished_from=0) == [late.id, done.id, dead.id]
+    assert await found(store, finished_from=0, newest_first=True) == [dead.id, done.id, late.id]
+    assert await found(store, finished_from=0, limit=1) == [late.id, done.id, dead.id]
+    assert await found(store, finished_from=second) == [late.id, dead.id]
+    assert await found(store, finished_to=second) == [done.id]
+    assert await found(store, finished_from=second, finished_to=third) == [dead.id]
+    assert await found(store, finished_from=third + 1) == []
+    for filters in ({"queue": "slow"}, {"key": "k"}, {"group": "g"}, {"state": "cancelled"}, {"enqueued_to": second}):
+        assert await found(store, finished_from=second, **filters) == [late.id], filters
+        assert await found(store, finished_to=second, **filters | {"task": "play"}) == [], filters
+    for state in ("waiting", "running", "ready"):
+        assert await found(store, finished_from=0, state=state) == []
+    assert await found(store, finished_from=0, task="play") == []
+
+
 async def test_filters_and_order_go_together(store: Store, clock: VirtualClock) -> None:
     """Each combination may have an index of its own; it must be that of the right jobs, in both directions."""
     made: dict[tuple[str, str, str], list[str]] = {}

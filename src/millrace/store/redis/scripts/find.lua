@@ -1,13 +1,15 @@
 -- find: the next jobs by seq from the narrowest index; what they are asked to be besides is judged by who asks.
 -- Asks {queues or nil, classes, after, before, back, limit, budget, sieve}: the sieve leaves out what cannot match,
--- {task, group, key, archived, from, to}. Answers {now, last seq looked at or 0, looked at, at the end, rows}.
+-- {task, group, key, archived, enqueued from and to, finished from and to}. Answers {now, last seq looked at or 0, looked at, at the end, rows}.
 local queues, classes, after, before, back, limit, budget, sieve = unpack(asked, 1, 8)
-local task, group, key, archived, from, to = unpack(sieve, 1, 6)
+local task, group, key, archived, from, to, ended_from, ended_to = unpack(sieve, 1, 8)
 
 local function may_match(job)
   return (not task or job.task == task) and (not group or job.group == group) and (not key or job.key == key)
     and (archived == nil or job.archived == archived)
     and (not from or job.enqueued_at >= from) and (not to or job.enqueued_at < to)
+    and (not ended_from or (job.finished_at and job.finished_at >= ended_from))
+    and (not ended_to or (job.finished_at and job.finished_at < ended_to))
 end
 
 local sources
