@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -30,6 +32,8 @@ from tests.object.conftest import prepared
 from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
 from tests.web.browser.s3.stage import PATIENCE, Page, Site, assert_sound, completed, died
+
+RULE = json.loads((Path(__file__).parents[2] / "redaction.json").read_text(encoding="utf-8"))
 
 
 class ShownHere:
@@ -463,7 +467,7 @@ def test_the_rule_of_what_is_hidden_is_the_servers(site: Site, opened: Any):
 
 def test_secrets_are_taken_out_of_errors_by_the_rule_of_the_server(site: Site, opened: Any):
     asyncio.run(made(site))
-    odd = "it's \\ \"odd\"\x00\x7f\x85\u200b\ufffe 😀"
+    odd = 'it\'s \\ "odd"\x00\x7f\x85\u200b\ufffe 😀'
     quoted = [odd, repr(odd), repr(f'"{odd}'), json.dumps(odd), quote(odd), quote_plus(odd), f"{odd[:9]}\n… (cut)"]
     cases = [*RULE["texts"], *({"secrets": [odd], "text": f"<{text}>"} for text in quoted)]
 
