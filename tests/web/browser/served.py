@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,12 @@ def served(app: App | str, under: str = "", **options: Any) -> Iterator[str]:
     site = (
         Starlette(routes=[Mount(under, made)], lifespan=lambda _: made.router.lifespan_context(made)) if under else made
     )
+    with running(site, made.state.house.closing.set) as base:
+        yield f"{base.rstrip('/')}{under}/"
+
+
+@contextmanager
+def running(site: Starlette, before_the_end: Callable[[], None] = lambda: None) -> Iterator[str]:
     config = uvicorn.Config(
         site, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2
     )
@@ -34,9 +40,9 @@ def served(app: App | str, under: str = "", **options: Any) -> Iterator[str]:
         thread.join(0.02)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}{under}/"
+        yield f"http://127.0.0.1:{port}/"
     finally:
-        made.state.house.closing.set()
+        before_the_end()
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive(), "the server did not stop"

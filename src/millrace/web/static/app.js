@@ -71,6 +71,7 @@ class App {
       return null;
     } finally {
       this.attention.forget();
+      this.screen.changed?.();
       this.refresh();
     }
   }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -17,7 +19,8 @@ from millrace.domain.schedule import Move, Schedule
 from millrace.runtime.causes import Causes, cause_plain
 from millrace.runtime.facts import changed_plain, changes, facts_after
 from millrace.runtime.fingerprint import cause, fingerprint
-from millrace.runtime.redaction import USUAL, Redaction
+from millrace.runtime.redaction import COUNTS, USUAL, Redaction
+from millrace.runtime.secrets import Secrets
 from millrace.runtime.shape import counts_plain, event_plain
 from millrace.store.object.keys import Layout, word
 from millrace.store.object.store import ObjectStore
@@ -29,6 +32,8 @@ from tests.object.conftest import prepared
 from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
 from tests.web.browser.s3.stage import PATIENCE, Page, Site, assert_sound, completed, died
+
+RULE = json.loads((Path(__file__).parents[2] / "redaction.json").read_text(encoding="utf-8"))
 
 
 class ShownHere:
@@ -449,23 +454,33 @@ async def made(site: Site) -> None:
 def test_the_rule_of_what_is_hidden_is_the_servers(site: Site, opened: Any):
     asyncio.run(made(site))
     page = opened()
-    names = [
-        "password",
-        "userPassword",
-        "API-Key",
-        "apiKeys",
-        "tokens",
-        "accessToken2",
-        "monkey",
-        "pin",
-        "spinning",
-        "SSN9",
-    ]
+    names = [*(name for name, _ in RULE["names"]), "userPassword", "accessToken2", "monkey", "spinning", "SSN9"]
 
-    usual, hidden = page.run(
-        f"const {{Redaction, USUAL}} = {page.module('redaction.js')};"
-        f"return [USUAL, {json.dumps(names)}.map((name) => new Redaction().hides(name))]"
+    usual, counts, hidden = page.run(
+        f"const {{COUNTS, Redaction, USUAL}} = {page.module('redaction.js')};"
+        f"return [USUAL, COUNTS, {json.dumps(names)}.map((name) => new Redaction().hides(name))]"
     )
 
-    assert tuple(usual) == USUAL
+    assert (tuple(usual), tuple(counts)) == (USUAL, COUNTS)
     assert hidden == [Redaction().hides(name) for name in names]
+
+
+def test_secrets_are_taken_out_of_errors_by_the_rule_of_the_server(site: Site, opened: Any):
+    asyncio.run(made(site))
+    odd = 'it\'s \\ "odd"\x00\x7f\x85\u200b\ufffe 😀'
+    quoted = [odd, repr(odd), repr(f'"{odd}'), json.dumps(odd), quote(odd), quote_plus(odd), f"{odd[:9]}\n… (cut)"]
+    cases = [*RULE["texts"], *({"secrets": [odd], "text": f"<{text}>"} for text in quoted)]
+
+    shown = opened().run(
+        f"const {{Secrets}} = {opened().module('secrets.js')};"
+        f"return {json.dumps(cases)}.map((one) => new Secrets(one.secrets).without(one.text))"
+    )
+
+    assert shown == [Secrets(one["secrets"]).without(one["text"]) for one in cases]
+    assert [one for one in shown if "odd" in one] == []
+    many = Secrets(map(str, range(1_000, 1_201))).failure(Failure("E", "1000", "1001"))
+    assert opened().run(
+        f"const {{Secrets}} = {opened().module('secrets.js')};"
+        "const many = new Secrets(Array.from({length: 201}, (_, n) => String(1000 + n)));"
+        "return many.failure({type: 'E', message: '1000', traceback: '1001'})"
+    ) == {"type": "E", "message": many.message, "traceback": ""}

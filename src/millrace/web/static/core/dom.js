@@ -10,8 +10,15 @@ const KEPT = Symbol("what was drawn into this node");
 const HANDLERS = Symbol("handlers of this node");
 const TICK = Symbol("text that changes with time");
 
+/** What h() made, and nothing else: data that looks like it is text. */
+class Drawn {
+  constructor(tag, props, children) {
+    Object.assign(this, { tag, props, key: props.key, children });
+  }
+}
+
 export function h(tag, props, ...children) {
-  return { tag, props: props ?? {}, key: props?.key, children: flat(children) };
+  return new Drawn(tag, props ?? {}, flat(children));
 }
 
 function flat(children) {
@@ -19,7 +26,8 @@ function flat(children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false || child === true) continue;
     if (Array.isArray(child)) found.push(...flat(child));
-    else found.push(typeof child === "object" ? child : { text: visible(String(child)) });
+    else if (child instanceof Drawn) found.push(child);
+    else found.push({ text: visible(typeof child === "object" ? JSON.stringify(child) : String(child)) });
   }
   return found;
 }
@@ -35,6 +43,7 @@ function reconcile(parent, wanted, inSvg) {
   const loose = [];
   for (const one of before) {
     if (one.drawn.key === undefined) loose.push(one);
+    else if (keyed.has(one.drawn.key)) one.node.remove(); // two had one key: only the first is known again
     else keyed.set(one.drawn.key, one);
   }
   const after = [];

@@ -18,19 +18,54 @@
 // A module of a driver exports open(base, ask): `base` is the page's folder as a URL, and ask({title, text, fields,
 // submit, wrong}) asks the user for something in a dialog and answers an object of what was filled in.
 
+import { Problem } from "./problem.js";
+
 export async function choose(ask) {
   const base = new URL(".", document.baseURI);
   const { open } = (await isServed(base)) ? await import("./http.js") : await import("./s3/driver.js");
   return open(base, ask);
 }
 
-/** A server of ours says how it is, even when its store is down; a bucket has nothing of that name. */
+/** A server of ours says how it is, even when its store is down; a bucket has nothing of that name, and says so. Whatever
+    else answers stands before a server that is away for a moment: nobody is asked for a bucket's keys because of that. */
 async function isServed(base) {
+  let answer;
   try {
-    const answer = await fetch(new URL("health", base), { cache: "no-store" });
-    const { status, version } = await answer.json();
+    answer = await fetch(new URL("health", base), { cache: "no-store" });
+  } catch {
+    if (await isConfigured(base)) return false;
+    throw away();
+  }
+  const text = await answer.text().catch(() => "");
+  if (saysHow(text)) return true;
+  if ((answer.status === 403 || answer.status === 404) && /^\s*<\?xml[^]*<Error>/.test(text)) return false;
+  if (await isConfigured(base)) return false;
+  throw away();
+}
+
+function saysHow(text) {
+  try {
+    const { status, version } = JSON.parse(text);
     return typeof version === "string" && (status === "ok" || status === "down");
   } catch {
     return false;
   }
+}
+
+/** `millrace init` puts this beside a page in a bucket; elsewhere, whoever hosts the page does. */
+async function isConfigured(base) {
+  try {
+    const answer = await fetch(new URL("config.json", base), { cache: "no-store" });
+    return answer.ok && typeof (await answer.json()) === "object";
+  } catch {
+    return false;
+  }
+}
+
+function away() {
+  return new Problem({
+    title: "No answer",
+    code: "unreachable",
+    detail: "the server does not answer as it should. It may be starting: try again. A page for a bucket has a config.json beside it",
+  });
 }

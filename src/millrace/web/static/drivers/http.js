@@ -38,7 +38,8 @@ class HttpDriver {
 
   async greet() {
     const { role, name } = await this.request("GET", "/api/me");
-    this.can = new Set(BY_ROLE[role] ?? LOOKS);
+    this.can.clear(); // the page holds this very set
+    for (const word of BY_ROLE[role] ?? LOOKS) this.can.add(word);
     this.about = {
       label: name === "local" ? `${role}, on this machine` : role,
       leave: this.#token ? () => this.#forget() : null,
@@ -133,6 +134,7 @@ class HttpDriver {
     this.#token = token.trim();
     remember(keep ? this.#token : null);
     this.about = { ...this.about, leave: () => this.#forget() };
+    if (this.can.size) this.greet().catch(() => {}); // another token may be of another role
   }
 
   #forget() {
@@ -144,7 +146,9 @@ class HttpDriver {
   #setClock(answer) {
     const theirs = Date.parse(answer.headers.get("date") ?? "");
     // The header has whole seconds, so a difference within one is none.
-    if (!Number.isNaN(theirs) && Math.abs(theirs + 500 - Date.now()) > 1500) this.#ahead = theirs + 500 - Date.now();
+    if (Number.isNaN(theirs)) return;
+    const ahead = theirs + 500 - Date.now();
+    this.#ahead = Math.abs(ahead) > 1500 ? ahead : 0;
   }
 
   async #follow(path, onEvent, signal) {
@@ -156,6 +160,7 @@ class HttpDriver {
           this.#url(path, {}),
           { headers, signal, cache: "no-store", redirect: "error" },
         );
+        if (answer.status === 400 || answer.status === 410) last = null; // it does not know that place any more
         if (!answer.ok) throw await this.#read(answer).catch((problem) => problem);
         onEvent({ kind: "open", data: () => null });
         for await (const message of messages(answer.body)) {

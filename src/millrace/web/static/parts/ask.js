@@ -66,7 +66,14 @@ function field(one) {
     ? h("select", shared, one.options.map((value) => h("option", { value, selected: value === one.value }, value)))
     : h(
       "input",
-      { ...shared, type: one.type ?? "text", value: one.value ?? "", spellcheck: "false", pattern: one.pattern },
+      {
+        ...shared,
+        type: one.type ?? "text",
+        value: one.value ?? "",
+        spellcheck: "false",
+        pattern: one.pattern,
+        autocomplete: one.type === "password" ? "one-time-code" : "off", // what it is given, no browser offers to keep
+      },
     );
   return h(
     "label",

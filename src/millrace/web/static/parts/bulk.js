@@ -92,7 +92,7 @@ export async function forMatching(app, deed, filter, { words = "that match", que
   const agreed = await sure({
     title: `${deed.label} ${jobs}?`,
     details: [
-      h("p", { key: "which" }, matched === 1 ? `It is the only one ${words}.` : `These are all ${words}.`),
+      h("p", { key: "which" }, which(counted, words)),
       await consequences(app, deed.verb, { many: matched > 1, queues }),
       sample(counted.sample, matched),
       h("p", { key: "undo" }, "It begins 8 seconds after you agree; until then you can undo it."),
@@ -103,6 +103,11 @@ export async function forMatching(app, deed, filter, { words = "that match", que
   if (!agreed) return;
   const body = { ...asked(deed), filter, dry_run: false, expect: matched };
   later(`${deed.label} ${jobs}`, () => app.act("POST", "/api/bulk", body, (got) => told(deed, got)));
+}
+
+function which({ matched, complete }, words) {
+  if (complete === false) return `There may be more ${words}: not all jobs could be looked at. Do it again afterwards.`;
+  return matched === 1 ? `It is the only one ${words}.` : `These are all ${words}.`;
 }
 
 function sample(ids, total) {

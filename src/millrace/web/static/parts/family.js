@@ -4,6 +4,7 @@
 import { h } from "../core/dom.js";
 import { count } from "../core/text.js";
 import { jobPath } from "../core/paths.js";
+import { wasAborted } from "../drivers/problem.js";
 import { panel } from "./bits.js";
 import { graph } from "./graph.js";
 
@@ -29,9 +30,19 @@ export class Family {
     this.#grand = new Map();
     const open = parents.filter((parent) => parent.state === "blocked").slice(0, 4);
     await Promise.all(open.map(async (parent) => {
-      const whole = await this.#app.request("GET", jobPath(parent.id), { signal });
-      this.#grand.set(parent.id, await this.#listed(whole.after.slice(0, 6), signal));
+      this.#grand.set(parent.id, await this.#listed(await this.#parentsOf(parent, signal), signal));
     }));
+  }
+
+  /** The first of them; none where they cannot be had: that is no reason to show nothing of the job itself. */
+  async #parentsOf({ id }, signal) {
+    try {
+      const { after } = await this.#app.request("GET", jobPath(id), { signal });
+      return after.slice(0, 6);
+    } catch (error) {
+      if (wasAborted(error)) throw error;
+      return [];
+    }
   }
 
   async #listed(ids, signal) {

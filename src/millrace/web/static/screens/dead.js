@@ -193,7 +193,12 @@ export function makeDead(app) {
     app.draw();
   }
 
-  return { load, view };
+  /** Archived jobs are among the dead that queues count, so that no count tells. */
+  function changed() {
+    last.key = null;
+  }
+
+  return { load, view, changed };
 }
 
 /** Causes of several looks, each from where the one before ended, as one answer. */

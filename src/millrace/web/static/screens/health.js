@@ -21,6 +21,7 @@ export function makeHealth(app) {
     const began = performance.now();
     const health = await ask("/health");
     const took = performance.now() - began;
+    if (health.status !== "ok") return { health, took, all: null }; // nobody could answer the rest
     const [all, { queues, workers }, audit, hidden] = await Promise.all([
       ask("/api/overview"),
       app.attention.load(0),
@@ -32,6 +33,9 @@ export function makeHealth(app) {
 
   function view(data) {
     const { all, hidden, audit } = data;
+    if (all === null) {
+      return [h("h1", { key: "title" }, "Health"), panel("Checks", { id: "checks" }, h("ul", { class: "checks" }, finding(DOWN)))];
+    }
     const known = [
       ["Store", all.store],
       ["Version", all.version],
@@ -67,7 +71,7 @@ function hiddenFields({ phrases, shown_as: shownAs }) {
 }
 
 /** What needs somebody, and of the rest what is well. */
-function checks({ health, took, all, queues, workers }, found) {
+function checks({ took, all, queues, workers }, found) {
   const good = (title, text, href) => ({ level: "good", title, text, href });
   const is = (...codes) => found.some((one) => codes.includes(one.code));
   const active = workers.filter((one) => one.alive);
@@ -77,13 +81,11 @@ function checks({ health, took, all, queues, workers }, found) {
   const age = all.oldest_ready === null
     ? "nothing is due"
     : `the oldest due job has waited for ${seconds(all.oldest_ready)}`;
-  const answers = health.status === "ok";
   return [
-    answers ? null : DOWN,
     ...found,
     all.dead ? dead : null,
     active.length || is("no_worker") ? null : IDLE,
-    answers ? good("The store answers", `in ${span(took)}`) : null,
+    good("The store answers", `in ${span(took)}`),
     active.length
       ? good(plural(active.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers"))
       : null,

@@ -111,11 +111,12 @@ export function makeQueue(app, route) {
     ];
   }
 
-  async function change(settings, wrong = "") {
+  /** `typed`: what was refused, to be corrected. */
+  async function change(settings, typed = null, wrong = "") {
     const fields = SETTINGS.map((one) => (
       {
         ...one,
-        value: written(one, settings[one.name]),
+        value: typed ? typed[one.name] : written(one, settings[one.name]),
         hint: [one.hint, one.none ? `empty: ${one.none}` : ""].filter(Boolean).join("; "),
       }
     ));
@@ -138,7 +139,7 @@ export function makeQueue(app, route) {
       await app.request("PATCH", queuePath(name), { body: changes });
       note("Saved");
     } catch (error) {
-      return change({ ...settings, ...changes }, error.detail ?? String(error));
+      return change(settings, given, error.detail ?? String(error));
     }
     app.refresh();
   }

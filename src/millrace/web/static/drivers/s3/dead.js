@@ -2,7 +2,6 @@
 
 import { find, readQuery } from "./finding.js";
 import { cause, fingerprint } from "./fingerprint.js";
-import { failureWithout } from "./redaction.js";
 import { secretsOf, when } from "./shapes.js";
 
 const PATIENCE = 3_000; // milliseconds; what was read is not read again, so the next look gets further
@@ -40,7 +39,7 @@ async function add(known, job) {
 
 function causeShown({ mark, count, first, last, queues, example }, rule) {
   // Hidden before what varies is left out: half of a secret would no longer be known as one.
-  const error = cause({ ...example, error: failureWithout(example.error, secretsOf(example, rule)) });
+  const error = cause({ ...example, error: secretsOf(example, rule).failure(example.error) });
   return {
     fingerprint: mark,
     count,

@@ -113,6 +113,10 @@ async function signedIn(config, ask, wrong = "") {
     });
     last = trimmed(given);
     const { accessKey, secretKey, sessionToken, ...named } = last;
+    if (isLasting(accessKey) && !sessionToken) {
+      wrong = "These keys are good until somebody revokes them: too much for a browser. Use temporary ones, with their session token: aws sts get-session-token.";
+      continue;
+    }
     try {
       const where = config ?? { ...named, endpoint: named.endpoint || null, prefix: named.prefix && `${named.prefix.replace(/^\/+|\/+$/g, "")}/` };
       return await Store.open(where, { accessKey, secretKey, sessionToken: sessionToken || null });
@@ -122,6 +126,9 @@ async function signedIn(config, ask, wrong = "") {
     }
   }
 }
+
+/** AWS begins the keys of users with these letters, and temporary ones with others. */
+const isLasting = (accessKey) => /^AKIA[A-Z0-9]{12,}$/.test(accessKey);
 
 const KEYS = [
   { name: "accessKey", label: "Access key", required: true },

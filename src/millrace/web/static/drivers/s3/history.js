@@ -5,6 +5,7 @@ import { STORE } from "./layout.js";
 import * as raw from "./raw.js";
 import { facts, whole } from "./record.js";
 import { refused } from "./refusals.js";
+import { Secrets } from "./secrets.js";
 import { eventShown, secretsOf } from "./shapes.js";
 import { changes, factsAfter } from "./steps.js";
 import { changedBetween } from "./versions.js";
@@ -54,10 +55,11 @@ async function told(store, id) {
   if (found.length === 0) throw refused(404, "not_found", `There is no job ${id}.`);
   const now = job && (await whole(store.bucket, job));
   const rule = store.redaction;
+  const known = now && secretsOf(now, rule);
+  const gone = new Secrets(rule.phrases.length ? null : []);
   const shown = found.map((event) => {
     // The payload of a job that is gone, or was enqueued anew, is not known, and neither is what its error may quote.
-    const unknown = now === null || now.generation !== event.generation;
-    return eventShown(event, rule.phrases.length === 0 ? [] : unknown ? null : secretsOf(now, rule));
+    return eventShown(event, now?.generation === event.generation ? known : gone);
   });
   const events = found.map((event, place) => ({ ...event, error: shown[place].error }));
   return { events, shown };

@@ -1,33 +1,59 @@
 // What nobody is shown: the rule of the HTTP API, the command line and the logs, as data (src/millrace/runtime/redaction.py).
 
 import { Exact } from "../../core/json.js";
+import { HIDDEN } from "./secrets.js";
 
-export const HIDDEN = "[redacted]";
 export const USUAL = [
   "access key",
+  "access keys",
   "api key",
+  "api keys",
   "apikey",
+  "apikeys",
   "auth",
   "authorization",
   "bearer",
   "card number",
+  "card numbers",
   "cookie",
+  "cookies",
   "credential",
   "credentials",
   "cvc",
   "cvv",
   "iban",
+  "ibans",
   "passphrase",
+  "passphrases",
   "passwd",
   "password",
+  "passwords",
   "pin",
+  "pins",
   "private key",
+  "private keys",
   "pwd",
   "secret",
   "secrets",
   "session id",
+  "session ids",
   "ssn",
   "token",
+  "tokens",
+];
+// Of a language model, say: how many, not which.
+export const COUNTS = [
+  "completion tokens",
+  "input tokens",
+  "max tokens",
+  "min tokens",
+  "num tokens",
+  "number of tokens",
+  "output tokens",
+  "prompt tokens",
+  "tokens used",
+  "total tokens",
+  "used tokens",
 ];
 const SHORTEST = 4;
 const DEEPEST = 100;
@@ -39,17 +65,20 @@ export function wordsOf(name) {
 
 export class Redaction {
   #phrases;
+  #counts;
   #known = new Map();
 
   constructor(phrases = USUAL) {
     this.phrases = [...new Set(phrases.map(wordsOf).filter(Boolean))].sort();
     this.#phrases = this.phrases.map((phrase) => ` ${phrase} `);
+    this.#counts = COUNTS.filter((phrase) => !this.phrases.includes(phrase)).map((phrase) => ` ${phrase} `);
   }
 
   hides(name) {
     let known = this.#known.get(name);
     if (known === undefined) {
-      const words = ` ${wordsOf(name)} `;
+      let words = ` ${wordsOf(name)} `;
+      for (const phrase of this.#counts) words = words.replaceAll(phrase, "  ");
       known = this.#phrases.some((phrase) => words.includes(phrase));
       if (this.#known.size < 10_000) this.#known.set(name, known);
     }
@@ -81,14 +110,4 @@ export class Redaction {
     values.forEach((value) => look(value, false, 0));
     return [...found].sort((a, b) => b.length - a.length);
   }
-}
-
-export const without = (text, secrets) => secrets.reduce((left, secret) => left.replaceAll(secret, HIDDEN), text);
-
-/** null for the secrets: it is not known what the error may quote, so only its type is told. */
-export function failureWithout(error, secrets) {
-  if (error === null || error === undefined) return null;
-  const { type, message = "", traceback = "" } = error;
-  if (secrets === null) return { type, message: HIDDEN, traceback: "" };
-  return { type, message: without(message, secrets), traceback: without(traceback, secrets) };
 }

@@ -9,7 +9,7 @@ import { fingerprint } from "./fingerprint.js";
 import { throughput } from "./flow.js";
 import { diff, history } from "./history.js";
 import { getSchedule, health, listSchedules, listWorkers } from "./looking.js";
-import { HIDDEN } from "./redaction.js";
+import { HIDDEN } from "./secrets.js";
 import { refused } from "./refusals.js";
 import { shown } from "./shapes.js";
 import { versions, versionsDiff } from "./versions.js";

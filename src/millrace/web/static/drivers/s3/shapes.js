@@ -2,7 +2,7 @@
 
 import { parse } from "../../core/json.js";
 import { withoutExpiredResult, wordOf } from "./record.js";
-import { failureWithout, HIDDEN } from "./redaction.js";
+import { HIDDEN, Secrets } from "./secrets.js";
 
 export const seconds = (duration) => (duration === null || duration === undefined ? null : duration / 1_000);
 
@@ -23,12 +23,12 @@ export function decoded(part) {
   }
 }
 
-/** What the errors of a job must not quote; null when its payload cannot be read. */
+/** What the errors of a job must not quote. */
 export function secretsOf(job, rule) {
-  if (rule.phrases.length === 0) return [];
-  if (job.data?.input && job.payload === null) return null; // it lies elsewhere, and was not read
+  if (rule.phrases.length === 0) return new Secrets([]);
+  if (job.data?.input && job.payload === null) return new Secrets(null); // it lies elsewhere, and was not read
   const payload = decoded(job.payload);
-  return payload === HIDDEN ? null : rule.secrets(payload, job.spec.headers ?? {});
+  return new Secrets(payload === HIDDEN ? null : rule.secrets(payload, job.spec.headers ?? {}));
 }
 
 /** What a list shows of a job. */
@@ -58,7 +58,7 @@ export function listed(job, now, rule) {
     timeout: seconds(spec.timeout),
     blocked_by: job.blocked,
     reason: job.reason,
-    error: failureWithout(job.error, secretsOf(job, rule)),
+    error: secretsOf(job, rule).failure(job.error),
   };
 }
 
@@ -70,10 +70,10 @@ export function shown(given, now, rule) {
   return {
     ...listed(job, now, rule),
     payload: rule.plain(decoded(job.payload)),
-    result: rule.plain(decoded(job.result)),
+    result: hidden.within(rule.plain(decoded(job.result))),
     has_result: job.result !== null || "output" in (job.data ?? {}),
     result_expired: job.result_expired,
-    progress: rule.plain(decoded(job.progress)),
+    progress: hidden.within(rule.plain(decoded(job.progress))),
     serde: spec.serde,
     headers: rule.plain(spec.headers ?? {}),
     after: spec.after,
@@ -91,7 +91,7 @@ export function shown(given, now, rule) {
       at: when(one.at),
       duration: seconds(one.duration),
       worker: one.worker ?? null,
-      error: failureWithout(one.error, hidden),
+      error: hidden.failure(one.error),
     })),
     rev: job.rev,
     missing: job.missing ?? [],
@@ -117,7 +117,7 @@ export function eventShown(event, hidden) {
     delay: seconds(event.delay),
     duration: seconds(event.duration),
     reason: event.reason ?? null,
-    error: failureWithout(event.error, hidden),
+    error: hidden.failure(event.error),
   };
 }
 
