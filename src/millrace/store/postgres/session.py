@@ -22,7 +22,7 @@ from millrace.store.postgres.connections import Connections
 from millrace.store.postgres.desk import Desk
 from millrace.store.postgres.sql import statements
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.postgres.trouble import LONG_WAY, code_of, is_cut, passes, store_error
+from millrace.store.postgres.trouble import LONG_WAY, TAKEN, code_of, is_cut, passes, store_error
 from millrace.store.postgres.unit import Again, Held, Plan
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Session:
                         return await connection.fetch(sql, *args)
                 return await connection.fetch(sql, *args)
 
-        return await _unbroken(self._tries(ask, again))
+        return await _unbroken(self._tries(ask, again, plain=True))
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
@@ -188,7 +188,9 @@ class Session:
         self,
         step: Callable[[], Coroutine[Any, Any, Any]],
         again: Callable[[], Awaitable[Any]] | None,
+        plain: bool = False,
     ) -> Any:
+        """`plain`: what meets somebody else's row is not tried again, but goes the long way."""
         deadline = self.loop.time() + PATIENCE
         attempt, cut = 0, False
         while True:
@@ -203,7 +205,7 @@ class Session:
             except QueueError:
                 raise
             except Exception as error:
-                if code_of(error) == LONG_WAY:
+                if code_of(error) == LONG_WAY or (code_of(error) == TAKEN and plain):
                     raise LongWay from None
                 if isinstance(error, Held) or passes(error):
                     pass

@@ -119,63 +119,73 @@ BEGIN
     RETURN QUERY SELECT * FROM millrace.record WHERE seq = ANY (taken);
 END $$;
 
--- Plain jobs under ids that nobody has seen, each open at once. `combos` and `replies` may have one element for all.
--- Answers their seqs; none when a queue is not plain. An id that is known ends it with MR001.
-CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], delays bigint[],
-                                       expires bigint[], leases bigint[], keeps bigint[], replies text[])
-RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+-- Plain jobs under ids that nobody has seen, each open at once. An array with one element is for all of them. Answers
+-- their seqs; none when a queue is not plain. MR001, or an id that is taken (23505): it goes the long way.
+-- Streams from arrays into tables, without a CTE between them, and without ON CONFLICT, which writes to each row twice.
+CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], queues integer[],
+                                       delays bigint[], expires bigint[], leases bigint[], keeps bigint[],
+                                       replies text[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     size integer := cardinality(ids);
+    many_combos integer[] := CASE WHEN cardinality(combos) > 1 THEN combos END;
+    many_queues integer[] := CASE WHEN cardinality(queues) > 1 THEN queues END;
+    many_leases bigint[] := CASE WHEN cardinality(leases) > 1 THEN leases END;
+    many_keeps bigint[] := CASE WHEN cardinality(keeps) > 1 THEN keeps END;
+    many_replies text[] := CASE WHEN cardinality(replies) > 1 THEN replies END;
+    one_keep bigint := CASE WHEN many_keeps IS NULL THEN keeps[1] END;
+    one_reply text := CASE WHEN many_replies IS NULL THEN replies[1] END;
+    used integer[] := queues;
+    one integer;
+    taken text;  -- an assignment costs less than PERFORM
     now bigint;
     batch bigint;
     seqs bigint[];
-    used record;
+    known boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
-    FOR used IN SELECT DISTINCT queue FROM millrace.combo WHERE id = ANY (combos) ORDER BY queue LOOP
-        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || used.queue));
-        IF NOT (SELECT plain_in FROM millrace.queue WHERE id = used.queue) THEN
+    taken := pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
+    IF many_queues IS NOT NULL THEN
+        used := ARRAY(SELECT DISTINCT q FROM unnest(many_queues) AS q ORDER BY q);
+    END IF;
+    FOREACH one IN ARRAY used LOOP
+        taken := pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one));
+        IF NOT (SELECT plain_in FROM millrace.queue WHERE id = one) THEN
             RETURN NULL;
         END IF;
     END LOOP;
     now := millrace.clock(given);
     batch := nextval('millrace.event_id');
-    WITH item AS (
-        SELECT nextval('millrace.job_seq') AS seq, i.id, i.spec, coalesce(i.combo, combos[1]) AS combo,
-               now + coalesce(i.delay, 0) AS available_at, now + i.expire AS expires_at,
-               coalesce(i.lease, leases[1], 30000) AS lease, i.keep, coalesce(i.reply, replies[1]) AS reply
-        FROM unnest(ids, specs, CASE WHEN cardinality(combos) > 1 THEN combos END, delays, expires,
-                    CASE WHEN cardinality(leases) > 1 THEN leases END, keeps,
-                    CASE WHEN cardinality(replies) > 1 THEN replies END)
-             AS i (id, spec, combo, delay, expire, lease, keep, reply)
-    ), new AS (
-        INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest,
-                                  lease, keep_result, plain, reply, spec)
-        SELECT item.seq, item.id, item.combo, c.queue, now, item.available_at, item.expires_at, item.expires_at, batch,
-               item.lease, item.keep, item.keep IS DISTINCT FROM 0, item.reply, item.spec
-        FROM item JOIN millrace.combo AS c ON c.id = item.combo
-        ON CONFLICT (id) DO NOTHING
-        RETURNING job.seq, job.combo, job.available_at, job.expires_at
-    ), opened AS (
+    seqs := ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, size));
+    INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest, lease,
+                              keep_result, plain, reply, spec)
+    SELECT i.seq, i.id, coalesce(i.combo, combos[1]), coalesce(i.queue, queues[1]), now, now + coalesce(i.delay, 0),
+           now + i.expire, now + i.expire, batch, coalesce(i.lease, leases[1]), coalesce(i.keep, one_keep),
+           coalesce(i.keep, one_keep) IS DISTINCT FROM 0, coalesce(i.reply, one_reply), i.spec
+    FROM (SELECT unnest(seqs) AS seq, unnest(ids) AS id, unnest(specs) AS spec, unnest(many_combos) AS combo,
+                 unnest(many_queues) AS queue, unnest(delays) AS delay, unnest(expires) AS expire,
+                 unnest(many_leases) AS lease, unnest(many_keeps) AS keep, unnest(many_replies) AS reply) AS i;
+    WITH opened AS (
         INSERT INTO millrace.ready (combo, available_at, seq, special)
-        SELECT new.combo, new.available_at, new.seq, new.expires_at IS NOT NULL FROM new
+        SELECT coalesce(i.combo, combos[1]), now + coalesce(i.delay, 0), i.seq, i.expire IS NOT NULL
+        FROM (SELECT unnest(seqs) AS seq, unnest(many_combos) AS combo, unnest(delays) AS delay,
+                     unnest(expires) AS expire) AS i
+    ), told AS (
+        INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
+                                    ids, delays)
+        VALUES (batch, now, seqs, '{0}', combos, '{1}', '{1}', '{0}', '{0}', '{0}', '{0}', ids, delays)
+    ), sent AS (
+        INSERT INTO millrace.outbox (event, size, at) VALUES (batch, size, now)
+    ), counted AS (
+        INSERT INTO millrace.tally (queue, waiting, live)
+        SELECT q, count(*) * size / cardinality(queues), count(*) * size / cardinality(queues)
+        FROM unnest(queues) AS q GROUP BY q
     )
-    SELECT array_agg(new.seq ORDER BY new.seq) INTO seqs FROM new;
-    IF coalesce(cardinality(seqs), 0) < size OR
-       (EXISTS (SELECT FROM millrace.past) AND EXISTS (SELECT FROM millrace.past WHERE past.id = ANY (ids))) THEN
+    SELECT EXISTS (SELECT FROM millrace.past) AND EXISTS (SELECT FROM millrace.past AS p WHERE p.id = ANY (ids))
+    INTO known;
+    IF known THEN
         RAISE EXCEPTION 'an id is known' USING ERRCODE = 'MR001';
     END IF;
-    INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
-                                delays)
-    VALUES (batch, now, seqs, '{0}', combos, '{1}', '{1}', '{0}', '{0}', '{0}', '{0}', ids,
-            CASE WHEN (SELECT bool_or(d > 0) FROM unnest(delays) AS d) THEN delays END);
-    INSERT INTO millrace.outbox (event, size, at) VALUES (batch, size, now);
-    INSERT INTO millrace.tally (queue, waiting, live)
-    SELECT c.queue, i.count, i.count
-    FROM (SELECT combo, CASE WHEN cardinality(combos) > 1 THEN count(*) ELSE size END AS count
-          FROM unnest(combos) AS combo GROUP BY combo) AS i
-    JOIN millrace.combo AS c ON c.id = i.combo;
     RETURN seqs;
 END $$;
 
@@ -188,7 +198,7 @@ RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at 
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET lock_timeout = '10s' AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -313,7 +323,7 @@ END $$;
 -- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
 RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -392,7 +402,7 @@ END $$;
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
 CREATE FUNCTION millrace.extend_leases(given bigint, seqs bigint[], ids text[], spans bigint[], news bytea[])
 RETURNS integer[] LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     at bigint := millrace.clock(given);
     answers integer[];
@@ -558,7 +568,7 @@ END $$;
 -- When a claim may find something; not plain: limits have a say, which are not looked at here.
 CREATE FUNCTION millrace.next_due(given bigint, queues text[], tasks text[])
 RETURNS TABLE (plain boolean, due bigint, now bigint) LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY

@@ -1,8 +1,8 @@
 -- claim.sql: what a claim, a wait and the reaper look at, and the plain ways of an enqueue, a claim and an end.
 
 -- name: enqueue_plain
-SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::bigint[], $6::bigint[],
-                              $7::bigint[], $8::bigint[], $9::text[]);
+SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[],
+                              $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[]);
 
 -- name: claim_plain
 SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text,
