@@ -28,6 +28,7 @@ from millrace.runtime.options import Options, TaskOptions, read_job_options
 from millrace.runtime.payload import Payload
 from millrace.runtime.result import Result
 from millrace.runtime.signature import read_signature
+from millrace.store.protocol import Ending
 
 if TYPE_CHECKING:
     from millrace.runtime.app import App
@@ -160,10 +161,10 @@ class Task(Generic[P, R]):
             if answer.result_expired or not answer.generation:
                 raise ResultExpired(answer.id)
             if answer.id == spec.id:
-                new = answer.status == "queued"
-                return self._result_of(await waiting.finished(store, watch, *self._awaited(answer), new=new))
+                wait_for = waiting.answered if answer.status == "queued" else waiting.finished
+                return self._result_of(await wait_for(store, watch, *self._awaited(answer)), spec)
         async with store.watch(answer.id) as watch:  # a key was hit: another job stands for this one
-            return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
+            return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)), spec)
 
     def refuse_within(self) -> None:
         if self.connection is not None:
@@ -214,8 +215,10 @@ class Task(Generic[P, R]):
         wait = self._options.wait
         return answer.id, answer.generation, None if wait is None else wait / 1000
 
-    def _result_of(self, job: Job) -> R:
-        return self.load_result(waiting.result_of(job), job.spec.serde)
+    def _result_of(self, done: Job | Ending, asked: Spec) -> R:
+        if isinstance(done, Ending):
+            return self.load_result(done.result, asked.serde)
+        return self.load_result(waiting.result_of(done), done.spec.serde)
 
     def _payload_with(self, serde: str) -> Payload:
         found = self._payloads.get(serde)

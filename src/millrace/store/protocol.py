@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
@@ -41,11 +41,18 @@ from millrace.store.swept import Monitoring, SweepShare, Swept
 Target = Literal["queue", "task", "store"]
 
 
+class Ending(NamedTuple):
+    """A job was completed so, by the word of whoever wrote that down: there is nothing more to read."""
+
+    generation: int
+    result: bytes | None
+
+
 class Watch(Protocol):
     """Set up before the question is asked, so that an answer in between is not missed."""
 
-    async def wait(self, timeout: float) -> None:
-        """Return when the watched job may have finished, or after `timeout` seconds. A hint, never a proof."""
+    async def wait(self, timeout: float) -> Ending | None:
+        """Return when the watched job may have finished, or after `timeout` seconds. None is a hint, never a proof."""
         ...
 
 

@@ -320,9 +320,10 @@ BEGIN
 END $$;
 
 -- Completions of plain jobs. Answers which of them, counted from 1, were under the lease that held the job, and the
--- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
+-- channels of those who wait for these ends, with the word for each. No row: it takes the long way. MR001: it does, after
+-- all.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
-RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
+RETURNS TABLE (held bigint[], replies text[], words text[]) LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
@@ -333,6 +334,7 @@ DECLARE
     ended_ns bigint[];
     ended_ids text[];
     ended_replies text[];
+    ended_words text[];
     gone integer;
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || leases[1]));
@@ -363,7 +365,7 @@ BEGIN
         JOIN millrace.lease AS l ON l.seq = i.seq AND l.id = i.lease
         WHERE j.seq = i.seq
         RETURNING i.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
-                  l.attempt, l.newest AS before, l.worker, i.lease, i.duration
+                  l.attempt, l.newest AS before, l.worker, i.lease, i.duration, j.result
     ), told AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases, durations)
@@ -387,16 +389,59 @@ BEGIN
     ), released AS (
         DELETE FROM millrace.lease AS l USING ended AS e WHERE l.seq = e.seq AND l.id = e.lease RETURNING l.seq
     )
-    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id),
-           (SELECT count(*) FROM released)
-    INTO ended_ns, ended_replies, ended_ids, gone FROM ended AS e;
+    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id), (SELECT count(*) FROM released),
+           CASE WHEN bool_or(e.reply IS NOT NULL) THEN array_agg(
+               CASE WHEN e.reply IS NOT NULL THEN json_build_object(
+                   'ended', ARRAY[e.id], 'generation', e.generation,
+                   'result', CASE WHEN length(e.result) <= 4000 THEN translate(encode(e.result, 'base64'), E'\n', '') END
+               )::text END) END
+    INTO ended_ns, ended_replies, ended_ids, gone, ended_words FROM ended AS e;
     IF gone < coalesce(cardinality(ended_ns), 0) THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
     IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
         RAISE EXCEPTION 'others wait for one of these jobs' USING ERRCODE = 'MR001';
     END IF;
-    RETURN QUERY SELECT coalesce(ended_ns, '{}'), coalesce(ended_replies, '{}');
+    RETURN QUERY SELECT coalesce(ended_ns, '{}'), coalesce(ended_replies, '{}'), ended_words;
+END $$;
+
+-- The plain ways with word to those who wait elsewhere, in the same round trip. The word is a transaction of its own
+-- behind the commit, and waits for no disk: inside of one, it would make all commits of the database take turns.
+CREATE PROCEDURE millrace.enqueue_and_tell(
+    INOUT seqs bigint[], given bigint, ids text[], specs bytea[], combos integer[], queues integer[], delays bigint[],
+    expires bigint[], leases bigint[], keeps bigint[], replies text[], channel text, word text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    told text;
+BEGIN
+    seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies);
+    COMMIT;
+    IF seqs IS NOT NULL THEN
+        told := pg_notify(channel, word);
+    END IF;
+END $$;
+
+-- Whoever waits for one of these ends, and is not `mine`, hears of it. A word is for one job: with its result, if there is
+-- room for that.
+CREATE PROCEDURE millrace.complete_and_tell(
+    INOUT held bigint[], INOUT replies text[], given bigint, seqs bigint[], leases text[], results bytea[],
+    durations bigint[], mine text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    words text[];
+    n integer;
+    told text;
+BEGIN
+    SELECT c.held, c.replies, c.words INTO held, replies, words
+    FROM millrace.complete_plain(given, seqs, leases, results, durations) AS c;
+    COMMIT;
+    IF words IS NOT NULL THEN
+        FOR n IN 1 .. cardinality(replies) LOOP
+            IF replies[n] <> mine THEN
+                told := pg_notify(replies[n], words[n]);
+            END IF;
+        END LOOP;
+    END IF;
 END $$;
 
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
