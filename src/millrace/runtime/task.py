@@ -6,13 +6,12 @@ where it waits for one. What `app.task` returns can also still be called as the 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 import msgspec
@@ -22,6 +21,7 @@ from millrace.domain.errors import InvalidInput, ResultExpired
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.runtime import waiting
+from millrace.runtime.chunks import put_all
 from millrace.runtime.ids import new_ids, new_token
 from millrace.runtime.joining import join
 from millrace.runtime.options import Options, TaskOptions, read_job_options
@@ -121,17 +121,13 @@ class Task(Generic[P, R]):
         refused, the chunks before its own are in already, and a note on the error says how many jobs that is.
         """
         answers: list[Enqueued] = []
-        chunks = self.chunks(items, chunk)
         with saying_how_many(answers):
-            specs = next(chunks, None)
-            while specs is not None:
+            chunks = self.chunks(items, chunk)
+            first = next(chunks, None)  # what is wrong with it shows before any I/O
+            if first is not None:
                 put_in = await self._put_in()
-                writing = asyncio.ensure_future(put_in(specs))
-                await asyncio.sleep(0)  # it begins; and others on the loop have their turn
-                try:
-                    specs = next(chunks, None)  # made ready while the store writes those before
-                finally:
-                    answers += await writing
+                store = self._app.store if self.connection is None else None
+                await put_all(chain([first], chunks), put_in, store, chunk, answers)
         return answers
 
     def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:

@@ -7,6 +7,7 @@ store's own clock decides. Every feature works on every store.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -252,6 +253,20 @@ class SweepingInShares(Sweeping, Protocol):
 
     async def sweep_rest(self, began: int) -> Swept:
         """What is in no share, once all shares of a round that began at that instant have been swept."""
+        ...
+
+
+@runtime_checkable
+class Abreast(Protocol):
+    """A store that can be at the next chunk of jobs while the one before is being written."""
+
+    async def enqueue_behind(
+        self, specs: Sequence[Spec], before: Future[list[Enqueued]] | None
+    ) -> Future[list[Enqueued]]:
+        """As `enqueue`, and kept only if `before` was.
+
+        Returns once the jobs have their place in the order, so that the next ones may be begun behind them.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ ledger's way, which comes to the same; the model test compares.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
 
 
 Floor = tuple[int, int, int]  # combination, available_at and seq of the last job of a full claim
+SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 _NO_FLOOR = (None, None, None)
 _FLOOR_LASTS = 0.25  # seconds; so late may a job be that came in below it
 
@@ -77,6 +79,11 @@ def enqueue_arguments(
 def _once(values: list[T]) -> list[T]:
     """One that stands for all, where they are equal."""
     return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def opened(specs: Sequence[Spec]) -> Counter[str]:
+    """By queue, how many there are to wake somebody for."""
+    return Counter([spec.queue for spec in specs if spec.delay <= SOON])
 
 
 def enqueued(specs: Sequence[Spec], seqs: Sequence[int]) -> list[Enqueued]:

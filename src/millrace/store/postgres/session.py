@@ -22,6 +22,7 @@ from millrace.store.clock import Clock
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.connections import Connections
 from millrace.store.postgres.desk import Desk
+from millrace.store.postgres.plain import SOON
 from millrace.store.postgres.sql import statements
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import LONG_WAY, TAKEN, code_of, is_cut, passes, store_error
@@ -30,7 +31,6 @@ from millrace.store.postgres.unit import Again, Held, Plan
 T = TypeVar("T")
 Question = Callable[[Ledger, int], T]
 
-SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
 # What a step reads it finds by an index, in its order. In a table that was never analyzed a server expects few rows in
 # any range, and would rather collect and sort them: all of the table, as it may turn out.

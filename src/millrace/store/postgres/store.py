@@ -43,12 +43,13 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import Tables
 from millrace.store.clock import Clock
 from millrace.store.postgres import again, plain
+from millrace.store.postgres.abreast import enqueue_behind
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id, texts
 from millrace.store.postgres.listen import Listener
 from millrace.store.postgres.migrate import migrate
 from millrace.store.postgres.record import job_from_row
-from millrace.store.postgres.session import SOON, Before, LongWay, Question, Session
+from millrace.store.postgres.session import Before, LongWay, Question, Session
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import code_of, store_error
 from millrace.store.postgres.within import PostgresWithin
@@ -223,11 +224,9 @@ class PostgresStore:
         if not specs:
             return []
         session = self.session()
-        arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
-        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
-            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        arguments = await self.plain_arguments(specs)
         if arguments is not None:
-            opened = Counter([spec.queue for spec in specs if spec.delay <= SOON])
+            opened = plain.opened(specs)
             word = self.listener().word_of(opened) if opened and session.may_tell and not self._waiters else None
             try:
                 seqs = await self._enqueue_plain(session, arguments, word)
@@ -239,11 +238,25 @@ class PostgresStore:
                 return plain.enqueued(specs, seqs)
         return await self._write(lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs})
 
+    async def enqueue_behind(
+        self, specs: Sequence[Spec], before: asyncio.Future[list[Enqueued]] | None
+    ) -> asyncio.Future[list[Enqueued]]:
+        check_specs(specs)
+        return await enqueue_behind(self, specs, before)
+
+    async def plain_arguments(self, specs: Sequence[Spec]) -> list[Any] | None:
+        """For `enqueue_plain`; None when one of the specs is not plain."""
+        session = self.session()
+        arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
+            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        return arguments
+
     async def _enqueue_plain(
         self, session: Session, arguments: Sequence[Any], word: tuple[str, str] | None
     ) -> Sequence[int] | None:
         """Their seqs; None when it takes the long way."""
-        given = session.given(), *arguments
+        given = session.given(), *arguments, None
         if word is None:
             rows = await session.call("enqueue_plain", *given)
         else:

@@ -120,11 +120,11 @@ BEGIN
 END $$;
 
 -- Plain jobs under ids that nobody has seen, each open at once. An array with one element is for all of them. Answers
--- their seqs; none when a queue is not plain. MR001, or an id that is taken (23505): it goes the long way.
+-- their seqs, which may be `drawn` before; none when a queue is not plain. MR001, or an id that is taken (23505): it goes the long way.
 -- Streams from arrays into tables, without a CTE between them, and without ON CONFLICT, which writes to each row twice.
 CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], queues integer[],
                                        delays bigint[], expires bigint[], leases bigint[], keeps bigint[],
-                                       replies text[])
+                                       replies text[], drawn bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
@@ -141,7 +141,7 @@ DECLARE
     taken text;  -- an assignment costs less than PERFORM
     now bigint;
     batch bigint;
-    seqs bigint[];
+    seqs bigint[] := drawn;
     known boolean;
 BEGIN
     taken := pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
@@ -156,7 +156,9 @@ BEGIN
     END LOOP;
     now := millrace.clock(given);
     batch := nextval('millrace.event_id');
-    seqs := ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, size));
+    IF drawn IS NULL THEN
+        seqs := ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, size));
+    END IF;
     INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest, lease,
                               keep_result, plain, reply, spec)
     SELECT i.seq, i.id, coalesce(i.combo, combos[1]), coalesce(i.queue, queues[1]), now, now + coalesce(i.delay, 0),
@@ -409,12 +411,13 @@ END $$;
 -- behind the commit, and waits for no disk: inside of one, it would make all commits of the database take turns.
 CREATE PROCEDURE millrace.enqueue_and_tell(
     INOUT seqs bigint[], given bigint, ids text[], specs bytea[], combos integer[], queues integer[], delays bigint[],
-    expires bigint[], leases bigint[], keeps bigint[], replies text[], channel text, word text
+    expires bigint[], leases bigint[], keeps bigint[], replies text[], drawn bigint[], channel text, word text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     told text;
 BEGIN
-    seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies);
+    seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies,
+                                   drawn);
     COMMIT;
     IF seqs IS NOT NULL THEN
         told := pg_notify(channel, word);
