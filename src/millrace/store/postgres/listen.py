@@ -85,20 +85,17 @@ class Listener:
         for channel, job_id in replies:
             if channel != self.mine:
                 self._replies.setdefault(channel, []).append(job_id)
-        if (self._pending or self._replies) and not self._is_sending():
+        if (self._pending or self._replies) and (self._sending is None or self._sending.done()):
             self._sending = asyncio.ensure_future(self._send())
 
     def word_of(self, jobs: Mapping[str, int]) -> tuple[str, str] | None:
         """(channel, word) for a call to take along; None when it is to be told afterwards, with others."""
         now = asyncio.get_running_loop().time()
-        if not self._wanted or now < self._free_at or now > self._counted_until or self._is_sending():
+        if not self._wanted or self._pending or now < self._free_at or now > self._counted_until:
             return None
         self._free_at = now + _LEAST
         word = Word(jobs=dict(jobs), sender=self.mine, share=self._share_of(sum(jobs.values())))
         return self._all, _encode(word).decode()
-
-    def _is_sending(self) -> bool:
-        return self._sending is not None and not self._sending.done()
 
     def words(
         self, jobs: Mapping[str, int], ended: Sequence[str], replies: Sequence[tuple[str, str]]

@@ -179,12 +179,14 @@ BEGIN
     ), sent AS (
         INSERT INTO millrace.outbox (event, size, at) VALUES (batch, size, now)
     ), counted AS (
-        INSERT INTO millrace.tally (queue, waiting, live)
-        SELECT q, count(*) * size / cardinality(queues), count(*) * size / cardinality(queues)
-        FROM unnest(queues) AS q GROUP BY q
+        INSERT INTO millrace.tally (queue, waiting, live) SELECT queues[1], size, size WHERE many_queues IS NULL
     )
     SELECT EXISTS (SELECT FROM millrace.past) AND EXISTS (SELECT FROM millrace.past AS p WHERE p.id = ANY (ids))
     INTO known;
+    IF many_queues IS NOT NULL THEN
+        INSERT INTO millrace.tally (queue, waiting, live)
+        SELECT q, count(*), count(*) FROM unnest(many_queues) AS q GROUP BY q;
+    END IF;
     IF known THEN
         RAISE EXCEPTION 'an id is known' USING ERRCODE = 'MR001';
     END IF;

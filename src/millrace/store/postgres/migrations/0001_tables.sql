@@ -174,6 +174,9 @@ CREATE TABLE millrace.event (
     reasons      text[],
     errors       bytea                             -- list of (index, Failure)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.2);
+-- The long ones are not compressed: that took a tenth of the time of a large enqueue, to save 44 bytes per job.
+ALTER TABLE millrace.event ALTER seqs SET STORAGE EXTERNAL, ALTER before SET STORAGE EXTERNAL,
+    ALTER ids SET STORAGE EXTERNAL, ALTER leases SET STORAGE EXTERNAL;
 
 -- Events get their numbers in the feed after their commit, from whoever looks: serial numbers drawn by writers become
 -- visible out of order. Here are those without one.
