@@ -70,9 +70,7 @@ async def test_chunks_are_claimed_in_their_order(store: PostgresStore) -> None:
     assert [answer.seq for answer in answers] == sorted(answer.seq for answer in answers)
 
 
-async def test_a_chunk_is_seen_only_after_the_one_before(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chunk_is_seen_only_after_the_one_before(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abreast, "_PATIENCE", 30.0)
     first: Writing = asyncio.get_running_loop().create_future()
     second = await held_up(store, "b", first)

@@ -395,10 +395,12 @@ BEGIN
     )
     SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id), (SELECT count(*) FROM released),
            CASE WHEN bool_or(e.reply IS NOT NULL) THEN array_agg(
-               CASE WHEN e.reply IS NOT NULL THEN json_build_object(
-                   'ended', ARRAY[e.id], 'generation', e.generation,
-                   'result', CASE WHEN length(e.result) <= 4000 THEN translate(encode(e.result, 'base64'), E'\n', '') END
-               )::text END) END
+               CASE WHEN e.reply IS NULL THEN NULL
+                    WHEN length(e.result) > 4000 THEN json_build_object('ended', ARRAY[e.id])::text
+                    ELSE json_build_object(
+                        'ended', ARRAY[e.id], 'generation', e.generation,
+                        'result', translate(encode(e.result, 'base64'), E'\n', '')
+                    )::text END) END
     INTO ended_ns, ended_replies, ended_ids, gone, ended_words FROM ended AS e;
     IF gone < coalesce(cardinality(ended_ns), 0) THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
