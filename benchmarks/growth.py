@@ -64,7 +64,7 @@ def a_spec(like: Job | None = None) -> Spec:
 
 
 async def fill(store: Store, size: int, until: float) -> bool:
-    """Add `size` jobs; False when the time was up. Those in groups by themselves: they would slow down all of a call."""
+    """Add `size` jobs; False when the time was up. Those in groups apart: they would slow down a whole call."""
     for start in range(0, size, FILL):
         specs = [a_spec() for _ in range(min(FILL, size - start))]
         for grouped in (False, True):
