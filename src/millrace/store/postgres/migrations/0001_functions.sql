@@ -325,7 +325,7 @@ END $$;
 
 -- Completions of plain jobs. Answers which of them, counted from 1, were under the lease that held the job, and the
 -- channels of those who wait for these ends, with the word for each. No row: it takes the long way. MR001: it does, after
--- all.
+-- all. Leases are looked up one by one and deleted by their place: joined, all that runs may be read for each of them.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
 RETURNS TABLE (held bigint[], replies text[], words text[]) LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -339,7 +339,8 @@ DECLARE
     ended_ids text[];
     ended_replies text[];
     ended_words text[];
-    gone integer;
+    held_leases text[];
+    gone_leases text[];
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || leases[1]));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
@@ -363,13 +364,19 @@ BEGIN
     WITH ended AS (
         UPDATE millrace.job AS j
         SET state = 2, finished_at = at, started_at = l.started_at, attempt = l.attempt, events = l.events + 1,
-            newest = batch, result = i.result,
-            result_until = CASE WHEN i.result IS NOT NULL THEN at + j.keep_result END
-        FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
-        JOIN millrace.lease AS l ON l.seq = i.seq AND l.id = i.lease
-        WHERE j.seq = i.seq
-        RETURNING i.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
-                  l.attempt, l.newest AS before, l.worker, i.lease, i.duration, j.result
+            newest = batch, result = l.result,
+            result_until = CASE WHEN l.result IS NOT NULL THEN at + j.keep_result END
+        FROM (
+            SELECT i.seq, i.lease, i.result, i.duration, i.n, held.*
+            FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
+            CROSS JOIN LATERAL (
+                SELECT h.ctid AS place, h.started_at, h.attempt, h.events, h.newest, h.worker
+                FROM millrace.lease AS h WHERE h.seq = i.seq AND h.id = i.lease LIMIT 1
+            ) AS held
+        ) AS l
+        WHERE j.seq = l.seq
+        RETURNING l.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
+                  l.attempt, l.newest AS before, l.worker, l.lease, l.duration, l.place, j.result
     ), told AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases, durations)
@@ -391,9 +398,11 @@ BEGIN
         SELECT 2, 0, e.result_until, array_agg(e.seq) FROM ended AS e WHERE e.result_until IS NOT NULL
         GROUP BY e.result_until
     ), released AS (
-        DELETE FROM millrace.lease AS l USING ended AS e WHERE l.seq = e.seq AND l.id = e.lease RETURNING l.seq
+        DELETE FROM millrace.lease AS l WHERE l.ctid = ANY (ARRAY(SELECT e.place FROM ended AS e))
+        RETURNING l.seq, l.id
     )
-    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id), (SELECT count(*) FROM released),
+    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id), array_agg(e.lease ORDER BY e.seq),
+           (SELECT array_agg(r.id ORDER BY r.seq) FROM released AS r),
            CASE WHEN bool_or(e.reply IS NOT NULL) THEN array_agg(
                CASE WHEN e.reply IS NULL THEN NULL
                     WHEN length(e.result) > 4000 THEN json_build_object('ended', ARRAY[e.id])::text
@@ -401,8 +410,8 @@ BEGIN
                         'ended', ARRAY[e.id], 'generation', e.generation,
                         'result', translate(encode(e.result, 'base64'), E'\n', '')
                     )::text END) END
-    INTO ended_ns, ended_replies, ended_ids, gone, ended_words FROM ended AS e;
-    IF gone < coalesce(cardinality(ended_ns), 0) THEN
+    INTO ended_ns, ended_replies, ended_ids, held_leases, gone_leases, ended_words FROM ended AS e;
+    IF gone_leases IS DISTINCT FROM held_leases THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
     IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN

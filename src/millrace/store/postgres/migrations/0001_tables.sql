@@ -111,7 +111,7 @@ CREATE TABLE millrace.job (
     spec           bytea NOT NULL,
     CONSTRAINT job_pkey PRIMARY KEY (seq),
     CONSTRAINT job_id UNIQUE (id)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
 CREATE INDEX job_combo ON millrace.job (combo, seq);
 -- Below: nothing of a plain job.
 CREATE INDEX job_outside ON millrace.job (available_at, seq) WHERE place = 3;
