@@ -6,13 +6,12 @@ where it waits for one. What `app.task` returns can also still be called as the 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 import msgspec
@@ -22,12 +21,14 @@ from millrace.domain.errors import InvalidInput, ResultExpired
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.runtime import waiting
+from millrace.runtime.chunks import put_all
 from millrace.runtime.ids import new_ids, new_token
 from millrace.runtime.joining import join
 from millrace.runtime.options import Options, TaskOptions, read_job_options
 from millrace.runtime.payload import Payload
 from millrace.runtime.result import Result
 from millrace.runtime.signature import read_signature
+from millrace.store.protocol import Ending
 
 if TYPE_CHECKING:
     from millrace.runtime.app import App
@@ -120,17 +121,13 @@ class Task(Generic[P, R]):
         refused, the chunks before its own are in already, and a note on the error says how many jobs that is.
         """
         answers: list[Enqueued] = []
-        chunks = self.chunks(items, chunk)
         with saying_how_many(answers):
-            specs = next(chunks, None)
-            while specs is not None:
+            chunks = self.chunks(items, chunk)
+            first = next(chunks, None)  # what is wrong with it shows before any I/O
+            if first is not None:
                 put_in = await self._put_in()
-                writing = asyncio.ensure_future(put_in(specs))
-                await asyncio.sleep(0)  # it begins; and others on the loop have their turn
-                try:
-                    specs = next(chunks, None)  # made ready while the store writes those before
-                finally:
-                    answers += await writing
+                store = self._app.store if self.connection is None else None
+                await put_all(chain([first], chunks), put_in, store, chunk, answers)
         return answers
 
     def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
@@ -162,10 +159,10 @@ class Task(Generic[P, R]):
             if answer.result_expired or not answer.generation:
                 raise ResultExpired(answer.id)
             if answer.id == spec.id:
-                new = answer.status == "queued"
-                return self._result_of(await waiting.finished(store, watch, *self._awaited(answer), new=new))
+                wait_for = waiting.answered if answer.status == "queued" else waiting.finished
+                return self._result_of(await wait_for(store, watch, *self._awaited(answer)), spec)
         async with store.watch(answer.id) as watch:  # a key was hit: another job stands for this one
-            return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)))
+            return self._result_of(await waiting.finished(store, watch, *self._awaited(answer)), spec)
 
     def refuse_within(self) -> None:
         if self.connection is not None:
@@ -216,8 +213,10 @@ class Task(Generic[P, R]):
         wait = self._options.wait
         return answer.id, answer.generation, None if wait is None else wait / 1000
 
-    def _result_of(self, job: Job) -> R:
-        return self.load_result(waiting.result_of(job), job.spec.serde)
+    def _result_of(self, done: Job | Ending, asked: Spec) -> R:
+        if isinstance(done, Ending):
+            return self.load_result(done.result, asked.serde)
+        return self.load_result(waiting.result_of(done), done.spec.serde)
 
     def _payload_with(self, serde: str) -> Payload:
         found = self._payloads.get(serde)

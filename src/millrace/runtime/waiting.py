@@ -12,36 +12,58 @@ import random
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired, WaitTimeout
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, Job, State
-from millrace.store.protocol import Store, Watch
+from millrace.store.protocol import Ending, Store, Watch
 
 FIRST_POLL = 0.05
 SLOWEST_POLL = 1.0
 
 
-async def finished(
-    store: Store, watch: Watch, job_id: str, generation: int | None, wait: float | None, *, new: bool = False
-) -> Job:
-    """The job once it has finished, in whichever way. `generation` None takes the one that is there.
+async def finished(store: Store, watch: Watch, job_id: str, generation: int | None, wait: float | None) -> Job:
+    """The job once it has finished, in whichever way. `generation` None takes the one that is there."""
+    return await _look(store, watch, job_id, generation, wait, _deadline(wait))
 
-    A job that is `new` was enqueued under the watch: its end cannot have been missed, so there is nothing to read yet.
+
+async def answered(store: Store, watch: Watch, job_id: str, generation: int, wait: float | None) -> Job | Ending:
+    """The same for a job that was enqueued under the watch.
+
+    Its end cannot have been missed, so there is nothing to read before the first word of it, and perhaps nothing after.
     """
-    clock = asyncio.get_running_loop().time
-    deadline = math.inf if wait is None else clock() + wait
+    deadline = _deadline(wait)
+    told = await watch.wait(min(deadline - _clock(), _spread(FIRST_POLL)))
+    if told is not None and told.generation == generation:
+        return told
+    return await _look(store, watch, job_id, generation, wait, deadline)
+
+
+async def _look(
+    store: Store, watch: Watch, job_id: str, generation: int | None, wait: float | None, deadline: float
+) -> Job:
     poll = FIRST_POLL
     while True:
-        if not new:
-            [job] = await store.get([job_id])
-            if job is None or (generation is not None and job.generation != generation):
-                raise await _gone(store, job_id, generation)
-            generation = job.generation
-            if job.state in FINISHED:
-                return job
-        new = False
-        left = deadline - clock()
+        [job] = await store.get([job_id])
+        if job is None or (generation is not None and job.generation != generation):
+            raise await _gone(store, job_id, generation)
+        generation = job.generation
+        if job.state in FINISHED:
+            return job
+        left = deadline - _clock()
         if left <= 0:
             raise WaitTimeout(job_id, wait or 0.0)
-        await watch.wait(min(left, poll * random.uniform(0.8, 1.2)))  # so that many waiters do not poll in step
+        await watch.wait(min(left, _spread(poll)))
         poll = min(poll * 1.5, SLOWEST_POLL)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _deadline(wait: float | None) -> float:
+    return math.inf if wait is None else _clock() + wait
+
+
+def _spread(seconds: float) -> float:
+    """So that many waiters do not poll in step."""
+    return seconds * random.uniform(0.8, 1.2)
 
 
 def result_of(job: Job) -> bytes | None:

@@ -7,9 +7,10 @@ store's own clock decides. Every feature works on every store.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
@@ -41,11 +42,18 @@ from millrace.store.swept import Monitoring, SweepShare, Swept
 Target = Literal["queue", "task", "store"]
 
 
+class Ending(NamedTuple):
+    """A job was completed so, by the word of whoever wrote that down: there is nothing more to read."""
+
+    generation: int
+    result: bytes | None
+
+
 class Watch(Protocol):
     """Set up before the question is asked, so that an answer in between is not missed."""
 
-    async def wait(self, timeout: float) -> None:
-        """Return when the watched job may have finished, or after `timeout` seconds. A hint, never a proof."""
+    async def wait(self, timeout: float) -> Ending | None:
+        """Return when the watched job may have finished, or after `timeout` seconds. None is a hint, never a proof."""
         ...
 
 
@@ -245,6 +253,20 @@ class SweepingInShares(Sweeping, Protocol):
 
     async def sweep_rest(self, began: int) -> Swept:
         """What is in no share, once all shares of a round that began at that instant have been swept."""
+        ...
+
+
+@runtime_checkable
+class Abreast(Protocol):
+    """A store that can be at the next chunk of jobs while the one before is being written."""
+
+    async def enqueue_behind(
+        self, specs: Sequence[Spec], before: Future[list[Enqueued]] | None
+    ) -> Future[list[Enqueued]]:
+        """As `enqueue`, and kept only if `before` was.
+
+        Returns once the jobs have their place in the order, so that the next ones may be begun behind them.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
@@ -59,6 +60,33 @@ async def settle(store: PostgresStore, name: str) -> None:
     assert await store.settle([(job.lease, Change.completed(b"1")) for job in jobs]) == [Receipt.OK] * 2
 
 
+def take_words_along(store: PostgresStore) -> None:
+    """As with notifications, but that nothing is sent in the background, whose requests would be counted."""
+    store.address = msgspec.structs.replace(store.address, notify=True)
+    store.listener().word_of = lambda jobs: ("nobody", "{}")  # type: ignore[method-assign]
+
+
+async def enqueue_and_tell(store: PostgresStore, name: str) -> None:
+    take_words_along(store)
+    await enqueue(store, name)
+
+
+async def settle_and_tell(store: PostgresStore, name: str) -> None:
+    take_words_along(store)
+    await settle(store, name)
+
+
+async def enqueue_abreast(store: PostgresStore, name: str) -> None:
+    first = await store.enqueue_behind([a_spec(id=name), a_spec(id=name + "2")], None)
+    second = await store.enqueue_behind([a_spec(id=name + "3")], first)
+    answers = [*await first, *await second]
+    assert [(answer.status, answer.id) for answer in answers] == [
+        ("queued", name),
+        ("queued", name + "2"),
+        ("queued", name + "3"),
+    ]
+
+
 async def settle_as_failed(store: PostgresStore, name: str) -> None:
     jobs = await store.claim(a_claim(2))
     assert await store.settle([(job.lease, a_retry_change(0)) for job in jobs]) == [Receipt.OK] * 2
@@ -83,10 +111,13 @@ async def control_and_upkeep(store: PostgresStore, name: str) -> None:
 
 OPERATIONS: dict[str, tuple[Act, dict[str, Any]]] = {
     "enqueue": (enqueue, {}),
+    "enqueue and tell": (enqueue_and_tell, {}),
+    "enqueue abreast": (enqueue_abreast, {}),
     "enqueue with a key": (enqueue_with_key, {}),
     "claim": (claim, {}),
     "claim of a group": (claim, {"grouped": True}),
     "settle": (settle, {}),
+    "settle and tell": (settle_and_tell, {}),
     "settle of a group": (settle, {"grouped": True}),
     "settle as failed": (settle_as_failed, {}),
     "extend": (extend, {}),
@@ -95,7 +126,7 @@ OPERATIONS: dict[str, tuple[Act, dict[str, Any]]] = {
 }
 
 
-SHORT = ("enqueue", "claim", "settle", "extend")
+SHORT = ("enqueue", "enqueue and tell", "enqueue abreast", "claim", "settle", "settle and tell", "extend")
 
 
 @pytest.mark.timeout(120)

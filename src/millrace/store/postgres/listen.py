@@ -20,8 +20,10 @@ import msgspec
 from millrace.store.postgres.connections import Connections
 from millrace.store.postgres.sql import statements
 from millrace.store.postgres.trouble import is_cut
+from millrace.store.protocol import Ending
 
-_APART = 0.005  # seconds between two notifications of one process, at least
+_APART = 0.005  # seconds between two notifications of one process, while there is more to tell than that …
+_LEAST = 0.002  # … and else: a request every few milliseconds is not to wait for the one before it
 _PROBE_PATIENCE = 2.0
 PROBE_EVERY = 60.0  # seconds; a server that fell silent is noticed by its answer to this, which does not come
 _COUNT_EVERY = 10.0  # seconds
@@ -30,10 +32,15 @@ _MOST_IDS = 60  # in one notification, which may have 8,000 bytes
 
 
 class Word(msgspec.Struct, omit_defaults=True):
-    """What one process tells others: jobs by queue, or ids of jobs that ended, or a probe of its own."""
+    """What one process tells others: jobs by queue, or ids of jobs that ended, or a probe of its own.
+
+    `complete_plain` writes it too.
+    """
 
     jobs: dict[str, int] = {}
     ended: list[str] = []
+    generation: int = 0  # of the one that ended, if it was completed with this result
+    result: bytes | None = None
     probe: str = ""
     sender: str = ""
     share: float = 1.0  # of those who hear of jobs, how many are to look: a few for each job, not everybody
@@ -58,13 +65,14 @@ class Listener:
         self._wanted = wanted
         self._pending: Counter[str] = Counter()
         self._replies: dict[str, list[str]] = {}
+        self._free_at = 0.0  # from then on, what is told is told at once
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._probed = asyncio.Event()
         self._heard_once = asyncio.Event()
         self.works: bool | None = None  # whether our own probe came back; None: not known yet
         self.on_jobs: Callable[[Mapping[str, int]], object] = lambda jobs: None
-        self.on_ended: Callable[[Sequence[str]], None] = lambda ids: None
+        self.on_ended: Callable[[Sequence[str], Ending | None], None] = lambda ids, ending: None
         self.on_gap: Callable[[], None] = lambda: None
         self.asleep: Callable[[], int] = lambda: 1  # how many wait for jobs in this process
 
@@ -79,6 +87,15 @@ class Listener:
                 self._replies.setdefault(channel, []).append(job_id)
         if (self._pending or self._replies) and (self._sending is None or self._sending.done()):
             self._sending = asyncio.ensure_future(self._send())
+
+    def word_of(self, jobs: Mapping[str, int]) -> tuple[str, str] | None:
+        """(channel, word) for a call to take along; None when it is to be told afterwards, with others."""
+        now = asyncio.get_running_loop().time()
+        if not self._wanted or self._pending or now < self._free_at or now > self._counted_until:
+            return None
+        self._free_at = now + _LEAST
+        word = Word(jobs=dict(jobs), sender=self.mine, share=self._share_of(sum(jobs.values())))
+        return self._all, _encode(word).decode()
 
     def words(
         self, jobs: Mapping[str, int], ended: Sequence[str], replies: Sequence[tuple[str, str]]
@@ -95,7 +112,13 @@ class Listener:
         return [(channel, _encode(word).decode()) for channel, word in words]
 
     async def _send(self) -> None:
+        clock = asyncio.get_running_loop().time
         while self._pending or self._replies:
+            apart = _LEAST
+            if (early := self._free_at - clock()) > 0:
+                apart = _APART  # it is one of many
+                await asyncio.sleep(early)
+            self._free_at = clock() + apart
             words = [(channel, Word(ended=ids[:_MOST_IDS])) for channel, ids in self._replies.items()]
             if self._pending:
                 share = await self._share(self._pending.total())
@@ -109,7 +132,6 @@ class Listener:
                         [channel for channel, _ in words],
                         [_encode(word).decode() for _, word in words],
                     )
-            await asyncio.sleep(_APART)
 
     async def _share(self, jobs: int) -> float:
         """A few sleepers for each job: most hear of it and sleep on, and a poll makes up for the odd chance."""
@@ -119,6 +141,9 @@ class Listener:
                 async with self._connections.one() as connection:
                     self._workers = int(await connection.fetchval(self._count_workers))
                 self._counted_until = now + _COUNT_EVERY
+        return self._share_of(jobs)
+
+    def _share_of(self, jobs: int) -> float:
         return min(1.0, (_SPARE + jobs * 2) / max(1, self._workers))
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────
@@ -186,7 +211,7 @@ class Listener:
         if word.jobs and word.sender != self.mine and self._is_meant(word.share):
             self.on_jobs(word.jobs)
         if word.ended:
-            self.on_ended(word.ended)
+            self.on_ended(word.ended, Ending(word.generation, word.result) if word.generation else None)
 
     def _is_meant(self, share: float) -> bool:
         """Workers of one process hear as one: the chance that any of them would look, had each heard by itself."""

@@ -6,18 +6,21 @@ ledger's way, which comes to the same; the model test compares.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from millrace.domain.change import Change, Verb
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.request import Claim, Enqueued, Receipt
 from millrace.store.postgres.record import claimed_job, encode_spec
 
+T = TypeVar("T")
 ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
 
 
 Floor = tuple[int, int, int]  # combination, available_at and seq of the last job of a full claim
+SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 _NO_FLOOR = (None, None, None)
 _FLOOR_LASTS = 0.25  # seconds; so late may a job be that came in below it
 
@@ -50,29 +53,37 @@ def enqueue_arguments(
     specs: Sequence[Spec], combo_ids: ComboIds, watched: Mapping[str, int], reply_to: str | None
 ) -> list[Any] | None:
     """For `enqueue_plain`; None when one of the specs is not plain."""
-    combos: list[int] = []
+    combos: list[tuple[int, int]] = []
     for spec in specs:
         if spec.key is not None or spec.group is not None or spec.after or spec.hook:
             return None
         combo = combo_ids.get((spec.queue, spec.task, spec.priority))
         if combo is None:
             return None
-        combos.append(combo[0])
-    first = specs[0]
-    leases = [spec.lease for spec in specs]
+        combos.append(combo)
     delays = [spec.delay for spec in specs]
     expires = [spec.expires for spec in specs]
-    replies = [reply_to if spec.id in watched else None for spec in specs] if watched else [None]
     return [
         [spec.id for spec in specs],
         [encode_spec(spec) for spec in specs],
-        combos[:1] if combos.count(combos[0]) == len(combos) else combos,
+        _once([combo for combo, _ in combos]),
+        _once([queue for _, queue in combos]),
         delays if any(delays) else None,
         None if expires.count(None) == len(expires) else expires,
-        [first.lease] if leases.count(first.lease) == len(leases) else leases,
-        [spec.keep_result for spec in specs],
-        replies,
+        _once([spec.lease for spec in specs]),
+        _once([spec.keep_result for spec in specs]),
+        [reply_to if spec.id in watched else None for spec in specs] if watched else [None],
     ]
+
+
+def _once(values: list[T]) -> list[T]:
+    """One that stands for all, where they are equal."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def opened(specs: Sequence[Spec]) -> Counter[str]:
+    """By queue, how many there are to wake somebody for."""
+    return Counter([spec.queue for spec in specs if spec.delay <= SOON])
 
 
 def enqueued(specs: Sequence[Spec], seqs: Sequence[int]) -> list[Enqueued]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import asyncpg
 
 from millrace.domain.errors import QueueError, StoreError
 from millrace.domain.ledger import Ledger
@@ -20,15 +22,15 @@ from millrace.store.clock import Clock
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.connections import Connections
 from millrace.store.postgres.desk import Desk
+from millrace.store.postgres.plain import SOON
 from millrace.store.postgres.sql import statements
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.postgres.trouble import LONG_WAY, code_of, is_cut, passes, store_error
+from millrace.store.postgres.trouble import LONG_WAY, TAKEN, code_of, is_cut, passes, store_error
 from millrace.store.postgres.unit import Again, Held, Plan
 
 T = TypeVar("T")
 Question = Callable[[Ledger, int], T]
 
-SOON = 10_000  # milliseconds: jobs due by then are worth waking somebody for
 PATIENCE = 30.0  # seconds for which a step is tried again
 # What a step reads it finds by an index, in its order. In a table that was never analyzed a server expects few rows in
 # any range, and would rather collect and sort them: all of the table, as it may turn out.
@@ -42,6 +44,9 @@ class Before(Generic[T]):
     """It had already happened when a reply was lost; this was the answer."""
 
     answer: T
+
+
+LostReply = Callable[[], Awaitable[Before[T] | None]]
 
 
 def call_lock(name: str) -> str:
@@ -63,6 +68,8 @@ class Session:
         self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
         self.combo_names: dict[int, tuple[str, str, int]] = {}
         self.exact_locks: dict[str, str] = {}  # of queues whose steps take turns, as far as was seen
+        # A statement that commits by itself, and goes on, cannot be in a transaction, which such a pooler needs.
+        self.may_tell = address.pooler == "none"
         self.identity = ""  # of the database's own schema: a caller's connection must show the same
         self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
 
@@ -82,20 +89,37 @@ class Session:
 
     # ── one statement ─────────────────────────────────────────────────────────────────────────
 
-    async def call(
-        self, name: str, *args: Any, again: Callable[[], Awaitable[Before[Any] | None]] | None = None
-    ) -> Any:
+    async def call(self, name: str, *args: Any, again: LostReply[Any] | None = None) -> Any:
         """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
         sql = self.sql[name]
 
         async def ask() -> Any:
             async with self.connections.one() as connection:
-                if self.address.pooler == "transaction":
+                if not self.may_tell:
                     async with connection.transaction():
                         return await connection.fetch(sql, *args)
                 return await connection.fetch(sql, *args)
 
-        return await _unbroken(self._tries(ask, again))
+        return await _unbroken(self._tries(ask, again, plain=True))
+
+    async def call_and_tell(
+        self, name: str, untold: str, args: Sequence[Any], word: Sequence[str], again: LostReply[Any] | None = None
+    ) -> Any:
+        """A statement that tells others after its commit; `untold` is the one that does not."""
+        told = True
+
+        async def ask() -> Any:
+            nonlocal told
+            async with self.connections.one() as connection:
+                if not told:
+                    return await connection.fetch(self.sql[untold], *args)
+                try:
+                    return await connection.fetch(self.sql[name], *args, *word)
+                except asyncpg.ProgramLimitExceededError as error:  # no room for words, and the commit may have been
+                    told = False
+                    raise ConnectionError("the server has no room for notifications") from error
+
+        return await _unbroken(self._tries(ask, again, plain=True))
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
@@ -105,7 +129,7 @@ class Session:
         *,
         queues: Iterable[str] = (),
         call: str | None = None,
-        again: Callable[[], Awaitable[Before[T] | None]] | None = None,
+        again: LostReply[T] | None = None,
     ) -> tuple[T, PostgresTables | None]:
         """`queues` are those that the step will look at: where steps take turns, it waits for its own at once.
 
@@ -188,7 +212,9 @@ class Session:
         self,
         step: Callable[[], Coroutine[Any, Any, Any]],
         again: Callable[[], Awaitable[Any]] | None,
+        plain: bool = False,
     ) -> Any:
+        """`plain`: what meets somebody else's row is not tried again, but goes the long way."""
         deadline = self.loop.time() + PATIENCE
         attempt, cut = 0, False
         while True:
@@ -203,7 +229,7 @@ class Session:
             except QueueError:
                 raise
             except Exception as error:
-                if code_of(error) == LONG_WAY:
+                if code_of(error) == LONG_WAY or (code_of(error) == TAKEN and plain):
                     raise LongWay from None
                 if isinstance(error, Held) or passes(error):
                     pass

@@ -43,6 +43,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import Tables
 from millrace.store.clock import Clock
 from millrace.store.postgres import again, plain
+from millrace.store.postgres.abreast import enqueue_behind
 from millrace.store.postgres.address import Address
 from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id, texts
 from millrace.store.postgres.listen import Listener
@@ -52,12 +53,13 @@ from millrace.store.postgres.session import Before, LongWay, Question, Session
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import code_of, store_error
 from millrace.store.postgres.within import PostgresWithin
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Ending, Target, Watch
 from millrace.store.waiters import Waiter, Waiters
 
 T = TypeVar("T")
 
 _SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due
+_FIRST = 0.001  # seconds that a sleeper leaves to the jobs just claimed: the question when more is due can wait
 _EVERYBODY = 1 << 30
 _LARGE = 1_000  # events of a batch, from which on several …
 _BATCHES = 10  # … are read in one go: a row that is read twice is unpacked twice
@@ -88,6 +90,7 @@ class PostgresStore:
         self._waiters = Waiters()
         self.watchers = Waiters()
         self.watching: Counter[str] = Counter()
+        self.endings: dict[str, Ending] = {}  # what was heard of those that are watched
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────
 
@@ -188,7 +191,9 @@ class PostgresStore:
         if (left or replies) and self._listener is not None:
             self._listener.tell(left, replies)
 
-    def _tell_watchers(self, ids: Sequence[str]) -> None:
+    def _tell_watchers(self, ids: Sequence[str], ending: Ending | None = None) -> None:
+        if ending is not None:
+            self.endings.update((job_id, ending) for job_id in ids if job_id in self.watching)
         self.watchers.wake(dict.fromkeys(ids, _EVERYBODY))
 
     def _wake_all(self) -> None:
@@ -219,18 +224,44 @@ class PostgresStore:
         if not specs:
             return []
         session = self.session()
-        arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
-        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
-            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        arguments = await self.plain_arguments(specs)
         if arguments is not None:
+            opened = plain.opened(specs)
+            word = self.listener().word_of(opened) if opened and session.may_tell and not self._waiters else None
             try:
-                seqs = (await session.call("enqueue_plain", session.given(), *arguments))[0][0]
+                seqs = await self._enqueue_plain(session, arguments, word)
             except LongWay:
                 seqs = None
             if seqs is not None:
-                self.announce(Counter([spec.queue for spec in specs if spec.delay <= 10_000]), (), ())
+                if word is None:
+                    self.announce(opened, (), ())
                 return plain.enqueued(specs, seqs)
         return await self._write(lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs})
+
+    async def enqueue_behind(
+        self, specs: Sequence[Spec], before: asyncio.Future[list[Enqueued]] | None
+    ) -> asyncio.Future[list[Enqueued]]:
+        check_specs(specs)
+        return await enqueue_behind(self, specs, before)
+
+    async def plain_arguments(self, specs: Sequence[Spec]) -> list[Any] | None:
+        """For `enqueue_plain`; None when one of the specs is not plain."""
+        session = self.session()
+        arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
+            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        return arguments
+
+    async def _enqueue_plain(
+        self, session: Session, arguments: Sequence[Any], word: tuple[str, str] | None
+    ) -> Sequence[int] | None:
+        """Their seqs; None when it takes the long way."""
+        given = session.given(), *arguments, None
+        if word is None:
+            rows = await session.call("enqueue_plain", *given)
+        else:
+            rows = await session.call_and_tell("enqueue_and_tell", "enqueue_plain", given, word)
+        return cast("Sequence[int] | None", rows[0][0])
 
     def within(self, connection: object) -> PostgresWithin:
         return PostgresWithin(self, connection)
@@ -271,19 +302,24 @@ class PostgresStore:
             return None
         session = self.session()
         order, arguments = wanted
+        given, tells = (session.given(), *arguments), session.may_tell and self.address.notify
         try:
-            rows = await session.call("complete_plain", session.given(), *arguments, again=before)
+            if tells:
+                mine = [self.listener().mine]
+                rows = await session.call_and_tell("complete_and_tell", "complete_plain", given, mine, before)
+            else:
+                rows = await session.call("complete_plain", *given, again=before)
         except LongWay:
             return None
         if isinstance(rows, Before):
             return cast("list[Receipt]", rows.answer)
-        if not rows:
+        if not rows or rows[0][0] is None:
             return None
         [(held, channels)] = rows
         receipts = plain.receipts(held, order)
         ended = [items[order[n - 1]][0].job for n in held]
         replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
-        self.announce({}, ended, replies)
+        self.announce({}, ended, () if tells else replies)
         return receipts
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
@@ -314,6 +350,7 @@ class PostgresStore:
         await self.listener().listen()
         waiter = self._waiters.register(queues)
         try:
+            await waiter.sleep(_FIRST)
             while not waiter.woken:
                 due, now = await self._next_due(queues, tasks)
                 left = deadline - loop.time()
@@ -498,14 +535,16 @@ class _Watch:
         store.watching[job_id] += 1
         self._waiter: Waiter = store.watchers.register([job_id])
 
-    async def wait(self, timeout: float) -> None:
+    async def wait(self, timeout: float) -> Ending | None:
         await self._waiter.sleep(timeout)
         if self._waiter.woken:
             self._waiter = self._store.watchers.register([self._job_id])
+        return self._store.endings.get(self._job_id)
 
     def close(self) -> None:
         watching = self._store.watching
         watching[self._job_id] -= 1
         if watching[self._job_id] <= 0:
             del watching[self._job_id]
+            self._store.endings.pop(self._job_id, None)
         self._store.watchers.forget(self._waiter)

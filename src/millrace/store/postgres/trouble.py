@@ -9,8 +9,9 @@ import asyncpg
 from millrace.domain.errors import StoreError
 
 LONG_WAY = "MR001"  # our own: what was thought to be plain is not
+TAKEN = "23505"  # an id that was thought to be new is not
 
-_PASSES = ("40001", "40P01", "55P03", "23505")
+_PASSES = ("40001", "40P01", "55P03", TAKEN)
 _GONE = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 
 

@@ -17,7 +17,8 @@ from millrace.domain.job import Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Enqueued, Receipt
 from millrace.store.postgres.borrow import Blocking, OnLoop, reach, reach_now
-from millrace.store.postgres.session import SOON, Question
+from millrace.store.postgres.plain import SOON
+from millrace.store.postgres.session import Question
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.trouble import passes, store_error
 from millrace.store.postgres.unit import Again, Held, Plan

@@ -119,63 +119,77 @@ BEGIN
     RETURN QUERY SELECT * FROM millrace.record WHERE seq = ANY (taken);
 END $$;
 
--- Plain jobs under ids that nobody has seen, each open at once. `combos` and `replies` may have one element for all.
--- Answers their seqs; none when a queue is not plain. An id that is known ends it with MR001.
-CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], delays bigint[],
-                                       expires bigint[], leases bigint[], keeps bigint[], replies text[])
-RETURNS bigint[] LANGUAGE plpgsql VOLATILE
+-- Plain jobs under ids that nobody has seen, each open at once. An array with one element is for all of them. Answers
+-- their seqs, which may be `drawn` before; none when a queue is not plain. MR001, or an id that is taken (23505): it goes the long way.
+-- Streams from arrays into tables, without a CTE between them, and without ON CONFLICT, which writes to each row twice.
+CREATE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], queues integer[],
+                                       delays bigint[], expires bigint[], leases bigint[], keeps bigint[],
+                                       replies text[], drawn bigint[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     size integer := cardinality(ids);
+    many_combos integer[] := CASE WHEN cardinality(combos) > 1 THEN combos END;
+    many_queues integer[] := CASE WHEN cardinality(queues) > 1 THEN queues END;
+    many_leases bigint[] := CASE WHEN cardinality(leases) > 1 THEN leases END;
+    many_keeps bigint[] := CASE WHEN cardinality(keeps) > 1 THEN keeps END;
+    many_replies text[] := CASE WHEN cardinality(replies) > 1 THEN replies END;
+    one_keep bigint := CASE WHEN many_keeps IS NULL THEN keeps[1] END;
+    one_reply text := CASE WHEN many_replies IS NULL THEN replies[1] END;
+    used integer[] := queues;
+    one integer;
+    taken text;  -- an assignment costs less than PERFORM
     now bigint;
     batch bigint;
-    seqs bigint[];
-    used record;
+    seqs bigint[] := drawn;
+    known boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
-    FOR used IN SELECT DISTINCT queue FROM millrace.combo WHERE id = ANY (combos) ORDER BY queue LOOP
-        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || used.queue));
-        IF NOT (SELECT plain_in FROM millrace.queue WHERE id = used.queue) THEN
+    taken := pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
+    IF many_queues IS NOT NULL THEN
+        used := ARRAY(SELECT DISTINCT q FROM unnest(many_queues) AS q ORDER BY q);
+    END IF;
+    FOREACH one IN ARRAY used LOOP
+        taken := pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one));
+        IF NOT (SELECT plain_in FROM millrace.queue WHERE id = one) THEN
             RETURN NULL;
         END IF;
     END LOOP;
     now := millrace.clock(given);
     batch := nextval('millrace.event_id');
-    WITH item AS (
-        SELECT nextval('millrace.job_seq') AS seq, i.id, i.spec, coalesce(i.combo, combos[1]) AS combo,
-               now + coalesce(i.delay, 0) AS available_at, now + i.expire AS expires_at,
-               coalesce(i.lease, leases[1], 30000) AS lease, i.keep, coalesce(i.reply, replies[1]) AS reply
-        FROM unnest(ids, specs, CASE WHEN cardinality(combos) > 1 THEN combos END, delays, expires,
-                    CASE WHEN cardinality(leases) > 1 THEN leases END, keeps,
-                    CASE WHEN cardinality(replies) > 1 THEN replies END)
-             AS i (id, spec, combo, delay, expire, lease, keep, reply)
-    ), new AS (
-        INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest,
-                                  lease, keep_result, plain, reply, spec)
-        SELECT item.seq, item.id, item.combo, c.queue, now, item.available_at, item.expires_at, item.expires_at, batch,
-               item.lease, item.keep, item.keep IS DISTINCT FROM 0, item.reply, item.spec
-        FROM item JOIN millrace.combo AS c ON c.id = item.combo
-        ON CONFLICT (id) DO NOTHING
-        RETURNING job.seq, job.combo, job.available_at, job.expires_at
-    ), opened AS (
+    IF drawn IS NULL THEN
+        seqs := ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, size));
+    END IF;
+    INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest, lease,
+                              keep_result, plain, reply, spec)
+    SELECT i.seq, i.id, coalesce(i.combo, combos[1]), coalesce(i.queue, queues[1]), now, now + coalesce(i.delay, 0),
+           now + i.expire, now + i.expire, batch, coalesce(i.lease, leases[1]), coalesce(i.keep, one_keep),
+           coalesce(i.keep, one_keep) IS DISTINCT FROM 0, coalesce(i.reply, one_reply), i.spec
+    FROM (SELECT unnest(seqs) AS seq, unnest(ids) AS id, unnest(specs) AS spec, unnest(many_combos) AS combo,
+                 unnest(many_queues) AS queue, unnest(delays) AS delay, unnest(expires) AS expire,
+                 unnest(many_leases) AS lease, unnest(many_keeps) AS keep, unnest(many_replies) AS reply) AS i;
+    WITH opened AS (
         INSERT INTO millrace.ready (combo, available_at, seq, special)
-        SELECT new.combo, new.available_at, new.seq, new.expires_at IS NOT NULL FROM new
+        SELECT coalesce(i.combo, combos[1]), now + coalesce(i.delay, 0), i.seq, i.expire IS NOT NULL
+        FROM (SELECT unnest(seqs) AS seq, unnest(many_combos) AS combo, unnest(delays) AS delay,
+                     unnest(expires) AS expire) AS i
+    ), told AS (
+        INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
+                                    ids, delays)
+        VALUES (batch, now, seqs, '{0}', combos, '{1}', '{1}', '{0}', '{0}', '{0}', '{0}', ids, delays)
+    ), sent AS (
+        INSERT INTO millrace.outbox (event, size, at) VALUES (batch, size, now)
+    ), counted AS (
+        INSERT INTO millrace.tally (queue, waiting, live) SELECT queues[1], size, size WHERE many_queues IS NULL
     )
-    SELECT array_agg(new.seq ORDER BY new.seq) INTO seqs FROM new;
-    IF coalesce(cardinality(seqs), 0) < size OR
-       (EXISTS (SELECT FROM millrace.past) AND EXISTS (SELECT FROM millrace.past WHERE past.id = ANY (ids))) THEN
+    SELECT EXISTS (SELECT FROM millrace.past) AND EXISTS (SELECT FROM millrace.past AS p WHERE p.id = ANY (ids))
+    INTO known;
+    IF many_queues IS NOT NULL THEN
+        INSERT INTO millrace.tally (queue, waiting, live)
+        SELECT q, count(*), count(*) FROM unnest(many_queues) AS q GROUP BY q;
+    END IF;
+    IF known THEN
         RAISE EXCEPTION 'an id is known' USING ERRCODE = 'MR001';
     END IF;
-    INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
-                                delays)
-    VALUES (batch, now, seqs, '{0}', combos, '{1}', '{1}', '{0}', '{0}', '{0}', '{0}', ids,
-            CASE WHEN (SELECT bool_or(d > 0) FROM unnest(delays) AS d) THEN delays END);
-    INSERT INTO millrace.outbox (event, size, at) VALUES (batch, size, now);
-    INSERT INTO millrace.tally (queue, waiting, live)
-    SELECT c.queue, i.count, i.count
-    FROM (SELECT combo, CASE WHEN cardinality(combos) > 1 THEN count(*) ELSE size END AS count
-          FROM unnest(combos) AS combo GROUP BY combo) AS i
-    JOIN millrace.combo AS c ON c.id = i.combo;
     RETURN seqs;
 END $$;
 
@@ -188,7 +202,7 @@ RETURNS TABLE (seq bigint, generation integer, enqueued_at bigint, available_at 
                attempt integer, failures integer, events integer, lease_id text, lease_until bigint, now bigint,
                extra bytea, spec bytea)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET lock_timeout = '10s' AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
     at bigint;
@@ -310,10 +324,11 @@ BEGIN
 END $$;
 
 -- Completions of plain jobs. Answers which of them, counted from 1, were under the lease that held the job, and the
--- channels of those who wait for these ends. No row: it takes the long way. MR001: it does, after all.
+-- channels of those who wait for these ends, with the word for each. No row: it takes the long way. MR001: it does, after
+-- all. Leases are looked up one by one and deleted by their place: joined, all that runs may be read for each of them.
 CREATE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
-RETURNS TABLE (held bigint[], replies text[]) LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+RETURNS TABLE (held bigint[], replies text[], words text[]) LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -323,7 +338,9 @@ DECLARE
     ended_ns bigint[];
     ended_ids text[];
     ended_replies text[];
-    gone integer;
+    ended_words text[];
+    held_leases text[];
+    gone_leases text[];
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || leases[1]));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
@@ -347,13 +364,19 @@ BEGIN
     WITH ended AS (
         UPDATE millrace.job AS j
         SET state = 2, finished_at = at, started_at = l.started_at, attempt = l.attempt, events = l.events + 1,
-            newest = batch, result = i.result,
-            result_until = CASE WHEN i.result IS NOT NULL THEN at + j.keep_result END
-        FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
-        JOIN millrace.lease AS l ON l.seq = i.seq AND l.id = i.lease
-        WHERE j.seq = i.seq
-        RETURNING i.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
-                  l.attempt, l.newest AS before, l.worker, i.lease, i.duration
+            newest = batch, result = l.result,
+            result_until = CASE WHEN l.result IS NOT NULL THEN at + j.keep_result END
+        FROM (
+            SELECT i.seq, i.lease, i.result, i.duration, i.n, held.*
+            FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
+            CROSS JOIN LATERAL (
+                SELECT h.ctid AS place, h.started_at, h.attempt, h.events, h.newest, h.worker
+                FROM millrace.lease AS h WHERE h.seq = i.seq AND h.id = i.lease LIMIT 1
+            ) AS held
+        ) AS l
+        WHERE j.seq = l.seq
+        RETURNING l.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
+                  l.attempt, l.newest AS before, l.worker, l.lease, l.duration, l.place, j.result
     ), told AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases, durations)
@@ -375,24 +398,72 @@ BEGIN
         SELECT 2, 0, e.result_until, array_agg(e.seq) FROM ended AS e WHERE e.result_until IS NOT NULL
         GROUP BY e.result_until
     ), released AS (
-        DELETE FROM millrace.lease AS l USING ended AS e WHERE l.seq = e.seq AND l.id = e.lease RETURNING l.seq
+        DELETE FROM millrace.lease AS l WHERE l.ctid = ANY (ARRAY(SELECT e.place FROM ended AS e))
+        RETURNING l.seq, l.id
     )
-    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id),
-           (SELECT count(*) FROM released)
-    INTO ended_ns, ended_replies, ended_ids, gone FROM ended AS e;
-    IF gone < coalesce(cardinality(ended_ns), 0) THEN
+    SELECT array_agg(e.n), array_agg(e.reply), array_agg(e.id), array_agg(e.lease ORDER BY e.seq),
+           (SELECT array_agg(r.id ORDER BY r.seq) FROM released AS r),
+           CASE WHEN bool_or(e.reply IS NOT NULL) THEN array_agg(
+               CASE WHEN e.reply IS NULL THEN NULL
+                    WHEN length(e.result) > 4000 THEN json_build_object('ended', ARRAY[e.id])::text
+                    ELSE json_build_object(
+                        'ended', ARRAY[e.id], 'generation', e.generation,
+                        'result', translate(encode(e.result, 'base64'), E'\n', '')
+                    )::text END) END
+    INTO ended_ns, ended_replies, ended_ids, held_leases, gone_leases, ended_words FROM ended AS e;
+    IF gone_leases IS DISTINCT FROM held_leases THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
     IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
         RAISE EXCEPTION 'others wait for one of these jobs' USING ERRCODE = 'MR001';
     END IF;
-    RETURN QUERY SELECT coalesce(ended_ns, '{}'), coalesce(ended_replies, '{}');
+    RETURN QUERY SELECT coalesce(ended_ns, '{}'), coalesce(ended_replies, '{}'), ended_words;
+END $$;
+
+-- The plain ways with word to those who wait elsewhere, in the same round trip. The word is a transaction of its own
+-- behind the commit, and waits for no disk: inside of one, it would make all commits of the database take turns.
+CREATE PROCEDURE millrace.enqueue_and_tell(
+    INOUT seqs bigint[], given bigint, ids text[], specs bytea[], combos integer[], queues integer[], delays bigint[],
+    expires bigint[], leases bigint[], keeps bigint[], replies text[], drawn bigint[], channel text, word text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    told text;
+BEGIN
+    seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies,
+                                   drawn);
+    COMMIT;
+    IF seqs IS NOT NULL THEN
+        told := pg_notify(channel, word);
+    END IF;
+END $$;
+
+-- Whoever waits for one of these ends, and is not `mine`, hears of it. A word is for one job: with its result, if there is
+-- room for that.
+CREATE PROCEDURE millrace.complete_and_tell(
+    INOUT held bigint[], INOUT replies text[], given bigint, seqs bigint[], leases text[], results bytea[],
+    durations bigint[], mine text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    words text[];
+    n integer;
+    told text;
+BEGIN
+    SELECT c.held, c.replies, c.words INTO held, replies, words
+    FROM millrace.complete_plain(given, seqs, leases, results, durations) AS c;
+    COMMIT;
+    IF words IS NOT NULL THEN
+        FOR n IN 1 .. cardinality(replies) LOOP
+            IF replies[n] <> mine THEN
+                told := pg_notify(replies[n], words[n]);
+            END IF;
+        END LOOP;
+    END IF;
 END $$;
 
 -- Lengthen leases. Answers, for each, 0: it is no longer the job's; 1: it is; 2: it is, and the job is to be cancelled.
 CREATE FUNCTION millrace.extend_leases(given bigint, seqs bigint[], ids text[], spans bigint[], news bytea[])
 RETURNS integer[] LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
     at bigint := millrace.clock(given);
     answers integer[];
@@ -558,7 +629,7 @@ END $$;
 -- When a claim may find something; not plain: limits have a say, which are not looked at here.
 CREATE FUNCTION millrace.next_due(given bigint, queues text[], tasks text[])
 RETURNS TABLE (plain boolean, due bigint, now bigint) LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY

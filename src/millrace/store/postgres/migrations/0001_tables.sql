@@ -111,7 +111,7 @@ CREATE TABLE millrace.job (
     spec           bytea NOT NULL,
     CONSTRAINT job_pkey PRIMARY KEY (seq),
     CONSTRAINT job_id UNIQUE (id)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
 CREATE INDEX job_combo ON millrace.job (combo, seq);
 -- Below: nothing of a plain job.
 CREATE INDEX job_outside ON millrace.job (available_at, seq) WHERE place = 3;
@@ -174,6 +174,9 @@ CREATE TABLE millrace.event (
     reasons      text[],
     errors       bytea                             -- list of (index, Failure)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.2);
+-- The long ones are not compressed: that took a tenth of the time of a large enqueue, to save 44 bytes per job.
+ALTER TABLE millrace.event ALTER seqs SET STORAGE EXTERNAL, ALTER before SET STORAGE EXTERNAL,
+    ALTER ids SET STORAGE EXTERNAL, ALTER leases SET STORAGE EXTERNAL;
 
 -- Events get their numbers in the feed after their commit, from whoever looks: serial numbers drawn by writers become
 -- visible out of order. Here are those without one.
