@@ -40,7 +40,9 @@ async def finished(
         left = deadline - clock()
         if left <= 0:
             raise WaitTimeout(job_id, wait or 0.0)
-        await watch.wait(min(left, poll * random.uniform(0.8, 1.2)))  # so that many waiters do not poll in step
+        told = await watch.wait(min(left, poll * random.uniform(0.8, 1.2)))  # so that many waiters do not poll in step
+        if told is not None and told.state in FINISHED and generation in (None, told.generation):
+            return told
         poll = min(poll * 1.5, SLOWEST_POLL)
 
 

@@ -44,8 +44,11 @@ Target = Literal["queue", "task", "store"]
 class Watch(Protocol):
     """Set up before the question is asked, so that an answer in between is not missed."""
 
-    async def wait(self, timeout: float) -> None:
-        """Return when the watched job may have finished, or after `timeout` seconds. A hint, never a proof."""
+    async def wait(self, timeout: float) -> Job | None:
+        """Return when the watched job may have finished, or after `timeout` seconds.
+
+        None is a hint, never a proof. A job is the one that ended, as it did: some stores send it with the news.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from millrace.domain.change import Change
+from millrace.domain.change import Change, Verb
 from millrace.domain.check import Checked
 from millrace.domain.job import Lease, Spec
 from millrace.store.redis.record import error_text, spec_bodies
@@ -95,6 +95,35 @@ def _group(first: Spec, specs: Sequence[Spec]) -> tuple[Any, ...]:
     ids = [spec.id for spec in specs]
     tokens = [spec.token for spec in specs]
     return (*_template(first), ids, None if tokens == ids else tokens)
+
+
+def plain_ends(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[Any] | None:
+    """Completions by columns, which a script reads in less time than rows; None when one is more than that.
+
+    The results are put behind `bodies`."""
+    seqs: list[int] = []
+    leases: list[str] = []
+    durations: list[int | None] = []
+    results: list[int | bool] = []
+    found: list[bytes] = []
+    for lease, change in items:
+        if change.verb is not Verb.COMPLETE or change.jobs or change.failed or change.stalled or change.reason:
+            return None
+        if change.error is not None:
+            return None
+        seqs.append(lease.seq)
+        leases.append(lease.id)
+        durations.append(change.duration)
+        result = change.result
+        if result is None:
+            results.append(False)
+        else:
+            found.append(result)
+            results.append(BODIES + len(found) - 1)
+    if len(set(seqs)) < len(seqs):
+        return None
+    bodies += found
+    return [None, seqs, leases, durations, results]
 
 
 def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[list[Any]]:

@@ -1,7 +1,8 @@
 -- enqueue_plain: specs without key, group or parents, under ids that nobody has seen. Nothing can refuse them and
 -- nothing follows from them, so the records are put together from parts that are the same in all of them.
--- Asks {groups}: {queue, task, priority, lease, keep_result, expires, retry_blocks, on_dependency, on_dead_letter,
--- delay, ids, tokens}; bodies in ARGV 5…, in the same order. Answers the first seq, or -1: not plain after all.
+-- Asks {groups, watch}: {queue, task, priority, lease, keep_result, expires, retry_blocks, on_dependency, on_dead_letter,
+-- delay, ids, tokens}, and nil or {ids, listener, milliseconds}: who is to be told of the end of some of them; bodies in
+-- ARGV 5…, in the same order. Answers the first seq, or -1: not plain after all.
 if repeated then
   return repeated
 end
@@ -38,7 +39,8 @@ for _, group in ipairs(asked[1]) do
   local facts = pack(1, 'waiting', now, now + delay, 1, true, 0, nil, nil, nil, nil, nil, nil, false, rare)
   local told = pack(queue, task, 1, 1, 'enqueued', now, 'waiting', 0, 0, 0, nil, nil, nil, delay > 0 and delay or nil,
     nil, nil)
-  local records, bodies, names, ready, all, due, at = {}, {}, {}, {}, {}, {}, now + delay
+  local records, bodies, names, ready, all, due, at = {}, {}, {}, {}, {}, {}, format('%.0f', now + delay)
+  local expires_at = expires and format('%.0f', now + expires)
   for i = 1, #ids do
     local id, n = ids[i], 2 * i
     local packed = pack(id)
@@ -47,17 +49,18 @@ for _, group in ipairs(asked[1]) do
       token = pack(tokens[i])
     end
     seq, number, body = seq + 1, number + 1, body + 1
-    local name, part = format('%016.0f', seq), #packed + #token + #constant
-    records[n - 1], records[n] = seq, char(floor(part / 256), part % 256) .. packed .. token .. constant .. facts
+    local name, field = texts_of(seq) -- a number would be made a text anew by each command it is handed to
+    local part = #packed + #token + #constant
+    records[n - 1], records[n] = field, char(floor(part / 256), part % 256) .. packed .. token .. constant .. facts
       .. pack(number)
-    bodies[n - 1], bodies[n] = seq, ARGV[body]
-    names[n - 1], names[n] = id, seq
+    bodies[n - 1], bodies[n] = field, ARGV[body]
+    names[n - 1], names[n] = id, field
     ready[n - 1], ready[n] = at, name
-    all[n - 1], all[n] = seq, name
+    all[n - 1], all[n] = field, name
     if expires then
-      due[n - 1], due[n] = now + expires, name
+      due[n - 1], due[n] = expires_at, name
     end
-    events[#events + 1] = '\220\0\18' .. packed .. told .. pack(seq)
+    events[#events + 1] = packed .. told .. pack(seq)
   end
   each_part(records, 'HSET', P .. 'job', 2)
   each_part(bodies, 'HSET', P .. 'spec', 2)
@@ -80,6 +83,11 @@ push_events(events, first_number)
 call('HSET', P .. 'store', 'seq', seq, 'events', number)
 for _, group in ipairs(asked[1]) do
   wake(group[1], #group[11])
+end
+if asked[2] then
+  for _, id in ipairs(asked[2][1]) do
+    be_told(id, asked[2][2], asked[2][3], true)
+  end
 end
 if ARGV[2] ~= '' then -- else every spec has a token, which tells a call that is sent again
   call('SET', MEMO, pack(tonumber(ARGV[2]), first_seq), 'EX', REMEMBERED)
