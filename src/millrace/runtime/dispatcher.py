@@ -123,6 +123,8 @@ class Dispatcher:
             elif found < asked.limit and len(asked.queues) == len(self._rotation.queues):
                 self._idle()
                 if not burst:
+                    if found > 0:
+                        await self._let_them_begin()
                     await self._rest()
                 elif self._holds:
                     await self._wait_for_an_end()
@@ -170,6 +172,11 @@ class Dispatcher:
             await self._sleep(None)
         finally:
             self._waits_for_slot = False
+
+    async def _let_them_begin(self) -> None:
+        """A job that ends at once is settled before this worker tells the store that it waits: somebody may wait for it."""
+        for _ in range(2):  # turns of the loop: its handler runs in the first, its settle is sent in the second
+            await asyncio.sleep(0)
 
     async def _rest(self) -> None:
         """Until the store says that something may be claimable, or the poll comes round."""
@@ -338,6 +345,6 @@ async def _ended(task: asyncio.Task[None]) -> Exception | None:
     """Its error, if it has ended with one; a task that is still waiting is cancelled."""
     if not task.done():
         task.cancel()
-    await asyncio.wait([task])
+        await asyncio.wait([task])
     error = None if task.cancelled() else task.exception()
     return error if isinstance(error, Exception) else None

@@ -2,8 +2,8 @@
 
 The client library's own way costs more time per command than the command: a lock, a look at the socket and a timer to
 get a connection, a task to write, a timer to read. Its connections are used here, so that TLS, sentinels and logging in
-are its business; once one stands, what arrives on it is read by `talk`. What breaks is thrown away, and whoever asked asks
-again (see wire).
+are its business; once one stands, what arrives on it is read by `talk`. What breaks is thrown away, and whoever asked
+asks again (see wire).
 """
 
 from __future__ import annotations

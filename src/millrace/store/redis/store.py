@@ -51,7 +51,7 @@ from millrace.store.redis.health import Health, examine
 from millrace.store.redis.listen import Listener
 from millrace.store.redis.options import DURABILITY, RedisOptions
 from millrace.store.redis.question import BODIES, encode, packed_changes, packed_specs, plain_ends, plain_groups
-from millrace.store.redis.record import event_from, jobs_from, spec_bodies
+from millrace.store.redis.record import event_from, jobs_from
 from millrace.store.redis.refusal import refusal
 from millrace.store.redis.waiting import WATCHED, sleep, watching
 from millrace.store.redis.wire import Wire
@@ -123,9 +123,10 @@ class RedisStore:
         check_specs(specs)
         if not specs:
             return []
-        groups = plain_groups(specs)
+        bodies: list[bytes] = []
+        groups = plain_groups(specs, bodies)
         if groups is not None:
-            home, bodies = self._here(), spec_bodies(specs)
+            home = self._here()
             watched = home.listener.unregistered(spec.id for spec in specs)
             question = [groups, [watched, home.listener.name, WATCHED] if watched else None]
             if all(spec.token for spec in specs):  # then a call that is sent again is known by its tokens

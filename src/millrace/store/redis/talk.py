@@ -1,7 +1,7 @@
 """Reading answers straight off a connection.
 
-The client library reads through a stream: a coroutine on each of four levels, and a buffer to be copied out of. Here what
-arrives goes into the library's own parser (hiredis, where it is installed), and whoever asked gets all answers at once.
+The client library reads through a stream: a coroutine on each of four levels, and a buffer to be copied out of. Here
+what arrives goes into the parser that the library uses, too (hiredis), and whoever asked gets all answers at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError, InvalidResponse
 
 _CLOSED = "the server has closed the connection"
 _MORE = object()  # what the parser answers while there is more to come
-_PLAIN = frozenset({Connection, SSLConnection, UnixDomainSocketConnection})  # others do more than read, as with sentinels
+_PLAIN = frozenset({Connection, SSLConnection, UnixDomainSocketConnection})  # sentinels' do more than read
 
 
 def _library() -> ModuleType | None:
@@ -45,7 +45,8 @@ class Talk(asyncio.Protocol):
         """So many answers to what is sent; an error of the connection is raised, one of the server an answer."""
         if self.is_over:
             raise ConnectionError(_CLOSED)
-        answered = self._answered = self._loop.create_future()
+        answered: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._answered = answered
         self._answers, self._missing = [], count
         timer = self._loop.call_later(timeout, self._give_up, answered)
         try:

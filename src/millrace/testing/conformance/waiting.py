@@ -21,7 +21,7 @@ PATIENCE = 5.0
 SHORT = 0.05
 
 
-async def woken(waiting: Awaitable[None], action: Callable[[], Awaitable[object]]) -> bool:
+async def woken(waiting: Awaitable[object], action: Callable[[], Awaitable[object]]) -> bool:
     """Does a sleeper wake up because of what happens while it sleeps?"""
     sleeper = asyncio.ensure_future(waiting)
     await asyncio.sleep(SHORT)

@@ -37,6 +37,9 @@ end
 -- written down.
 local function wake(queue, jobs)
   local key = P .. 'idle:' .. queue
+  if call('EXISTS', key) == 0 then -- the usual with work to do, and less than a look for the right ones
+    return
+  end
   for _, name in ipairs(call('ZREVRANGEBYSCORE', key, '+inf', server_time, 'LIMIT', 0, min(jobs, 100))) do
     local sleeper = call('HGET', P .. 'asleep', name)
     call('ZREM', key, name)
