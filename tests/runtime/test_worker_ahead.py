@@ -1,8 +1,11 @@
-"""Many slots are filled in halves, the next claim on its way before the jobs of the last begin."""
+"""Where the store works apart, many slots are filled in halves: the next claim goes out before the jobs of the last
+begin."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Awaitable, Callable
 
 from millrace import State
 from tests.runtime.stage import Stage, until, virtual
@@ -10,7 +13,18 @@ from tests.runtime.stage import Stage, until, virtual
 SLOTS = 200
 
 
-@virtual
+def apart(story: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+    """Play a test with a store that says of itself that it works in another process."""
+
+    @functools.wraps(story)
+    async def told(stage: Stage) -> None:
+        stage.store.works_apart = True  # type: ignore[attr-defined]
+        await story(stage)
+
+    return virtual(told)
+
+
+@apart
 async def test_the_next_claim_is_sent_before_the_jobs_of_the_last_begin(stage: Stage):
     @stage.app.task
     async def quick() -> None:
@@ -26,7 +40,7 @@ async def test_the_next_claim_is_sent_before_the_jobs_of_the_last_begin(stage: S
     assert calls.count("run") == 600
 
 
-@virtual
+@apart
 async def test_no_more_run_than_there_are_slots(stage: Stage):
     running = most = 0
 
@@ -46,7 +60,7 @@ async def test_no_more_run_than_there_are_slots(stage: Stage):
     assert worker.stats.completed == 1_000
 
 
-@virtual
+@apart
 async def test_no_more_are_claimed_than_the_worker_may_run(stage: Stage):
     @stage.app.task
     async def quick() -> None:
@@ -59,7 +73,7 @@ async def test_no_more_are_claimed_than_the_worker_may_run(stage: Stage):
     assert (worker.stats.claimed, worker.stats.completed) == (250, 250)
 
 
-@virtual
+@apart
 async def test_what_was_claimed_ahead_is_given_back_by_a_stop(stage: Stage):
     @stage.app.task
     async def work() -> None:
@@ -77,6 +91,18 @@ async def test_what_was_claimed_ahead_is_given_back_by_a_stop(stage: Stage):
 
 
 @virtual
+async def test_a_store_in_this_process_is_asked_for_all_at_once(stage: Stage):
+    @stage.app.task
+    async def quick() -> None:
+        pass
+
+    await quick.enqueue_many([{}] * 600)
+    await stage.burst(slots=SLOTS)
+
+    assert [claim.limit for claim in stage.store.claims[:3]] == [200, 200, 200]
+
+
+@apart
 async def test_few_slots_are_filled_by_one_claim(stage: Stage):
     @stage.app.task
     async def quick() -> None:

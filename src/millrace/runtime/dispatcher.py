@@ -4,8 +4,9 @@ Fill the free slots with one claim, and rest when there is nothing to claim. Whi
 one; whatever ends in the same turn of the event loop is refilled by the same claim. With a slot free and nothing
 to run, it waits for the store's notification, with a poll behind it.
 
-Many slots are filled in two halves. While more waits than was asked for, the next claim is on its way before the jobs
-of the last one are started, so that the store works while handlers do, and neither waits for the other.
+Many slots are filled in two halves where the store works apart. While more waits than was asked for, the next claim is
+on its way before the jobs of the last one are started, so that the store works while handlers do, and neither waits
+for the other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from millrace.runtime.run import Run, change_after
 from millrace.runtime.settler import Settlement, Settler
 from millrace.runtime.slots import Slots
 from millrace.runtime.tally import Tally
-from millrace.store.protocol import Store
+from millrace.store.protocol import Apart, Store
 
 UNSETTLED = 2  # per slot: so many ended runs may wait for their settle before no more is claimed
 LEAST_PAUSE = 0.01  # between claims that find nothing, should a store's `wait` return at once for no good reason
@@ -70,6 +71,7 @@ class Dispatcher:
         leased: Callable[[float], None],
     ) -> None:
         self._store = store
+        self._apart = isinstance(store, Apart)
         self._worker = worker
         self._tasks = tasks
         self._wanted = None if unknown == "bury" else frozenset(tasks)
@@ -174,7 +176,7 @@ class Dispatcher:
             self._waits_for_slot = False
 
     async def _let_them_begin(self) -> None:
-        """A job that ends at once is settled before this worker tells the store that it waits: somebody may wait for it."""
+        """A job that ends at once is settled before this worker tells that it waits: somebody may wait for the job."""
         for _ in range(2):  # turns of the loop: its handler runs in the first, its settle is sent in the second
             await asyncio.sleep(0)
 
@@ -227,7 +229,7 @@ class Dispatcher:
     def _most(self) -> int:
         """Jobs to ask for at once."""
         size = self._slots.size
-        return size if size < IN_HALVES else (size + 1) // 2
+        return (size + 1) // 2 if self._apart and size >= IN_HALVES else size
 
     def _ask(self, queues: tuple[str, ...], limit: int, wanted: frozenset[str] | None) -> _Asked:
         since = self._loop.time()
@@ -264,9 +266,9 @@ class Dispatcher:
 
     def _ask_ahead(self, about_to_start: int) -> None:
         """There is more, and room for it: a task made now is on its way before those of the jobs just claimed begin."""
-        free = min(self._free() - about_to_start, self._most)
-        if free > 0 and not self.stopping and not self._slots.gatherers:
-            self._ask(self._rotation.next(), free, self._wanted)
+        free = self._free() - about_to_start
+        if free > 0 and self._most < self._slots.size and not self.stopping and not self._slots.gatherers:
+            self._ask(self._rotation.next(), min(free, self._most), self._wanted)
 
     async def _fill_batches(self, queues: tuple[str, ...]) -> None:
         """A batch that has begun to gather takes one slot, and all that is there for it up to its size."""

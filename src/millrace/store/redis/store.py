@@ -62,6 +62,7 @@ _RECEIPTS = {"O": Receipt.OK, "L": Receipt.LOST, "C": Receipt.CANCELLING}
 class RedisStore:
     ids: Literal["sorted", "random"] = "sorted"
     steps_overlap = False
+    works_apart: Literal[True] = True
 
     def __init__(
         self,
