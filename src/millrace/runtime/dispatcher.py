@@ -3,6 +3,10 @@
 Fill the free slots with one claim, and rest when there is nothing to claim. While every slot is taken it waits for
 one; whatever ends in the same turn of the event loop is refilled by the same claim. With a slot free and nothing
 to run, it waits for the store's notification, with a poll behind it.
+
+Many slots are filled in two halves where the store works apart. While more waits than was asked for, the next claim is
+on its way before the jobs of the last one are started, so that the store works while handlers do, and neither waits
+for the other.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from millrace.domain.change import Change
 from millrace.domain.decide import decide
@@ -25,14 +29,25 @@ from millrace.runtime.run import Run, change_after
 from millrace.runtime.settler import Settlement, Settler
 from millrace.runtime.slots import Slots
 from millrace.runtime.tally import Tally
-from millrace.store.protocol import Store
+from millrace.store.protocol import Apart, Store
 
 UNSETTLED = 2  # per slot: so many ended runs may wait for their settle before no more is claimed
 LEAST_PAUSE = 0.01  # between claims that find nothing, should a store's `wait` return at once for no good reason
 STRANGER_DELAY = 5 * SECOND
+IN_HALVES = 100  # so many slots, or more, are filled in two claims: with fewer a call costs more than it saves
 
 UnknownTask = Literal["leave", "bury"]
 Burst = bool | Callable[[], Awaitable[bool]]  # asked whenever there is nothing to do: is that all?
+
+
+class _Asked(NamedTuple):
+    """A claim under way."""
+
+    jobs: asyncio.Task[list[Job]]
+    queues: tuple[str, ...]
+    limit: int
+    since: float
+    held: bool  # was any job held when it was sent? What ends meanwhile may open the next of a line
 
 
 class Dispatcher:
@@ -56,6 +71,7 @@ class Dispatcher:
         leased: Callable[[float], None],
     ) -> None:
         self._store = store
+        self._apart = isinstance(store, Apart)
         self._worker = worker
         self._tasks = tasks
         self._wanted = None if unknown == "bury" else frozenset(tasks)
@@ -71,7 +87,7 @@ class Dispatcher:
         self._idle = idle
         self._leased = leased
         self._loop = asyncio.get_running_loop()
-        self._claim: asyncio.Task[list[Job]] | None = None
+        self._asked: _Asked | None = None
         self._sleeper: asyncio.Future[None] | None = None
         self._poked = False
         self._waits_for_slot = False
@@ -87,31 +103,34 @@ class Dispatcher:
     async def work(self, *, burst: Burst = False) -> None:
         """Until `stop`, or `max_jobs` are done; with `burst`, until nothing is claimable, running or unsettled."""
         while not self.stopping:
-            free = self._free()
-            if self._left <= 0:
-                if not self._holds:
-                    return
-                await self._wait_for_an_end()
-                continue
-            if free <= 0:
-                if self._joined:
-                    await self._fill_batches(self._rotation.queues)
-                await self._wait_for_slot()
-                continue
-            queues = self._rotation.next()
-            held = bool(self._holds)  # what ends while the claim is under way may open the next of a line
-            found = await self._fill(queues, free, self._wanted)
+            asked = self._asked
+            if asked is None:
+                if self._left <= 0:
+                    if not self._holds:
+                        return
+                    await self._wait_for_an_end()
+                    continue
+                free = self._free()
+                if free <= 0:
+                    if self._joined:
+                        await self._fill_batches(self._rotation.queues)
+                    await self._wait_for_slot()
+                    continue
+                asked = self._ask(self._rotation.next(), min(free, self._most), self._wanted)
+            found = await self._fill(asked)
             if found > 0 and self._slots.gatherers:
-                await self._fill_batches(queues)
+                await self._fill_batches(asked.queues)
             if found < 0:
                 await self._sleep(self._trouble.next())
-            elif found < free and len(queues) == len(self._rotation.queues):
+            elif found < asked.limit and len(asked.queues) == len(self._rotation.queues):
                 self._idle()
                 if not burst:
+                    if found > 0:
+                        await self._let_them_begin()
                     await self._rest()
                 elif self._holds:
                     await self._wait_for_an_end()
-                elif not found and not held:
+                elif not found and not asked.held:
                     if await self._is_all(burst):
                         return
                     await self._rest()
@@ -155,6 +174,11 @@ class Dispatcher:
             await self._sleep(None)
         finally:
             self._waits_for_slot = False
+
+    async def _let_them_begin(self) -> None:
+        """A job that ends at once is settled before this worker tells that it waits: somebody may wait for the job."""
+        for _ in range(2):  # turns of the loop: its handler runs in the first, its settle is sent in the second
+            await asyncio.sleep(0)
 
     async def _rest(self) -> None:
         """Until the store says that something may be claimable, or the poll comes round."""
@@ -201,21 +225,32 @@ class Dispatcher:
 
     # ── claim and start ───────────────────────────────────────────────────────────────────────
 
-    async def _fill(self, queues: tuple[str, ...], free: int, wanted: frozenset[str] | None) -> int:
-        """Claim and start at most `free` jobs; answers how many there were, -1 when the store failed."""
-        since = self._claimed_at = self._loop.time()
-        request = Claim(queues, self._worker, free, wanted, self._lease)
-        self._claim = self._loop.create_task(self._store.claim(request))
+    @property
+    def _most(self) -> int:
+        """Jobs to ask for at once."""
+        size = self._slots.size
+        return (size + 1) // 2 if self._apart and size >= IN_HALVES else size
+
+    def _ask(self, queues: tuple[str, ...], limit: int, wanted: frozenset[str] | None) -> _Asked:
+        since = self._loop.time()
+        request = Claim(queues, self._worker, limit, wanted, self._lease)
+        task = self._loop.create_task(self._store.claim(request))
+        asked = self._asked = _Asked(task, queues, limit, since, bool(self._holds))
+        return asked
+
+    async def _fill(self, asked: _Asked) -> int:
+        """Start what a claim brings; answers how many there were, -1 when the store failed."""
         try:
-            jobs = await asyncio.shield(self._claim)  # a cancelled worker must still learn what it was given
+            jobs = await asyncio.shield(asked.jobs)  # a cancelled worker must still learn what it was given
         except InvalidInput:  # a name that no store takes: asking again would not help
-            self._claim = None
+            self._asked = None
             raise
         except Exception as error:
-            self._claim = None
+            self._asked = None
             self._tally.error(error)
             return -1
-        self._claim = None
+        self._asked = None
+        self._claimed_at = asked.since
         self._trouble.reset()
         self._tally.claimed(jobs)
         if not jobs:
@@ -224,8 +259,16 @@ class Dispatcher:
         self._empty = 0
         self._left -= len(jobs)
         self._poll.reset()
-        self._take(jobs, since)
+        if len(jobs) == asked.limit:
+            self._ask_ahead(len(jobs))
+        self._take(jobs, asked.since)
         return len(jobs)
+
+    def _ask_ahead(self, about_to_start: int) -> None:
+        """There is more, and room for it: a task made now is on its way before those of the jobs just claimed begin."""
+        free = self._free() - about_to_start
+        if free > 0 and self._most < self._slots.size and not self.stopping and not self._slots.gatherers:
+            self._ask(self._rotation.next(), min(free, self._most), self._wanted)
 
     async def _fill_batches(self, queues: tuple[str, ...]) -> None:
         """A batch that has begun to gather takes one slot, and all that is there for it up to its size."""
@@ -234,19 +277,20 @@ class Dispatcher:
         for name, gatherer in self._slots.gatherers.items():
             if (missing := int(min(gatherer.missing, self._left))) > 0 and not self.stopping:
                 with gatherer.held():
-                    await self._fill(queues, missing, frozenset({name}))
+                    await self._fill(self._ask(queues, missing, frozenset({name})))
                     await asyncio.sleep(0)
 
     async def last_claim(self, timeout: float) -> None:
         """Give back what a claim brings that was under way when the worker was told to stop."""
-        if self._claim is None:
+        if self._asked is None:
             return
-        claim, self._claim = self._claim, None
+        asked, self._asked = self._asked, None
+        claim = asked.jobs
         await asyncio.wait([claim], timeout=timeout)
         if not claim.done():
             claim.cancel()
         elif not claim.cancelled() and claim.exception() is None:
-            self._take(claim.result(), self._claimed_at)
+            self._take(claim.result(), asked.since)
 
     def _take(self, jobs: list[Job], since: float) -> None:
         loop, tasks, holds, slots = self._loop, self._tasks, self._holds, self._slots
@@ -303,6 +347,6 @@ async def _ended(task: asyncio.Task[None]) -> Exception | None:
     """Its error, if it has ended with one; a task that is still waiting is cancelled."""
     if not task.done():
         task.cancel()
-    await asyncio.wait([task])
+        await asyncio.wait([task])
     error = None if task.cancelled() else task.exception()
     return error if isinstance(error, Exception) else None

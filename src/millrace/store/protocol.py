@@ -279,6 +279,14 @@ class Direct(Protocol):
 
 
 @runtime_checkable
+class Apart(Protocol):
+    """A store that works in another process and is quick at it: this one has time to run handlers meanwhile, so that it
+    pays to ask more often for less."""
+
+    works_apart: Literal[True]
+
+
+@runtime_checkable
 class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
     """A store.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from millrace.store.redis import lines as module
+from millrace.store.redis import talk
 from millrace.store.redis.address import Address
 from millrace.store.redis.lines import Lines
 from tests.servers.redis_server import url_for
@@ -87,7 +87,27 @@ async def test_one_that_broke_takes_the_idle_ones_along(lines):
     assert not before & after
 
 
-async def test_without_hiredis_the_library_packs(lines, monkeypatch):
-    monkeypatch.setattr(module, "_pack", None)
+async def test_without_hiredis_the_library_packs_and_reads(lines, monkeypatch):
+    monkeypatch.setattr(talk, "hiredis", None)
 
-    assert await lines.exchange(("ECHO", "ä"), ("ECHO", b"\0\xff")) == ["ä".encode(), b"\0\xff"]
+    refusal, *echoes = await lines.exchange(("NO-SUCH-COMMAND",), ("ECHO", "ä"), ("ECHO", b"\0\xff"))
+    assert isinstance(refusal, ResponseError)
+    assert echoes == ["ä".encode(), b"\0\xff"]
+
+
+async def test_an_answer_in_many_pieces_is_read_whole(lines):
+    large = b"x" * 3_000_000
+    answers = await lines.exchange(("SET", "large", large), ("GET", "large"), ("ECHO", "b"))
+
+    assert answers == [b"OK", large, b"b"]
+    assert await lines.exchange(("DEL", "large")) == [1]
+
+
+async def test_a_line_that_the_server_has_closed_meanwhile_is_told_as_broken(lines):
+    first, second = await asyncio.gather(*(lines.exchange(("BLPOP", "nothing", 0.1), ("CLIENT", "ID")) for _ in "ab"))
+    await lines.exchange(("CLIENT", "KILL", "ID", first[1]), ("CLIENT", "KILL", "ID", second[1]))
+    await asyncio.sleep(0.05)
+
+    answers = await asyncio.gather(*(lines.exchange(("ECHO", "a")) for _ in "ab"), return_exceptions=True)
+    assert sorted(map(type, answers), key=str) == [list, ConnectionError]
+    assert await lines.exchange(("ECHO", "again")) == [b"again"]

@@ -9,17 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError
 
 from millrace.store.redis.address import close_client
+from millrace.store.redis.record import id_in
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _QUIET = 30.0  # seconds without a word after which the connection is tried …
+_NEWS = ord("n")
 _ANSWER = 10.0  # … and after which one that does not answer is given up: nobody else may ever say that it is dead
+
+
+class Word(asyncio.Event):
+    """A word that is waited for, and what was said with it."""
+
+    news: bytes | None = None
 
 
 class Listener:
@@ -29,7 +37,8 @@ class Listener:
         self.name = name
         self._connect = connect
         self._channel = f"{prefix}hear:{name}"
-        self._expected: dict[str, list[asyncio.Event]] = {}
+        self._expected: dict[str, list[Word]] = {}
+        self.registered: set[str] = set()  # ids of jobs of whose end the server will tell this listener
         self._hears = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._numbers = 0
@@ -47,12 +56,18 @@ class Listener:
         self._numbers += 1
         return f"{self.name}.{self._numbers:x}"
 
-    def expect(self, word: str) -> asyncio.Event:
-        event = asyncio.Event()
+    def expect(self, word: str) -> Word:
+        event = Word()
         self._expected.setdefault(word, []).append(event)
         return event
 
-    def forget(self, word: str, event: asyncio.Event) -> bool:
+    def unregistered(self, ids: Iterable[str]) -> list[str]:
+        """Those of whose end somebody here waits to be told, and the server does not know it yet."""
+        if not self._expected:
+            return []
+        return [one for one in ids if "e" + one in self._expected and one not in self.registered]
+
+    def forget(self, word: str, event: Word) -> bool:
         """True when nobody else here waits for that word."""
         waiting = self._expected.get(word, [])
         if event in waiting:
@@ -115,8 +130,17 @@ class Listener:
                 self._wake_all()
                 self._hears.set()
             elif message["type"] == "message":
-                for event in self._expected.get(message["data"].decode(), ()):
-                    event.set()
+                self._tell(message["data"])
+
+    def _tell(self, data: bytes) -> None:
+        news = None
+        if data[0] == _NEWS:  # the server has told what there is to tell, and will not do so again
+            job_id, news = id_in(data), data
+            self.registered.discard(job_id)
+            data = b"e" + job_id.encode()
+        for word in self._expected.get(data.decode(), ()):
+            word.news = news
+            word.set()
 
     def _wake_all(self) -> None:
         for waiting in self._expected.values():

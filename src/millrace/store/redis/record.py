@@ -8,6 +8,7 @@ whoever reads them spells them out here, with the same functions as every other 
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -118,6 +119,7 @@ class _Empty(msgspec.Struct, array_like=True):
 
 
 _HEAD = b"\xdc\x00\x10"  # of an array of sixteen
+_EVENT_HEAD = b"\xdc\x00\x12"  # of an array of eighteen
 _LETTER, _EMPTY = 1, 2
 _LENGTH = 8  # digits before a letter's facts
 
@@ -204,7 +206,7 @@ def jobs_from(rows: Sequence[Reply]) -> Iterator[Job]:
 
 
 def job_from(seq: int, record: bytes, body: bytes, more: Reply) -> Job:
-    facts = _decode_facts(_HEAD + record[2 + (record[0] << 8) + record[1] :])
+    facts = _decode_facts(_facts_of(record))
     job = Job(
         spec_from(body),
         seq,
@@ -225,6 +227,32 @@ def job_from(seq: int, record: bytes, body: bytes, more: Reply) -> Job:
     if more:
         _put_more(job, more)
     return job
+
+
+_NEWS_HEAD = struct.Struct(">IIIQ")
+
+
+def id_in(news: bytes) -> str:
+    """Of the news of a job's end: whose it was."""
+    length, *_ = _NEWS_HEAD.unpack_from(news, 1)
+    start = 1 + _NEWS_HEAD.size
+    return news[start : start + length].decode()
+
+
+def job_in(news: bytes) -> Job:
+    """The job as it ended, in the order of scripts/plain/settle.lua."""
+    of_id, of_record, of_spec, seq = _NEWS_HEAD.unpack_from(news, 1)
+    record = 1 + _NEWS_HEAD.size + of_id
+    spec = record + of_record
+    result = spec + of_spec
+    job = job_from(seq, news[record:spec], news[spec:result], None)
+    if _decode_facts(_facts_of(news[record:spec])).result:
+        job.result = news[result:]
+    return job
+
+
+def _facts_of(record: bytes) -> bytes:
+    return _HEAD + record[2 + (record[0] << 8) + record[1] :]
 
 
 def _put_rare(job: Job, rare: Rare) -> None:
@@ -249,7 +277,7 @@ def _attempt_from(packed: bytes) -> Attempt:
 
 
 def event_from(packed: bytes) -> Event:
-    kept = _decode_event(packed)
+    kept = _decode_event(_EVENT_HEAD + packed)
     return Event(
         kept.job,
         kept.seq,

@@ -50,10 +50,10 @@ from millrace.store.redis.answers import counts_from, enqueued_from, lane_from, 
 from millrace.store.redis.health import Health, examine
 from millrace.store.redis.listen import Listener
 from millrace.store.redis.options import DURABILITY, RedisOptions
-from millrace.store.redis.question import BODIES, encode, packed_changes, packed_specs, plain_groups
-from millrace.store.redis.record import event_from, jobs_from, spec_bodies
+from millrace.store.redis.question import BODIES, encode, packed_changes, packed_specs, plain_ends, plain_groups
+from millrace.store.redis.record import event_from, jobs_from
 from millrace.store.redis.refusal import refusal
-from millrace.store.redis.waiting import sleep, watching
+from millrace.store.redis.waiting import WATCHED, sleep, watching
 from millrace.store.redis.wire import Wire
 
 _RECEIPTS = {"O": Receipt.OK, "L": Receipt.LOST, "C": Receipt.CANCELLING}
@@ -62,6 +62,7 @@ _RECEIPTS = {"O": Receipt.OK, "L": Receipt.LOST, "C": Receipt.CANCELLING}
 class RedisStore:
     ids: Literal["sorted", "random"] = "sorted"
     steps_overlap = False
+    works_apart: Literal[True] = True
 
     def __init__(
         self,
@@ -123,14 +124,18 @@ class RedisStore:
         check_specs(specs)
         if not specs:
             return []
-        groups = plain_groups(specs)
+        bodies: list[bytes] = []
+        groups = plain_groups(specs, bodies)
         if groups is not None:
-            bodies = spec_bodies(specs)
+            home = self._here()
+            watched = home.listener.unregistered(spec.id for spec in specs)
+            question = [groups, [watched, home.listener.name, WATCHED] if watched else None]
             if all(spec.token for spec in specs):  # then a call that is sent again is known by its tokens
-                first = await self._wire.ask("enqueue_plain", [groups], bodies, durable=True)
+                first = await home.wire.ask("enqueue_plain", question, bodies, durable=True)
             else:
-                first = await self._wire.change("enqueue_plain", [groups], bodies)
+                first = await home.wire.change("enqueue_plain", question, bodies)
             if first >= 0:
+                home.listener.registered.update(watched)
                 waiting = State.WAITING
                 return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
         bodies = []
@@ -150,8 +155,8 @@ class RedisStore:
         if not items:
             return []
         bodies: list[bytes] = []
-        packed = packed_changes(items, bodies)
-        return _receipts(_accepted(await self._wire.change("settle", [packed], bodies)))
+        question = plain_ends(items, bodies) or [packed_changes(items, bodies)]
+        return _receipts(_accepted(await self._wire.change("settle", question, bodies)))
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         if not extensions:

@@ -1,6 +1,6 @@
 -- claim: due jobs in order, each under a new lease, within every limit.
 -- Asks {queues, tasks or nil, limit, lease or nil, worker, claim id}; answers rows.
-local PROMOTIONS = 100
+local PROMOTIONS, FIRST_PIECE = 100, 8
 local queues, tasks, limit, lease, worker, claim_id = unpack(asked, 1, 6)
 
 if repeated then
@@ -25,7 +25,7 @@ end
 
 -- ── how much may be taken ───────────────────────────────────────────────────────────────────────
 
-local room, room_of_task, taken, taken_of_task = {}, {}, {}, {}
+local room, room_of_task, taken, taken_of_task, some_expired = {}, {}, {}, {}, false
 
 local function task_room(name)
   if not room_of_task[name] then
@@ -40,9 +40,11 @@ local function take(range, seq)
   if room[range.queue] <= 0 or task_room(range.task) <= 0 then
     return false
   end
-  local job = T.by_seq(seq)
-  if not job or (job.expires_at and job.expires_at <= now) then
-    return false
+  if some_expired then
+    local job = T.by_seq(seq)
+    if not job or (job.expires_at and job.expires_at <= now) then
+      return false
+    end
   end
   room[range.queue] = room[range.queue] - 1
   room_of_task[range.task] = room_of_task[range.task] - 1
@@ -53,15 +55,17 @@ end
 
 -- ── ranges of due jobs, and whose turn it is ────────────────────────────────────────────────────
 
+-- The next few of a range, twice as many each time: of most ranges no more than the head is ever wanted, and what a
+-- claim looks at must not depend on how many wait.
 local function fill(range)
-  local found = call('ZRANGEBYSCORE', T.look(range.key), '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-  local seqs = {}
-  range.at, range.seqs, range.first = {}, seqs, 1
+  local found = call('ZRANGEBYSCORE', T.look(range.key), '-inf', now, 'WITHSCORES', 'LIMIT', #range.seqs, range.piece)
+  local seqs, at = range.seqs, range.at
   for i = 1, #found, 2 do
     seqs[#seqs + 1] = tonumber(found[i])
-    range.at[#seqs] = tonumber(found[i + 1])
+    at[#seqs] = tonumber(found[i + 1])
   end
-  T.prefetch(seqs)
+  range.more = #found == 2 * range.piece
+  range.piece = min(limit, 2 * range.piece)
 end
 
 local function is_before(a_first, a_second, a_third, b_first, b_second, b_third)
@@ -79,6 +83,9 @@ local function candidate(queue)
   local fair = queue.period > 0 and (queue.taken + 1) % queue.period == 0
   local best, best_at, best_seq = nil, nil, nil
   for _, range in ipairs(queue.ranges) do
+    if range.more and range.first > #range.seqs then
+      fill(range)
+    end
     local at, seq = range.at[range.first], range.seqs[range.first]
     if seq then
       local rank, best_rank = -range.priority, best and -best.priority
@@ -94,7 +101,7 @@ local function candidate(queue)
 end
 
 U.promote(PROMOTIONS)
-U.expire(PROMOTIONS)
+some_expired = U.expire(PROMOTIONS) == PROMOTIONS -- those that are left are no longer to be run
 local sources, seen = {}, {}
 for _, name in ipairs(queues) do
   if not seen[name] then
@@ -105,6 +112,7 @@ for _, name in ipairs(queues) do
       local ranges = {}
       for _, range in ipairs(T.combos_of(name)) do
         if not known or known[range.task] then
+          range.seqs, range.at, range.first, range.piece = {}, {}, 1, min(limit, FIRST_PIECE)
           fill(range)
           if #range.seqs > 0 then
             ranges[#ranges + 1] = range
@@ -133,7 +141,7 @@ while #picked < limit do
     best.first = best.first + 1
     owner.taken = owner.taken + 1
   else
-    best.seqs, best.at, best.first = {}, {}, 1
+    best.seqs, best.at, best.first, best.more = {}, {}, 1, false
   end
 end
 
@@ -151,6 +159,7 @@ for name, count in pairs(taken_of_task) do
 end
 
 local jobs = {}
+T.prefetch(picked)
 for _, seq in ipairs(picked) do
   local job = T.by_seq(seq)
   X.claim(job, worker, claim_id .. '.' .. format('%.0f', seq), lease or job.lease)

@@ -3,7 +3,7 @@ local counters = T.counters()
 local low, high = counters.trimmed, counters.events
 while low < high do
   local middle = floor((low + high) / 2)
-  if unpacked(T.in_block(middle + 1, 1)[1])[7] < asked[1] then
+  if T.instant_and_previous(T.in_block(middle + 1, 1)[1]) < asked[1] then
     low = middle + 1
   else
     high = middle

@@ -15,7 +15,8 @@ for _, chain in ipairs(chains) do
   while number > trimmed do
     local event = T.in_block(number, 1)[1]
     own[#own + 1] = event
-    number = unpacked(event)[11]
+    local _, previous = T.instant_and_previous(event)
+    number = previous
   end
   for i = #own, 1, -1 do
     events[#events + 1] = own[i]

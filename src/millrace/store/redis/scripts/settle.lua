@@ -1,12 +1,16 @@
 -- settle: end runs, each under the lease that still holds the job; a lost lease changes nothing.
--- Asks {items}: {seq, lease id, verb, delay, result's number, error, reason, failed, stalled, duration, specs}.
+-- Asks {items}: {seq, lease id, verb, delay, result's number, error, reason, failed, stalled, duration, specs}; or, where
+-- all are mere completions and no two of one job, {nil, seqs, lease ids, durations, results' numbers or false}.
 -- Answers one letter per item: O written, L lost, C cancelled as somebody had asked; or a refusal and nothing.
 if repeated then
   return repeated
 end
 
 call('DEL', P .. 'none') -- also with a full memory: see docs/decisions/0014
-local items, seqs = asked[1], {}
+local items, seqs = asked[1] or {}, {}
+for i, seq in ipairs(asked[2] or {}) do
+  items[i] = { seq, asked[3][i], 'complete', 0, asked[5][i] or nil, nil, nil, 0, 0, asked[4][i] }
+end
 for i, item in ipairs(items) do
   seqs[i] = item[1]
 end

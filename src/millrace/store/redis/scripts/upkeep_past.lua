@@ -10,7 +10,7 @@ local trimmed = 0
 if keep ~= 'never' then
   local before, counters = now - (keep and tonumber(keep) or SPEC.keep_events), T.counters()
   for _, event in ipairs(T.events_after(counters.trimmed, limit)) do
-    if unpacked(event)[7] > before then
+    if T.instant_and_previous(event) > before then
       break
     end
     trimmed = trimmed + 1

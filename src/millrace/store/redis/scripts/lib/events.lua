@@ -4,14 +4,21 @@ function T.block_of(number)
   return P .. 'feed:' .. floor((number - 1) / BLOCK)
 end
 
+-- Eighteen values one after the other; whoever reads them puts the head of a list before them.
 -- The seq stands last: Lua looks at few bytes of a long text to tell it from others, and always at the last one.
 function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   job.events = job.events + 1
   local counters = T.counters()
   counters.events = counters.events + 1
-  T.feed[#T.feed + 1] = '\220\0\18' .. pack(job.id, job.queue, job.task, job.generation, job.events, kind, now,
+  T.feed[#T.feed + 1] = pack(job.id, job.queue, job.task, job.generation, job.events, kind, now,
     job.state, job.attempt, job.failures, job.last_event, worker, lease, duration, delay, reason, failure, job.seq)
   job.last_event = counters.events
+end
+
+-- Of an event: when it was, and the one before it of the same job.
+function T.instant_and_previous(event)
+  local _, _, _, _, _, _, _, at, _, _, _, previous = cmsgpack.unpack_limit(event, 11, 0)
+  return at, previous
 end
 
 -- The events after a cursor, at most `limit`; the caller has seen to it that none of them is trimmed.

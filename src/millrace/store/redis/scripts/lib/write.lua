@@ -6,6 +6,24 @@ local function each_part(values, command, key, width)
   end
 end
 
+-- The field of a job in the hashes: its seq without the zeros that its name in the indexes begins with.
+local field_starts, field_from, field_below = 16, 0, 10
+local function field_of(name, seq)
+  if seq < field_from or seq >= field_below then
+    field_starts, field_from, field_below = 16, 0, 10
+    while seq >= field_below do
+      field_starts, field_from, field_below = field_starts - 1, field_below, field_below * 10
+    end
+  end
+  return sub(name, field_starts)
+end
+
+-- The name and the field of a job.
+local function texts_of(seq)
+  local name = format('%016.0f', seq)
+  return name, field_of(name, seq)
+end
+
 local function push_events(events, number)
   local first = 1
   while first <= #events do
@@ -19,6 +37,9 @@ end
 -- written down.
 local function wake(queue, jobs)
   local key = P .. 'idle:' .. queue
+  if call('EXISTS', key) == 0 then -- the usual with work to do, and less than a look for the right ones
+    return
+  end
   for _, name in ipairs(call('ZREVRANGEBYSCORE', key, '+inf', server_time, 'LIMIT', 0, min(jobs, 100))) do
     local sleeper = call('HGET', P .. 'asleep', name)
     call('ZREM', key, name)
@@ -33,7 +54,28 @@ local function wake(queue, jobs)
   end
 end
 
-local function tell_of_ends(ids)
+local function be_told(id, listener, length, wanted)
+  local listeners = {}
+  for name in (call('HGET', P .. 'watch', id) or ''):gmatch('%S+') do
+    if name ~= listener then
+      listeners[#listeners + 1] = name
+    end
+  end
+  if wanted then
+    listeners[#listeners + 1] = listener
+  end
+  if #listeners > 0 then
+    call('HSET', P .. 'watch', id, table.concat(listeners, ' '))
+    call('ZADD', P .. 'watching', server_time + length, id)
+  else
+    call('HDEL', P .. 'watch', id)
+    call('ZREM', P .. 'watching', id)
+  end
+end
+
+-- Whoever watches one of these hears of its end: by its id alone, or with the job itself, where `news_of` gives it by
+-- its place among the ids. Who has been given the job has nothing more to wait for.
+local function tell_of_ends(ids, news_of)
   if #ids == 0 or call('EXISTS', P .. 'watch') == 0 then
     return
   end
@@ -41,8 +83,16 @@ local function tell_of_ends(ids)
     local last = min(#ids, first + MOST - 1)
     local watched = call('HMGET', P .. 'watch', unpack(ids, first, last))
     for i = first, last do
-      for listener in (watched[i - first + 1] or ''):gmatch('%S+') do
-        call('PUBLISH', P .. 'hear:' .. listener, 'e' .. ids[i])
+      local listeners = watched[i - first + 1]
+      if listeners then
+        local news = news_of and news_of(i)
+        for listener in listeners:gmatch('%S+') do
+          call('PUBLISH', P .. 'hear:' .. listener, news or 'e' .. ids[i])
+        end
+        if news then
+          call('HDEL', P .. 'watch', ids[i])
+          call('ZREM', P .. 'watching', ids[i])
+        end
       end
     end
   end

@@ -41,13 +41,13 @@ local function claim_plainly()
   if not queue then
     return {}
   end
-  local seqs = {}
+  local seqs, fields = {}, {}
   for i = 1, #names do
     seqs[i] = tonumber(names[i])
+    fields[i] = field_of(names[i], seqs[i])
   end
-  local records = call('HMGET', P .. 'job', unpack(seqs))
-  local kept = call('HMGET', P .. 'store', 'events', 'seq')
-  local number = tonumber(kept[1] or 0)
+  local records = call('HMGET', P .. 'job', unpack(fields))
+  local number, untils = tonumber(call('HGET', P .. 'store', 'events') or 0), {}
   local first, events, written, leases = number + 1, {}, {}, {}
   for i = 1, #seqs do
     local record, seq = records[i], seqs[i]
@@ -60,18 +60,21 @@ local function claim_plainly()
       return nil
     end
     number, attempt, n = number + 1, attempt + 1, n + 1
-    local lease_id, lease_until = claim_id .. '.' .. format('%.0f', seq), now + (lease_time or lease)
-    events[i] = '\220\0\18' .. pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event,
-      worker, lease_id, nil, nil, nil, nil, seq)
+    lease = lease_time or lease
+    local lease_id, lease_until = claim_id .. '.' .. fields[i], now + lease
+    events[i] = pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event, worker, lease_id,
+      nil, nil, nil, nil, seq)
     record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. pack(generation, 'running', enqueued_at,
       available_at, n, false, attempt, now, worker, lease_id, lease_until, nil, nil, false, nil, number)
     records[i] = record
-    written[2 * i - 1], written[2 * i] = seq, record
-    leases[2 * i - 1], leases[2 * i] = lease_until, names[i]
+    written[2 * i - 1], written[2 * i] = fields[i], record
+    local text = untils[lease] or format('%.0f', lease_until)
+    untils[lease] = text
+    leases[2 * i - 1], leases[2 * i] = text, names[i]
   end
   local waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken,
     next_lane, tokens, tokens_at = unpacked(call('HGET', P .. 'queue', queue))
-  local rows, bodies = {}, call('HMGET', P .. 'spec', unpack(seqs))
+  local rows, bodies = {}, call('HMGET', P .. 'spec', unpack(fields))
   each_part(names, 'ZREM', ready)
   each_part(written, 'HSET', P .. 'job', 2)
   each_part(leases, 'ZADD', P .. 'lease', 2)

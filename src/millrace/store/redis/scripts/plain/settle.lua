@@ -1,30 +1,28 @@
 -- plain settle: the usual settle, cut short. Completions, under leases that hold, of jobs in no line, without a key and
 -- without dependents, in queues that do nothing about them. Answers receipts, or nil, and then nothing has changed.
-local function settle_plainly(items)
-  if call('EXISTS', P .. 'task') == 1 or call('EXISTS', P .. 'awaited') == 1 then
+-- What is handed to several commands is made a text once: each would do it anew, and that costs more than the command.
+local MOST_NEWS = 65536 -- bytes of a job that are sent along with the news of its end
+
+local function settle_plainly(seqs, leases, durations, results)
+  if call('EXISTS', P .. 'task', P .. 'awaited') > 0 then
     return nil
   end
-  local seqs, seen = {}, {}
-  for i = 1, #items do
-    local item = items[i]
-    if item[3] ~= 'complete' or item[6] or item[7] or item[8] > 0 or item[9] > 0 or item[11] or seen[item[1]] then
-      return nil
-    end
-    seqs[i], seen[item[1]] = item[1], true
-  end
-  local records = call('HMGET', P .. 'job', unpack(seqs))
-  local kept = call('HMGET', P .. 'store', 'events', 'seq')
-  local number, queues = tonumber(kept[1] or 0), {}
-  local first, events, written, results, forgotten, names, ids = number + 1, {}, {}, {}, {}, {}, {}
+  local fields, names = {}, {}
   for i = 1, #seqs do
-    local record, seq, item = records[i], seqs[i], items[i]
+    names[i], fields[i] = texts_of(seqs[i])
+  end
+  local records = call('HMGET', P .. 'job', unpack(fields))
+  local number, queues, untils, instant = tonumber(call('HGET', P .. 'store', 'events') or 0), {}, {}, format('%.0f', now)
+  local first, events, written, kept, forgotten, ids = number + 1, {}, {}, {}, {}, {}
+  for i = 1, #seqs do
+    local record, seq, name = records[i], seqs[i], names[i]
     if not record then
       return nil
     end
     local _, id, _, queue, task, _, _, keep_result, _, group, _, key, _, _, _, hook, _, generation, state, enqueued_at,
       available_at, n, _, attempt, started_at, worker, lease_id, _, _, _, _, rare, last_event
       = cmsgpack.unpack_limit(record, 40, 2)
-    if rare or group or key or hook or state ~= 'running' or lease_id ~= item[2] or keep_result == 0 then
+    if rare or group or key or hook or state ~= 'running' or lease_id ~= leases[i] or keep_result == 0 then
       return nil
     end
     local ended = queues[queue]
@@ -38,28 +36,30 @@ local function settle_plainly(items)
       queues[queue] = ended
     end
     number, n = number + 1, n + 1
-    events[i] = '\220\0\18' .. pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0,
-      last_event, worker, lease_id, item[10], nil, nil, nil, seq)
-    local name, result, result_until = format('%016.0f', seq), item[5] and ARGV[item[5]], nil
+    events[i] = pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0, last_event, worker,
+      lease_id, durations[i], nil, nil, nil, seq)
+    local result, result_until = results[i] and ARGV[results[i]], nil
     if result then
-      results[#results + 1], results[#results + 2] = seq, result
+      kept[#kept + 1], kept[#kept + 2] = fields[i], result
       if keep_result then
         result_until = now + keep_result
-        forgotten[#forgotten + 1], forgotten[#forgotten + 2] = result_until, name
+        local text = untils[keep_result] or format('%.0f', result_until)
+        untils[keep_result] = text
+        forgotten[#forgotten + 1], forgotten[#forgotten + 2] = text, name
       end
     end
-    written[2 * i - 1], written[2 * i] = seq, sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2)
+    written[2 * i - 1], written[2 * i] = fields[i], sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2)
       .. pack(generation, 'completed', enqueued_at, available_at, n, false, attempt, started_at, nil, nil, nil, now,
-        result_until, result ~= nil, nil, number)
-    names[i], ids[i] = name, id
-    local all, finished = ended.all, ended.finished
+        result_until, result ~= false, nil, number)
+    ids[i] = id
+    local at, all, finished = 2 * ended.count, ended.all, ended.finished
     ended.count = ended.count + 1
-    all[#all + 1], all[#all + 2] = 2 ^ 50 + seq, name
-    finished[#finished + 1], finished[#finished + 2] = now, name
+    all[at + 1], all[at + 2] = format('%.0f', 2 ^ 50 + seq), name
+    finished[at + 1], finished[at + 2] = instant, name
   end
   each_part(names, 'ZREM', P .. 'lease')
   each_part(written, 'HSET', P .. 'job', 2)
-  each_part(results, 'HSET', P .. 'result', 2)
+  each_part(kept, 'HSET', P .. 'result', 2)
   each_part(forgotten, 'ZADD', P .. 'results', 2)
   for queue, ended in pairs(queues) do
     each_part(ended.all, 'ZADD', P .. 'q:' .. queue, 2)
@@ -72,12 +72,19 @@ local function settle_plainly(items)
   end
   push_events(events, first)
   call('HSET', P .. 'store', 'events', number)
-  tell_of_ends(ids)
+  tell_of_ends(ids, function(i)
+    local spec, result = call('HGET', P .. 'spec', fields[i]), results[i] and ARGV[results[i]] or ''
+    local id, record = ids[i], written[2 * i]
+    if spec and #spec + #result <= MOST_NEWS then
+      return 'n' .. struct.pack('>I4I4I4I8', #id, #record, #spec, seqs[i]) .. id .. record .. spec .. result
+    end
+    return nil
+  end)
   return string.rep('O', #seqs)
 end
 
-if not repeated and #asked[1] <= 1000 then
-  local receipts = settle_plainly(asked[1])
+if not repeated and asked[2] and #asked[2] <= 1000 then
+  local receipts = settle_plainly(unpack(asked, 2, 5))
   if receipts then
     call('SET', MEMO, pack(tonumber(ARGV[2]), receipts), 'EX', REMEMBERED)
     return receipts
