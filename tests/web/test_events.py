@@ -163,7 +163,8 @@ async def test_a_stream_ends_by_itself_and_its_client_comes_back_at_once(monkeyp
         await web.enqueue(id="before")
         async with Stream(web.served, STREAM) as stream:
             begin = (await stream.message())["id"]
-            await stream._task
+            async with asyncio.timeout(5):
+                await stream._task
             assert (await stream._next())["body"] == b"retry: 50\n\n"
         await web.enqueue(id="meanwhile")
         async with Stream(web.served, STREAM, heads={"last-event-id": begin}) as stream:

@@ -66,8 +66,8 @@ def impatient(case: Any) -> None:
 
 
 def all_is_sent(case: Any) -> bool:
-    """A parameter without a value is left out on the way, and what was to be wrong with it, too. And one value is as good
-    as a list of it: `id=true` names a job."""
+    """A parameter without a value is left out on the way, and what was to be wrong with it, too. And one value is as
+    good as a list of it: `id=true` names a job."""
     query = case.query or {}
     lost = any(value is None or value in ([], {}, ()) for value in query.values())
     return not lost and not isinstance(query.get("id"), bool | int | float)

@@ -420,7 +420,8 @@ async def test_a_write_that_finds_the_store_locked_is_answered_in_time(tmp_path:
                 ("/api/bulk", {"action": "cancel", "ids": ["j"], "dry_run": False}),
             )
             for path, body in bodies:
-                busy = await web.ask("POST", path, body, 503)
+                async with asyncio.timeout(15):
+                    busy = await web.ask("POST", path, body, 503)
                 assert busy.json()["code"] == "busy" and int(busy.headers["retry-after"]) > 0, path
             assert (await web.get("/api/jobs/j"))["state"] == "ready"
             other.execute("ROLLBACK")
