@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from starlette.applications import Starlette
@@ -13,11 +15,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from millrace import App
 from tests.spark.report.browser import Browser
 from tests.web.browser.conftest import Opened
 from tests.web.browser.page import Page
 from tests.web.browser.served import running
-from tests.web.browser.stored import jobs_of, settings
+from tests.web.browser.stored import jobs_of, put, settings
 
 STATIC = Path(__file__).resolve().parents[3] / "src/millrace/web/static"
 HOSTILE = {"tag": "iframe", "props": {"srcdoc": "<script>parent.ran = true</script>"}, "children": []}
@@ -148,3 +151,33 @@ def test_a_cause_whose_jobs_were_archived_is_gone_at_once(opened: Opened, shop_u
     page.sees("Archived 42 jobs", within="#notes")
     page.until(f"!document.querySelector('.causes').innerText.includes({json.dumps(first)})", patience=5)
     assert jobs_of(shop_url, queue="money", state="dead") == []
+
+
+# ── what does not fit ─────────────────────────────────────────────────────────────────────────
+
+
+async def archived_and_back(url: str, job_id: str, times: int) -> None:
+    async with App(url) as app:
+        await app.jobs.cancel(job_id)
+        for _ in range(times):
+            await app.jobs.archive(job_id)
+            await app.jobs.unarchive(job_id)
+
+
+def test_the_end_of_a_long_history_is_shown(opened: Opened, shop_url: str):
+    put(shop_url, "much-happened")
+    asyncio.run(archived_and_back(shop_url, "much-happened", 260))
+    page = opened("#/jobs/much-happened")
+    page.sees("322 earlier steps are left out", within=".timeline")
+    assert "step 522," in page.ask(
+        "[...document.querySelectorAll('.timeline input[name=to]')].at(-1).getAttribute('aria-label')"
+    )
+
+
+def test_a_queue_named_by_dots_is_shown_and_paused(opened: Opened, shop_url: str):
+    put(shop_url, "in-dots", queue="..")
+    page = opened(f"#/queues/{quote('..', safe='')}")
+    page.sees("..", within="h1")
+    page.click(".title button", "Pause")
+    page.until("document.querySelector('main').innerText.includes('paused')")
+    assert settings(shop_url, "..").paused

@@ -9,6 +9,7 @@ import { messages } from "./sse.js";
 
 const KEPT_AS = "millrace.token";
 const COME_BACK = 2000;
+const LIVED = 5000; // a stream that ends in good order after so long was only renewed by the server
 const LOOKS = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "events", "why", "diff",
   "dependents", "throughput", "ended"];
 const ACTS = ["cancel", "replay", "archive", "bulk", "pause", "drain", "schedules:act"];
@@ -154,6 +155,7 @@ class HttpDriver {
   async #follow(path, onEvent, signal) {
     let last = null;
     while (!signal.aborted) {
+      let began = Infinity;
       try {
         const headers = { accept: "text/event-stream", ...(last ? { "last-event-id": last } : {}) };
         const answer = await this.#fetch(
@@ -163,10 +165,12 @@ class HttpDriver {
         if (answer.status === 400 || answer.status === 410) last = null; // it does not know that place any more
         if (!answer.ok) throw await this.#read(answer).catch((problem) => problem);
         onEvent({ kind: "open", data: () => null });
+        began = Date.now();
         for await (const message of messages(answer.body)) {
           if (message.id) last = message.id;
           if (message.kind) onEvent(message);
         }
+        if (Date.now() - began > LIVED) continue;
       } catch (error) {
         if (signal.aborted) return;
       }

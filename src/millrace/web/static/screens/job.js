@@ -22,6 +22,7 @@ import { why } from "../parts/why.js";
 
 const WAITING = new Set(["ready", "scheduled", "retrying", "blocked"]);
 const FINISHED = new Set(["completed", "dead", "cancelled"]);
+const PAGES = 20; // of a history: ten thousand steps
 
 export function makeJob(app, route) {
   const id = route.rest[0];
@@ -41,7 +42,7 @@ export function makeJob(app, route) {
     const [
       job,
       history,
-    ] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), ask(jobPath(id, "/history")).catch(goneIsNull)]);
+    ] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), wholeHistory(signal).catch(goneIsNull)]);
     if (
       !job && !history
     ) throw new Problem({
@@ -58,6 +59,18 @@ export function makeJob(app, route) {
     ]);
     if (job) alike.look(job);
     return { job, steps: history?.steps ?? [], reasons };
+  }
+
+  /** All pages of it: the timeline shows its end. */
+  async function wholeHistory(signal) {
+    const steps = [];
+    for (let cursor, page = 0; page < PAGES; page += 1) {
+      const got = await app.request("GET", jobPath(id, "/history"), { query: { cursor }, signal });
+      steps.push(...got.steps);
+      cursor = got.cursor;
+      if (!cursor) break;
+    }
+    return { steps };
   }
 
   function view({ job, steps, reasons }) {

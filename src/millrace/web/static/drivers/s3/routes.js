@@ -50,10 +50,15 @@ export async function answered(store, method, address, { query, body, signal }) 
   for (const route of ROUTES) {
     if (route.method !== method || route.parts.length !== parts.length) continue;
     if (!route.parts.every((part, place) => part === "*" || part === parts[place])) continue;
-    const path = parts.filter((_, place) => route.parts[place] === "*").map(decodeURIComponent);
+    const path = parts.filter((_, place) => route.parts[place] === "*").map(named);
     return route.answer(store, { path, query, body, signal });
   }
   throw refused(404, "not_here", "A bucket without a server cannot do this. On a machine with access to it: millrace serve");
+}
+
+/** What stands for a name in a path: see core/paths.js. */
+function named(part) {
+  return part === "~." || part === "~.." ? part.slice(1) : decodeURIComponent(part);
 }
 
 async function getJob(store, id) {
