@@ -41,13 +41,24 @@ def make(folder: Path) -> None:
                 page.colours(colours)
                 page.open(where)
                 if where == "#/":
-                    asyncio.run(moment(path))
-                    page.until("document.querySelectorAll('.feed li').length > 11")
+                    _happen(page, path)
                 for selector in clicked:
                     page.click(selector)
                 sleep(0.3)  # for fonts and the last layout
                 page.picture(folder / f"dashboard-{name}.png", whole=not height)
                 print(folder / f"dashboard-{name}.png")
+
+
+def _happen(page: Page, path: Path) -> None:
+    """Things happen until the page has heard of some: it begins to listen a while after it is drawn."""
+    heard = "document.querySelectorAll('.feed li').length > 11"
+    for _ in range(10):
+        asyncio.run(moment(path))
+        for _ in range(20):
+            if page.ask(heard):
+                return
+            sleep(0.1)
+    raise AssertionError("the page never heard of what happens")
 
 
 if __name__ == "__main__":
