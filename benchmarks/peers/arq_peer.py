@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from arq import create_pool, func  # type: ignore[import-not-found]
 from arq.connections import RedisSettings  # type: ignore[import-not-found]
 from arq.worker import Worker  # type: ignore[import-not-found]

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from chancy import Chancy, Job, Queue, Worker  # type: ignore[import-not-found]
 from chancy.plugins.leadership import Leadership  # type: ignore[import-not-found]
 from chancy.plugins.pruner import Pruner  # type: ignore[import-not-found]

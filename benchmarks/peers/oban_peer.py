@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 
 from benchmarks.lab.countdown import countdown, until
 from benchmarks.lab.measure import BARE_POLL

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from pgmq import get_embedded_install_sql  # type: ignore[import-not-found]
 
 from benchmarks.lab.countdown import until

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
 from pgqueuer.core.completion import CompletionWatcher  # type: ignore[import-not-found]
 from pgqueuer.domain.types import QueueExecutionMode  # type: ignore[import-not-found]

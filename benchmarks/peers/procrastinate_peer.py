@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
 from benchmarks.lab.countdown import until

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from saq import Queue, Worker  # type: ignore[import-not-found]
 
 from benchmarks.lab.countdown import countdown, until

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found]
+import uvloop  # type: ignore[import-not-found, unused-ignore]
 from redis.asyncio import Redis
 from taskiq.acks import AcknowledgeType  # type: ignore[import-not-found]
 from taskiq.receiver import Receiver  # type: ignore[import-not-found]

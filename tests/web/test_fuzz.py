@@ -59,9 +59,9 @@ def documented(url: str) -> Iterator[Any]:
 
 
 def impatient(case: Any) -> None:
-    """Nobody works here, so no wait would be worth it."""
+    """Nobody works here, so no wait would be worth it; one that is too long must stay so, and be refused."""
     wait = (case.query or {}).get("wait")
-    if isinstance(wait, int | float) and wait > 0.01:
+    if isinstance(wait, int | float) and 0.01 < wait <= 60:
         case.query["wait"] = 0.01
 
 
