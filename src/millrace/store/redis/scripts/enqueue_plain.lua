@@ -1,8 +1,9 @@
 -- enqueue_plain: specs without key, group or parents, under ids that nobody has seen. Nothing can refuse them and
 -- nothing follows from them, so the records are put together from parts that are the same in all of them.
--- Asks {groups, watch}: {queue, task, priority, expires, delay, number of the constant part among ARGV, ids, tokens}, and nil
--- or {ids, listener, milliseconds}: who is to be told of the end of some of them. Bodies are in ARGV 5…, in the same order,
--- and after them the constant parts of records, but for id and token. Answers the first seq, or -1: not plain after all.
+-- Asks {groups, watch}: {queue, task, priority, expires, delay, number of the constant part among ARGV, ids, tokens},
+-- and nil or {ids, listener, milliseconds}: who is to be told of the end of some of them. Bodies are in ARGV 5…, in the
+-- same order, and after them the constant parts of records, but for id and token. Answers the first seq, or -1: not
+-- plain after all.
 if repeated then
   return repeated
 end

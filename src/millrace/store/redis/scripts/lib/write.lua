@@ -18,6 +18,12 @@ local function field_of(name, seq)
   return sub(name, field_starts)
 end
 
+-- A count as msgpack has it, in most cases one byte. `pack` makes a text of each of its arguments and then one of them
+-- all: what is the same in many records is packed once and put between what differs.
+local function small(count)
+  return count < 128 and char(count) or pack(count)
+end
+
 -- The name and the field of a job.
 local function texts_of(seq)
   local name = format('%016.0f', seq)

@@ -48,7 +48,9 @@ local function claim_plainly()
   end
   local records = call('HMGET', P .. 'job', unpack(fields))
   local number, untils = tonumber(call('HGET', P .. 'store', 'events') or 0), {}
-  local first, events, written, leases = number + 1, {}, {}, {}
+  local first, events, written, leases, until_texts = number + 1, {}, {}, {}, {}
+  local instant, packed_worker, told_of, lease_heads = pack(now), pack(worker), nil, {}
+  local kind, times, times_of, times_until = pack('claimed', now, 'running'), nil, nil, nil
   for i = 1, #seqs do
     local record, seq = records[i], seqs[i]
     if not record then
@@ -61,16 +63,30 @@ local function claim_plainly()
     end
     number, attempt, n = number + 1, attempt + 1, n + 1
     lease = lease_time or lease
-    local lease_id, lease_until = claim_id .. '.' .. fields[i], now + lease
-    events[i] = pack(id, queue, task, generation, n, 'claimed', now, 'running', attempt, 0, last_event, worker, lease_id,
-      nil, nil, nil, nil, seq)
-    record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. pack(generation, 'running', enqueued_at,
-      available_at, n, false, attempt, now, worker, lease_id, lease_until, nil, nil, false, nil, number)
+    local field = fields[i]
+    if not untils[lease] then
+      untils[lease], until_texts[lease] = pack(now + lease), format('%.0f', now + lease)
+    end
+    local lease_head = lease_heads[#field]
+    if not lease_head then
+      local packed = pack(claim_id .. '.' .. field)
+      lease_head = sub(packed, 1, #packed - #field)
+      lease_heads[#field] = lease_head
+    end
+    if times_of ~= enqueued_at or times_until ~= available_at then
+      times, times_of, times_until = pack(enqueued_at, available_at), enqueued_at, available_at
+    end
+    told_of = told_of or pack(queue, task) -- all are of one task
+    generation, n, attempt = small(generation), small(n), small(attempt)
+    -- In the order of lib/events.lua and lib/jobs.lua.
+    events[i] = pack(id) .. told_of .. generation .. n .. kind .. attempt .. '\0' .. pack(last_event) .. packed_worker
+      .. lease_head .. field .. '\192\192\192\192' .. pack(seq)
+    record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. generation .. '\167running' .. times .. n
+      .. '\194' .. attempt .. instant .. packed_worker .. lease_head .. field .. untils[lease] .. '\192\192\194\192'
+      .. pack(number)
     records[i] = record
-    written[2 * i - 1], written[2 * i] = fields[i], record
-    local text = untils[lease] or format('%.0f', lease_until)
-    untils[lease] = text
-    leases[2 * i - 1], leases[2 * i] = text, names[i]
+    written[2 * i - 1], written[2 * i] = field, record
+    leases[2 * i - 1], leases[2 * i] = until_texts[lease], names[i]
   end
   local waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken,
     next_lane, tokens, tokens_at = unpacked(call('HGET', P .. 'queue', queue))

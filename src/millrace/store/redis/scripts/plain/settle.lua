@@ -12,8 +12,11 @@ local function settle_plainly(seqs, leases, durations, results)
     names[i], fields[i] = texts_of(seqs[i])
   end
   local records = call('HMGET', P .. 'job', unpack(fields))
-  local number, queues, untils, instant = tonumber(call('HGET', P .. 'store', 'events') or 0), {}, {}, format('%.0f', now)
-  local first, events, written, kept, forgotten, ids = number + 1, {}, {}, {}, {}, {}
+  local number, queues, untils = tonumber(call('HGET', P .. 'store', 'events') or 0), {}, {}
+  local instant = format('%.0f', now)
+  local first, events, written, kept, forgotten, ids, until_texts = number + 1, {}, {}, {}, {}, {}, {}
+  local moment, kind = pack(now), pack('completed', now, 'completed')
+  local times, times_of, times_until, start, start_of, who, who_of = nil, nil, nil, nil, nil, nil, nil
   for i = 1, #seqs do
     local record, seq, name = records[i], seqs[i], names[i]
     if not record then
@@ -32,25 +35,42 @@ local function settle_plainly(seqs, leases, durations, results)
       if settings and (settings.max_running or settings.on_empty or settings.keep_completed == 0) then
         return nil
       end
-      ended = { count = 0, all = {}, finished = {} }
+      ended = { count = 0, all = {}, finished = {}, told_of = {} }
       queues[queue] = ended
     end
     number, n = number + 1, n + 1
-    events[i] = pack(id, queue, task, generation, n, 'completed', now, 'completed', attempt, 0, last_event, worker,
-      lease_id, durations[i], nil, nil, nil, seq)
-    local result, result_until = results[i] and ARGV[results[i]], nil
+    local result, result_until = results[i] and ARGV[results[i]], '\192'
     if result then
       kept[#kept + 1], kept[#kept + 2] = fields[i], result
       if keep_result then
-        result_until = now + keep_result
-        local text = untils[keep_result] or format('%.0f', result_until)
-        untils[keep_result] = text
-        forgotten[#forgotten + 1], forgotten[#forgotten + 2] = text, name
+        if not untils[keep_result] then
+          untils[keep_result], until_texts[keep_result] = pack(now + keep_result), format('%.0f', now + keep_result)
+        end
+        result_until = untils[keep_result]
+        forgotten[#forgotten + 1], forgotten[#forgotten + 2] = until_texts[keep_result], name
       end
     end
+    local told_of, duration = ended.told_of[task], durations[i]
+    if not told_of then
+      told_of = pack(queue, task)
+      ended.told_of[task] = told_of
+    end
+    if times_of ~= enqueued_at or times_until ~= available_at then
+      times, times_of, times_until = pack(enqueued_at, available_at), enqueued_at, available_at
+    end
+    if start_of ~= started_at then
+      start, start_of = pack(started_at), started_at
+    end
+    if who_of ~= worker then
+      who, who_of = pack(worker), worker
+    end
+    generation, n, attempt = small(generation), small(n), small(attempt)
+    -- In the order of lib/events.lua and lib/jobs.lua.
+    events[i] = pack(id) .. told_of .. generation .. n .. kind .. attempt .. '\0' .. pack(last_event) .. who
+      .. pack(lease_id) .. (duration and small(duration) or '\192') .. '\192\192\192' .. pack(seq)
     written[2 * i - 1], written[2 * i] = fields[i], sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2)
-      .. pack(generation, 'completed', enqueued_at, available_at, n, false, attempt, started_at, nil, nil, nil, now,
-        result_until, result ~= false, nil, number)
+      .. generation .. '\169completed' .. times .. n .. '\194' .. attempt .. start .. '\192\192\192' .. moment
+      .. result_until .. (result and '\195' or '\194') .. '\192' .. pack(number)
     ids[i] = id
     local at, all, finished = 2 * ended.count, ended.all, ended.finished
     ended.count = ended.count + 1
