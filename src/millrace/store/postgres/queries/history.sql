@@ -43,8 +43,8 @@ UPDATE millrace.store SET trimmed = $1::bigint;
 WITH RECURSIVE start AS (
     SELECT past.seq, past.newest FROM millrace.past WHERE past.id = $1::text
     UNION ALL
-    SELECT job.seq, coalesce(lease.newest, job.newest)
-    FROM millrace.job LEFT JOIN millrace.lease ON lease.seq = job.seq WHERE job.id = $1::text
+    SELECT job.seq, coalesce((SELECT lease.newest FROM millrace.lease WHERE lease.seq = job.seq), job.newest)
+    FROM millrace.job WHERE job.id = $1::text
 ), walk AS (
     SELECT start.seq AS wanted, newest.*
     FROM start CROSS JOIN LATERAL (SELECT * FROM millrace.event WHERE event.id = start.newest OFFSET 0) AS newest
