@@ -40,8 +40,8 @@ def test_what_needs_somebody_stands_at_the_top_the_worst_first(looking: Page):
 
     words = " ".join(found)
     assert "No active worker serves orders" in words and "13 due jobs wait" in words
-    assert f"{SILENT} went silent with 2 jobs in hand" in words and "No other active worker serves money." in words
-    assert "57 jobs are newly dead" in words and "in the last hour, of tasks" in words
+    assert f"{SILENT} is stale, with 2 jobs in hand" in words and "No other active worker serves money." in words
+    assert "57 jobs are newly dead" in words and "in the last hour: 42 charge_card, 11 make_thumbnail and " in words
     assert "Queue reports is paused" in found[-1]
     assert looking.count(".verdict.is-bad") == 1
     looking.until(f"{ALARM} === '{len(found)}'")
@@ -88,7 +88,7 @@ def test_queues_tell_who_serves_them(looking: Page):
 
     assert served_by["images"] == "2" and served_by["mail"] == "1"
     assert served_by["orders"] == "none"  # jobs are due
-    assert served_by["money"] == "0"  # none is
+    assert served_by["money"] == "none"  # who ran its jobs went silent
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────

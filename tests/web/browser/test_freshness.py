@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from time import monotonic, sleep
 
 import pytest
@@ -97,7 +98,9 @@ def test_twenty_minutes_at_a_refresh_a_second_cost_what_one_does(opened: Opened,
             put(shop_url, *(f"load-{minute}-{monotonic()}-{n}" for n in range(20)))
             sleep(1)
         minutes.append(loads(page))
-        heaps.append(measured(browser)["JSHeapUsedSize"])
+        # An answer that is just being read is no leak: it is gone at the next look.
+        heaps.append(median(measured(browser)["JSHeapUsedSize"] for _ in range(3)))
         browser.events.clear()
+    print(heaps, minutes)
     assert max(heaps[2:]) <= heaps[2] * 1.1
     assert max(minutes[1:]) - min(minutes[1:]) <= max(minutes[1:]) * 0.1

@@ -2,7 +2,7 @@
 
 const STEPS = {
   unblocked: "no longer blocked",
-  claimed: "running",
+  claimed: "started",
   retried: "failed, will retry",
   released: "given back",
   buried: "dead",

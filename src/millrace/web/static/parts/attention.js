@@ -81,7 +81,7 @@ export class Attention {
 /** [{code, level, title, text, href}], the worst first; none when nothing needs anybody. */
 export function findings({ queues, workers, running, dead }, now) {
   const order = Object.keys(LEVELS);
-  const found = [...unserved(queues, workers), ...silent(workers, running, now), ...newlyDead(dead)];
+  const found = [...unserved(queues, workers), ...silent(workers, running, now), ...newlyDead(dead, now)];
   found.push(...paused(queues), ...late(queues, workers));
   return found.sort((a, b) => order.indexOf(a.level) - order.indexOf(b.level));
 }
@@ -109,7 +109,7 @@ function unserved(queues, workers) {
 function silent(workers, running, now) {
   const holding = workers.filter((one) => !one.alive && one.running.length);
   return holding.map((worker) => {
-    const title = `${worker.id} went silent with ${plural(worker.running.length, "job")} in hand`;
+    const title = `${worker.id} is stale, with ${plural(worker.running.length, "job")} in hand`;
     const { lonely, text } = takeover(worker, running, workers, now);
     const level = lonely.length ? "bad" : "warn";
     return { code: "silent", level, title, text, href: to("workers", [], { worker: worker.id }) };
@@ -132,19 +132,26 @@ export function takeover(worker, running, workers, now) {
   return { lonely, text: `${when}.${lonely.length ? ` No other active worker serves ${listed(lonely)}.` : ""}` };
 }
 
-function newlyDead(dead) {
+function newlyDead(dead, now) {
   if (!dead?.jobs.length) return [];
-  const tasks = [...new Set(dead.jobs.map((job) => job.task))];
   const number = dead.jobs.length;
+  const last = Math.max(...dead.jobs.map((job) => instant(job.finished_at)));
   return [
     {
       code: "newly_dead",
       level: "bad",
       title: `${dead.more ? "More than " : ""}${plural(number, "job is", "jobs are")} newly dead`,
-      text: `in the last hour, of ${tasks.length === 1 ? "task" : "tasks"} ${listed(tasks)}`,
+      text: `in the last hour: ${listed(byTask(dead.jobs))}; the last ${whole(Math.max(0, now - last))} ago`,
       href: to("dead", [], { finished_from: LATELY }),
     },
   ];
+}
+
+/** The most frequent first. */
+function byTask(jobs) {
+  const found = new Map();
+  for (const { task } of jobs) found.set(task, (found.get(task) ?? 0) + 1);
+  return [...found].sort(([, a], [, b]) => b - a).map(([task, number]) => `${count(number)} ${task}`);
 }
 
 function paused(queues) {

@@ -25,6 +25,14 @@ const DEEDS = [
   { verb: "archive", label: "Archive", done: "Archived", can: "archive", of: ENDED, usual: [ENDED, "ended"] },
   { verb: "unarchive", label: "Unarchive", done: "Unarchived", can: "archive", of: ["archived"], usual: null },
 ];
+// What can still be done when it has begun.
+const AFTER = {
+  replay: "cancelled for as long as they wait",
+  cancel: "replayed",
+  request: "replayed",
+  archive: "unarchived",
+  unarchive: "archived again",
+};
 const SHOWN = 5;
 
 /** What can be done with these jobs, in this list. */
@@ -95,7 +103,7 @@ export async function forMatching(app, deed, filter, { words = "that match", que
       h("p", { key: "which" }, which(counted, words)),
       await consequences(app, deed.verb, { many: matched > 1, queues }),
       sample(counted.sample, matched),
-      h("p", { key: "undo" }, "It begins 8 seconds after you agree; until then you can undo it."),
+      h("p", { key: "undo" }, `It begins 8 seconds after you agree: until then you can undo it, or close this page. After that they can be ${AFTER[deed.verb]}.`),
     ],
     submit: `${deed.label} ${jobs}`,
     danger: deed.danger,

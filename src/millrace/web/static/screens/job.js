@@ -155,13 +155,14 @@ export function makeJob(app, route) {
           "Archive",
           () => act("archive", "Put out of sight: its state is “archived” in lists"),
           "",
+          "Out of sight of lists until it is unarchived; nothing is removed",
         ],
       );
     }
     return h(
       "div",
       { class: "actions" },
-      buttons.map(([label, onclick, kind]) => h("button", { key: label, class: kind, onclick }, label)),
+      buttons.map(([label, onclick, kind, title]) => h("button", { key: label, class: kind, onclick, title }, label)),
     );
   }
 

@@ -83,7 +83,8 @@ export function makeJobs(app) {
     const act = () => forMatching(app, deed, matching(query), { queues: query.queue ? [query.queue] : [] });
     const words = number === null ? `all ${word} jobs` : plural(number, `${word} job`);
     const match = number === 1 ? "matches" : "match";
-    return h("button", { key: deed.verb, class: "plain", onclick: act }, `${deed.label} ${words} that ${match} …`);
+    const kind = deed.danger ? "plain danger" : "plain";
+    return h("button", { key: deed.verb, class: kind, onclick: act }, `${deed.label} ${words} that ${match} …`);
   }
 
   function partly() {

@@ -65,10 +65,10 @@ export function makeQueues(app) {
   return { load, view };
 }
 
-/** How many active workers serve a queue: none is a worry where jobs are due. */
+/** How many active workers serve a queue: none is a worry where jobs are due, or in the hands of somebody who is gone. */
 export function manned(queue, number) {
-  const worry = number === 0 && queue.ready > 0 && !queue.paused;
-  const title = worry ? "Jobs are due, and no active worker serves this queue" : null;
+  const worry = number === 0 && (queue.running > 0 || (queue.ready > 0 && !queue.paused));
+  const title = worry ? "Jobs are due or running, and no active worker serves this queue" : null;
   return cell(
     "Workers",
     { class: `number${number || worry ? "" : " zero"}`, title },
