@@ -1,6 +1,7 @@
 """How much an operation reads does not depend on how many jobs there are, nor on what the server believes.
 
-Tables were never analyzed, or while they were empty, or vacuumed as well when their first jobs were done.
+Tables were never analyzed, or while they were empty, or vacuumed as well when their first jobs were done, or are
+believed to be empty whatever they hold.
 
 A server keeps a plan that it has made for a session. So each operation is first done again and again while there is
 next to nothing, until its plans are there to stay, and then measured with many jobs by the same session, as soon as the
@@ -33,6 +34,12 @@ WARM = 7  # rounds; from the sixth on a server may have one plan for all argumen
 READ = """
 SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables
 WHERE schemaname = $1 AND relname = ANY ($2)
+"""
+
+# As a vacuum leaves it that comes between two bursts: pages that are there to be used again, and not one row in them.
+# However the table grows then, one row is what the server expects, until the next vacuum.
+BELIEVED_EMPTY = """
+UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relnamespace = $1::regnamespace AND relname = ANY ($2)
 """
 
 
@@ -130,7 +137,7 @@ async def tend(store: PostgresStore, witness: Any, how: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("tended", ["never analyzed", "analyzed empty", "vacuumed and analyzed empty"])
+@pytest.mark.parametrize("tended", ["never analyzed", "analyzed empty", "vacuumed and analyzed empty", "believed empty"])
 @pytest.mark.parametrize("waiting", SIZES)
 async def test_no_operation_reads_more_because_more_jobs_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, tended: str
@@ -146,6 +153,8 @@ async def test_no_operation_reads_more_because_more_jobs_wait(
                 await act()
         if tended == "vacuumed and analyzed empty":
             await tend(store, witness, "VACUUM ANALYZE")
+        if tended == "believed empty":
+            await witness.execute(BELIEVED_EMPTY, store.address.schema, list(TABLES))
         await fill(store, waiting)
         await store.maintain()  # what the filling left to it
         await store.events("end", 1)

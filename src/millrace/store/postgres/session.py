@@ -34,7 +34,7 @@ Question = Callable[[Ledger, int], T]
 PATIENCE = 30.0  # seconds for which a step is tried again
 # What a step reads it finds by an index, in its order. In a table that was never analyzed a server expects few rows in
 # any range, and would rather collect and sort them: all of the table, as it may turn out.
-_BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+_BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off"
 _BEGIN = f"BEGIN; {_BY_INDEX}"
 _LOOK = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_BY_INDEX}"
 

@@ -264,9 +264,10 @@ BEGIN
                              WHERE r.combo = c.id AND r.available_at <= at
                              ORDER BY r.available_at, r.seq LIMIT left_over) AS head
                         ORDER BY head.available_at, head.seq LIMIT left_over) AS head
-                  JOIN millrace.ready AS r ON r.combo = head.combo AND r.available_at = head.available_at
-                                           AND r.seq = head.seq
-                  ORDER BY r.available_at, r.seq FOR UPDATE OF r SKIP LOCKED) AS h;
+                  CROSS JOIN LATERAL (SELECT one.ctid, one.* FROM millrace.ready AS one
+                                      WHERE one.combo = head.combo AND one.available_at = head.available_at
+                                        AND one.seq = head.seq FOR UPDATE SKIP LOCKED) AS r
+                  ORDER BY r.available_at, r.seq) AS h;
             IF coalesce(cardinality(found_seqs), 0) < left_over THEN  -- others are at the same heads: look behind them
                 SELECT array_agg(h.ctid), array_agg(h.seq), bool_or(h.special)
                 INTO found_places, found_seqs, found_special
@@ -298,7 +299,8 @@ BEGIN
         SELECT j.seq, j.generation, j.enqueued_at, j.available_at, j.expires_at, j.attempt + 1 AS attempt, j.failures,
                j.events + 1 AS events, claim || '.' || j.seq AS lease_id, at + coalesce(span, j.lease) AS until,
                j.extra, j.spec, j.combo, j.queue, j.newest, j.id, j.lease, i.n
-        FROM unnest(seqs) WITH ORDINALITY AS i (seq, n) JOIN millrace.job AS j ON j.seq = i.seq
+        FROM unnest(seqs) WITH ORDINALITY AS i (seq, n)
+        CROSS JOIN LATERAL (SELECT * FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1) AS j
     ), leased AS (
         INSERT INTO millrace.lease (seq, id, worker, until, started_at, attempt, events, newest, span, combo)
         SELECT item.seq, item.lease_id, worker, item.until, at, item.attempt, item.events, batch, item.lease, item.combo
@@ -361,20 +363,20 @@ BEGIN
     END IF;
     at := millrace.clock(given);
     batch := nextval('millrace.event_id');
-    WITH ended AS (
+    WITH held AS MATERIALIZED (
+        SELECT i.seq, i.lease, i.result, i.duration, i.n, found.*
+        FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid AS place, h.started_at, h.attempt, h.events, h.newest, h.worker
+            FROM millrace.lease AS h WHERE h.seq = i.seq AND h.id = i.lease LIMIT 1
+        ) AS found
+    ), ended AS (
         UPDATE millrace.job AS j
         SET state = 2, finished_at = at, started_at = l.started_at, attempt = l.attempt, events = l.events + 1,
             newest = batch, result = l.result,
             result_until = CASE WHEN l.result IS NOT NULL THEN at + j.keep_result END
-        FROM (
-            SELECT i.seq, i.lease, i.result, i.duration, i.n, held.*
-            FROM unnest(seqs, leases, results, durations) WITH ORDINALITY AS i (seq, lease, result, duration, n)
-            CROSS JOIN LATERAL (
-                SELECT h.ctid AS place, h.started_at, h.attempt, h.events, h.newest, h.worker
-                FROM millrace.lease AS h WHERE h.seq = i.seq AND h.id = i.lease LIMIT 1
-            ) AS held
-        ) AS l
-        WHERE j.seq = l.seq
+        FROM held AS l
+        WHERE j.seq = l.seq AND j.seq = ANY (seqs)  -- so that no plan reads other jobs
         RETURNING l.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
                   l.attempt, l.newest AS before, l.worker, l.lease, l.duration, l.place, j.result
     ), told AS (
@@ -659,8 +661,9 @@ DECLARE
     before bigint;
 BEGIN
     SELECT j.seq, j.queue, j.line, j.rank, j.available_at, c.priority INTO job
-    FROM millrace.job AS j JOIN millrace.combo AS c ON c.id = j.combo
-    WHERE j.id = wanted AND j.state = 0 AND NOT EXISTS (SELECT FROM millrace.lease AS l WHERE l.seq = j.seq);
+    FROM (SELECT * FROM millrace.job AS one WHERE one.id = wanted LIMIT 1) AS j
+    JOIN millrace.combo AS c ON c.id = j.combo
+    WHERE j.state = 0 AND (SELECT l.seq FROM millrace.lease AS l WHERE l.seq = j.seq) IS NULL;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -700,8 +703,8 @@ BEGIN
     WHERE c.queue = of_queue;
     later := later + (SELECT count(*) FROM millrace.job AS j
                       WHERE j.queue = of_queue AND j.place IS NOT NULL AND j.available_at > at
-                        AND NOT EXISTS (SELECT FROM millrace.ready AS r WHERE r.combo = j.combo
-                                        AND r.available_at = j.available_at AND r.seq = j.seq));
+                        AND (SELECT r.seq FROM millrace.ready AS r WHERE r.combo = j.combo
+                             AND r.available_at = j.available_at AND r.seq = j.seq) IS NULL);
     retrying := (SELECT count(*) FROM millrace.job AS j
                  WHERE j.queue = of_queue AND j.retry_at IS NOT NULL AND j.retry_at > at);
 END $$;
@@ -729,7 +732,8 @@ BEGIN
     SELECT new = at_once, bounds.trimmed, bounds.numbered, f.last, f.size, e.at, e.seqs, e.before, e.combos, e.generations,
            e.ns, e.attempts, e.failures, e.kinds, e.states, e.ids, e.workers, e.leases, e.delays, e.durations, e.reasons,
            e.errors
-    FROM millrace.feed AS f JOIN millrace.event AS e ON e.id = f.event
+    FROM millrace.feed AS f
+    CROSS JOIN LATERAL (SELECT * FROM millrace.event AS one WHERE one.id = f.event LIMIT 1) AS e
     WHERE f.last > start AND f.last <= until ORDER BY f.last;
     IF NOT FOUND THEN
         RETURN QUERY

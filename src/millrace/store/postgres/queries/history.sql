@@ -23,7 +23,7 @@ SELECT trimmed, numbered FROM millrace.store;
 -- The rows with the events after a number, so many of them.
 SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
        workers, leases, delays, durations, reasons, errors
-FROM millrace.feed JOIN millrace.event ON event.id = feed.event
+FROM millrace.feed CROSS JOIN LATERAL (SELECT * FROM millrace.event AS one WHERE one.id = feed.event LIMIT 1) AS event
 WHERE feed.last > $1::bigint
   AND feed.last <= coalesce((SELECT last FROM millrace.feed WHERE last >= $1::bigint + $2::bigint ORDER BY last LIMIT 1),
                             $1::bigint + $2::bigint)
@@ -34,7 +34,7 @@ SELECT last, at FROM millrace.feed WHERE last > $1::bigint ORDER BY last LIMIT $
 
 -- name: trim_feed
 WITH gone AS (DELETE FROM millrace.feed WHERE last <= $1::bigint RETURNING event), cut AS (
-    DELETE FROM millrace.event USING gone WHERE event.id = gone.event
+    DELETE FROM millrace.event WHERE id = ANY (ARRAY(SELECT gone.event FROM gone))
 )
 UPDATE millrace.store SET trimmed = $1::bigint;
 

@@ -34,16 +34,21 @@ FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::inte
             $22::smallint[])
      AS i (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at, finished_at,
            expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until, result, extra, line, rank)
-WHERE j.seq = i.seq;
+WHERE j.seq = i.seq AND j.seq = ANY ($1::bigint[]);  -- so that no plan reads other jobs
 
 -- name: delete_jobs
 WITH gone AS (DELETE FROM millrace.job WHERE seq = ANY ($1::bigint[]))
 DELETE FROM millrace.lease WHERE seq = ANY ($1::bigint[]);
 
 -- name: close_jobs
-DELETE FROM millrace.ready AS r
-USING unnest($1::integer[], $2::bigint[], $3::bigint[]) AS i (combo, available_at, seq)
-WHERE r.combo = i.combo AND r.available_at = i.available_at AND r.seq = i.seq;
+-- By their places, which nobody else changes: a step has locked the rows.
+DELETE FROM millrace.ready WHERE ctid = ANY (ARRAY(
+    SELECT r.ctid FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) AS i (combo, available_at, seq)
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.ready AS one
+        WHERE one.combo = i.combo AND one.available_at = i.available_at AND one.seq = i.seq LIMIT 1
+    ) AS r
+));
 
 -- name: open_jobs
 INSERT INTO millrace.ready (combo, available_at, seq, special)
@@ -95,10 +100,13 @@ JOIN LATERAL (
         UNION ALL
         SELECT earlier.*, walk.depth + 1
         FROM walk
-        JOIN millrace.event AS earlier
-          ON earlier.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
-                               ELSE walk.before[array_position(walk.seqs, i.seq)] END AND earlier.id <> walk.id
-        WHERE walk.depth < 20
+        CROSS JOIN LATERAL (
+            SELECT * FROM millrace.event AS one
+            WHERE one.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
+                                ELSE walk.before[array_position(walk.seqs, i.seq)] END
+            LIMIT 1
+        ) AS earlier
+        WHERE walk.depth < 20 AND earlier.id <> walk.id
     )
     SELECT e.lease, e.kind
     FROM walk

@@ -3,7 +3,9 @@
 -- name: lines
 SELECT line.queue, line.name, holder, open, waiting, live, processed, died
 FROM unnest($1::integer[], $2::text[]) AS i (queue, name)
-JOIN millrace.line ON line.queue = i.queue AND line.name = i.name;
+CROSS JOIN LATERAL (
+    SELECT * FROM millrace.line AS one WHERE one.queue = i.queue AND one.name = i.name LIMIT 1
+) AS line;
 
 -- name: put_lines
 INSERT INTO millrace.line (queue, name, holder, open, waiting, live, processed, died)
@@ -14,8 +16,12 @@ SET holder = excluded.holder, open = excluded.open, waiting = excluded.waiting, 
     processed = excluded.processed, died = excluded.died;
 
 -- name: drop_lines
-DELETE FROM millrace.line USING unnest($1::integer[], $2::text[]) AS i (queue, name)
-WHERE line.queue = i.queue AND line.name = i.name;
+DELETE FROM millrace.line WHERE ctid = ANY (ARRAY(
+    SELECT line.ctid FROM unnest($1::integer[], $2::text[]) AS i (queue, name)
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.line AS one WHERE one.queue = i.queue AND one.name = i.name LIMIT 1
+    ) AS line
+));
 
 -- name: members
 -- Waiting members of a line, first by (priority desc, seq).
@@ -59,5 +65,9 @@ INSERT INTO millrace.dependency (parent, child) SELECT * FROM unnest($1::text[],
 ON CONFLICT (parent, child) DO NOTHING;
 
 -- name: drop_dependencies
-DELETE FROM millrace.dependency USING unnest($1::text[], $2::bigint[]) AS i (parent, child)
-WHERE dependency.parent = i.parent AND dependency.child = i.child;
+DELETE FROM millrace.dependency WHERE ctid = ANY (ARRAY(
+    SELECT edge.ctid FROM unnest($1::text[], $2::bigint[]) AS i (parent, child)
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.dependency AS one WHERE one.parent = i.parent AND one.child = i.child LIMIT 1
+    ) AS edge
+));
