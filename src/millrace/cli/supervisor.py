@@ -164,7 +164,8 @@ def _ending(code: int) -> str:
 
 async def _happens(event: asyncio.Event, within: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), within)
+        async with asyncio.timeout(within):
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -30,6 +30,7 @@ from tests.servers.postgres import url_for
 
 TABLES = ("job", "ready", "lease", "event", "feed", "outbox", "past", "dependency", "agenda", "line", "hold")
 SIZES = [0, 20_000, pytest.param(1_000_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+TENDED = ["never analyzed", "analyzed empty", "vacuumed and analyzed empty", "believed empty"]
 WARM = 7  # rounds; from the sixth on a server may have one plan for all arguments
 READ = """
 SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables
@@ -137,7 +138,7 @@ async def tend(store: PostgresStore, witness: Any, how: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("tended", ["never analyzed", "analyzed empty", "vacuumed and analyzed empty", "believed empty"])
+@pytest.mark.parametrize("tended", TENDED)
 @pytest.mark.parametrize("waiting", SIZES)
 async def test_no_operation_reads_more_because_more_jobs_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, tended: str

@@ -102,7 +102,7 @@ def test_any_two_steps_of_a_job_are_compared(opened: Opened):
     assert page.count("#timeline :is(input, .diff)") == 0  # nothing is compared before somebody asks
     page.click("#timeline button", "Compare steps")
     page.sees("from", "to", within="#timeline li.head")
-    page.sees("Changed from step 6 (running) to step 7 (failed, will retry)", within=".diff")
+    page.sees("Changed from step 6 (started) to step 7 (failed, will retry)", within=".diff")
     marks = "document.querySelectorAll('#timeline input[name={}]')[{}].click()"
     page.ask(marks.format("from", 0))
     page.sees("Changed from step 1 (enqueued) to step 7 (failed, will retry)", within=".diff")

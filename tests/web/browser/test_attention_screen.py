@@ -41,7 +41,8 @@ def test_what_needs_somebody_stands_at_the_top_the_worst_first(looking: Page):
     words = " ".join(found)
     assert "No active worker serves orders" in words and "13 due jobs wait" in words
     assert f"{SILENT} is stale, with 2 jobs in hand" in words and "No other active worker serves money." in words
-    assert "57 jobs are newly dead" in words and "in the last hour: 42 charge_card, 11 make_thumbnail and " in words
+    assert "57 jobs are newly dead" in words
+    assert "in the last hour: 42 charge_card, 11 make_thumbnail, 3 send_mail and 1 odd; the last " in words
     assert "Queue reports is paused" in found[-1]
     assert looking.count(".verdict.is-bad") == 1
     looking.until(f"{ALARM} === '{len(found)}'")

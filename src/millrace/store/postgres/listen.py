@@ -174,7 +174,8 @@ class Listener:
                     while not lost.is_set():
                         await self._probe(connection)
                         with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(lost.wait(), PROBE_EVERY)
+                            async with asyncio.timeout(PROBE_EVERY):
+                                await lost.wait()
                 finally:
                     connection.terminate()
             except Exception as error:
@@ -196,7 +197,8 @@ class Listener:
         self._probed.clear()
         await connection.execute("SELECT pg_notify($1, $2)", self.mine, _encode(Word(probe=self.mine)).decode())
         try:
-            await asyncio.wait_for(self._probed.wait(), _PROBE_PATIENCE)
+            async with asyncio.timeout(_PROBE_PATIENCE):  # wait_for of Python 3.11 may swallow a cancellation
+                await self._probed.wait()
             self.works = True
         except TimeoutError:
             self.works = False

@@ -50,7 +50,8 @@ class Listener:
             self._task = asyncio.create_task(self._listen(), name="millrace-redis-hints")
         if not self._hears.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hears.wait(), 5.0)
+                async with asyncio.timeout(5.0):
+                    await self._hears.wait()
 
     def new_name(self) -> str:
         self._numbers += 1

@@ -62,7 +62,7 @@ async def test_look_compare_replay_and_archive_with_no_server(site: Site, visit:
             visit.press("Compare steps")
             visit.until("Changed from")
             browser.ask("document.querySelector('input[type=radio][name=from]').click()")
-            visit.until("Changed from step 1 (enqueued)", "running")
+            visit.until("Changed from step 1 (enqueued)", "started")
             visit.press("Replay …")
             visit.until("a fresh budget of attempts", "No worker is active")
             visit.press("Replay it")
