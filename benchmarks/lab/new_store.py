@@ -27,6 +27,7 @@ def new_stores(kind: str, options: str = "") -> Iterator[Callable[[], str]]:
 
             def new() -> str:
                 make_empty()
-                return place.url_of(Path(PLACES[0])) + options
+                url: str = place.url_of(Path(PLACES[0]))
+                return url + options
 
             yield new
