@@ -3,10 +3,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-TYPED  := src/millrace tools $(wildcard benchmarks)
+TYPED  := src/millrace proof tools $(wildcard benchmarks) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports test test-ceph test-valkey nightly bench lock clean
+.PHONY: help setup demo lint format types imports check test coverage test-ceph test-valkey nightly bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,16 +49,24 @@ format: setup ## Put the code into the house format and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: setup ## Check types: mypy on the code, pyright on the public API
+types: setup ## Check types: mypy on the code and the tests, pyright on the public API
 	$(BIN)/mypy $(TYPED)
 	$(if $(wildcard tests/typing),$(BIN)/pyright --pythonpath $(BIN)/python)
 
 imports: setup ## Check that imports point down only
 	$(BIN)/lint-imports
 
+check: setup ## The fast loop: lint, types, imports, unit tests, and conformance on memory and SQLite
+	@$(BIN)/python tools/run_areas.py --fast lint types imports
+
 test: setup ## Run lint, types, imports and every test, and show the time each area took
 	@$(BIN)/python tools/chromium.py > /dev/null || true # the tests that need a browser say so, too
 	@$(BIN)/python tools/run_areas.py lint types imports
+
+coverage: setup ## Run every test under coverage, and show lines and branches per package; slow
+	@rm -f .coverage .coverage.*
+	@$(BIN)/coverage run tools/run_areas.py
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o .coverage.json && $(BIN)/python tools/coverage_table.py .coverage.json
 
 test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Debian's packages; ARGS are for pytest
 	@$(BIN)/python tools/ceph.py $(ARGS)
@@ -82,5 +90,5 @@ lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to t
 	  --custom-compile-command 'make lock' $(UPGRADE)
 
 clean: ## Remove the environment and everything that was built or cached
-	rm -rf $(VENV) .ceph build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .ceph .coverage* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +

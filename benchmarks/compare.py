@@ -1,7 +1,7 @@
 """Millrace beside the queues a user would take instead, and the bare client beneath it, measured in one run.
 
     python -m benchmarks.compare --store sqlite --jobs 10000 [--repeat 3] [--json | --markdown]
-                                 [--no-peers | --peers NAMES] [--plot FILE.svg]
+                                 [--no-peers | --peers NAMES] [--before PYTHON] [--plot FILE.svg]
 
 Subjects take turns in every round, so that a slow minute of the machine meets them all; the medians of the rounds
 count. What each figure means: docs/benchmarks.md.
@@ -64,9 +64,12 @@ LIMIT = 900.0  # seconds; no round begins that would not end within it, going by
 BUSY = 0.5  # a load above this is somebody else's work
 
 
-def scripts(store: str, names: list[str]) -> list[Script]:
+def scripts(store: str, names: list[str], before: Path | None) -> list[Script]:
     here, memory = Path(sys.executable), store == "memory"
-    found = [Script("millrace", f"benchmarks.lab.millrace_{store}", here, memory)]
+    module = f"benchmarks.lab.millrace_{store}"
+    found = [Script("millrace", module, here, memory)]
+    if before is not None:
+        found.append(Script("before", module, before.absolute(), memory))
     for name in names:
         peer = PEERS[store][name]
         module = f"benchmarks.peers.{peer.module}"
@@ -135,15 +138,22 @@ def main() -> int:
     form.add_argument("--markdown", action="store_true", help="print the table for a document")
     parser.add_argument("--peers", help="names of peers, by commas, instead of all")
     parser.add_argument("--no-peers", action="store_true", help="measure Millrace and the floor alone")
+    parser.add_argument(
+        "--before", type=Path, metavar="PYTHON", help="the interpreter of an environment with another Millrace"
+    )
     parser.add_argument("--plot", type=Path, help="draw the figures into this SVG file, too")
     asked = parser.parse_args()
     names = [] if asked.no_peers else asked.peers.split(",") if asked.peers else list(PEERS[asked.store])
     if unknown := set(names) - set(PEERS[asked.store]):
         parser.error(f"no such peer on {asked.store}: {', '.join(unknown)}. There are: {', '.join(PEERS[asked.store])}")
+    if asked.before is not None and not asked.before.is_file():
+        parser.error(
+            f"--before {asked.before}: no such file. Name the interpreter of an environment, as in .venv/bin/python"
+        )
     end_in_order()
     load = busy()
     try:
-        subjects = scripts(asked.store, names)
+        subjects = scripts(asked.store, names, asked.before)
         with a_server(asked.store) as fresh:
             figures = measure(subjects, asked.jobs, asked.repeat, fresh)
     except Failed as error:

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from millrace.domain.heap import IndexedHeap, Order
+from millrace.store.memory.indexes import IndexedHeap, Order
 
 ROUNDS = 5
 OPERATIONS = 100_000

@@ -57,10 +57,10 @@ def somewhere(name: str) -> Iterator[str]:
 
         with TemporaryDirectory() as folder, running_ministack(Path(folder)) as server:
             os.environ.update(AWS_ACCESS_KEY_ID=server.access_key, AWS_SECRET_ACCESS_KEY=server.secret_key)
-            from millrace.store.object.s3 import Address, S3Blobs
+            from millrace.store.object.s3 import BucketAddress, S3Blobs
 
             url = f"s3://bench/{uuid.uuid4().hex}?endpoint={server.endpoint}"
-            S3Blobs(Address.parse(url)).admin.setup()
+            S3Blobs(BucketAddress.parse(url)).admin.setup()
             yield url
     elif name.startswith("directory"):
         with TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:

@@ -59,7 +59,7 @@ def claim(limit: int) -> Claim:
     return Claim(("default",), "worker", limit)
 
 
-async def plain_jobs(rows: dict[str, Counter[str]]) -> None:
+async def without_options(rows: dict[str, Counter[str]]) -> None:
     producer, store = await a_pair()
     tally = Tally(store)
     await tally.cost("enqueue 1", lambda: producer.enqueue([a_spec(id="one")]))
@@ -116,8 +116,8 @@ async def with_more(
 
 async def measured() -> dict[str, Counter[str]]:
     rows: dict[str, Counter[str]] = {}
-    await plain_jobs(rows)
-    await with_more(rows, "plain")
+    await without_options(rows)
+    await with_more(rows, "without options")
     await with_more(rows, "with a group", group="g")
     await with_more(rows, "with a key", key="k")
     await with_more(rows, "after a parent", parent=True)

@@ -21,9 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.lab.child import say
-from millrace.spark.lake import Asked, Lake, Place, take
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from millrace.spark.lake.audit import audit
-from millrace.spark.lake.feed import Feed, Stretch
+from millrace.spark.lake.feed import EventFeed, Stretch
 from millrace.spark.session import session
 
 BEGIN = 1_760_000_000_000
@@ -154,9 +154,9 @@ def _one_of(names: tuple[str, ...]) -> Column:
     return F.element_at(F.array(*map(F.lit, names)), (F.pmod("id", F.lit(len(names))) + 1).cast("int"))
 
 
-def timed(spark: SparkSession, place: Place, feed: Feed, what: str, quiet: bool) -> dict[str, Any]:
+def timed(spark: SparkSession, place: LakePlace, feed: EventFeed, what: str, quiet: bool) -> dict[str, Any]:
     began = perf_counter()
-    taken = take(place, spark, feed, Asked(), (lambda _: None) if quiet else (lambda text: say("  " + text)))
+    taken = take(place, spark, feed, TakeRequest(), (lambda _: None) if quiet else (lambda text: say("  " + text)))
     seconds = perf_counter() - began
     rate = taken.events / seconds
     say(f"{what}: {taken.events:,} events in {seconds:.1f} s, {rate:,.0f} events/s")
@@ -178,7 +178,7 @@ def main() -> int:
     with TemporaryDirectory(prefix="millrace-lake-") as folder:
         local = {"spark.local.dir": f"{folder}/scratch"}
         spark = session("millrace-bench", asked.master, memory=asked.memory, settings=local)
-        place = Place(Path(folder) / "lake")
+        place = LakePlace(Path(folder) / "lake")
         feed = MadeUp(spark, asked.events + asked.more * asked.times)
         total = feed.end
         feed.end = asked.events

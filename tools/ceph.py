@@ -1,16 +1,16 @@
 """Run tests/object on a real S3 server: Ceph's RADOS gateway, from Debian's packages.
 
-MiniStack is in every run because a wheel brings it. Ceph is a server that others keep their data in; it spells tags
-and refusals its own way, and it checks signatures. One monitor, one OSD in memory and one gateway are started on
-loopback ports, and stopped at the end by their process ids.
+MiniStack is in every test run because it comes as a wheel. Ceph is a production server; it spells tags and refusals
+differently, and it checks signatures. One monitor, one OSD in memory and one gateway are started on loopback ports,
+and stopped at the end by their process ids.
 
     python tools/ceph.py                                    the object store's tests that talk to a bucket
     python tools/ceph.py -x tests/object/test_races.py      the same with options for pytest
     python tools/ceph.py --serve                            only start it, and print what to export
 
-Where ceph-mon, ceph-osd and radosgw are installed they are used; else their packages are downloaded and unpacked into
-.ceph/, which takes 330 MB and no rights. Ceph 16 cannot compare and swap in a bucket with versions (BO-23), so the
-bucket has none, and the tests of versions say that they were skipped.
+Installed ceph-mon, ceph-osd and radosgw are used; otherwise their packages are downloaded and unpacked into .ceph/,
+which takes 330 MB and no root. Ceph 16 cannot compare and swap in a bucket with versions (BO-23), so the bucket has
+none, and the tests of versions are skipped.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.s3 import Address, S3Blobs
+from millrace.store.object.s3 import BucketAddress, S3Blobs
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".ceph"
 PACKAGES = ("ceph-mon", "ceph-osd", "radosgw", "ceph-common", "ceph-base")
 DAEMONS = ("ceph-mon", "ceph-osd", "radosgw")
 START_LIMIT = 120.0
-TIME_LIMIT = "600"  # seconds for one test; those with a thousand jobs take long here
+TIME_LIMIT = "600"  # seconds for one test; those with a thousand jobs are slow here
 BUCKET = "millrace-ceph"
-NEEDS_A_SERVER = "not directory and not memory"  # what the others prove does not depend on the server
+NEEDS_A_SERVER = "not directory and not memory"  # the other tests do not depend on the server
 
 CONFIGURATION = """\
 [global]
@@ -85,11 +85,11 @@ rgw dynamic resharding = false
 
 
 class NoCeph(Exception):
-    """Ceph could not be had or started; the message says what to do."""
+    """Ceph is not available or did not start; the message says what to do."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # not without stopping the daemons
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the daemons are stopped
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with running_ceph() as environment:
@@ -123,11 +123,11 @@ def serve(environment: Mapping[str, str]) -> int:
         return 0
 
 
-# ── what the store finds out about it ─────────────────────────────────────────────────────────────
+# ── the probe's findings ──────────────────────────────────────────────────────────────────────────
 
 
 def print_findings(environment: Mapping[str, str]) -> None:
-    """The probe's findings in the bucket that is used, and in one with versions."""
+    """Print the probe's findings for the bucket in use, and for one with versions."""
     plain = S3Blobs(address(environment, BUCKET))
     plain.admin.setup(versioning=False)
     asyncio.run(plain.connect())
@@ -148,8 +148,8 @@ def print_findings(environment: Mapping[str, str]) -> None:
     print("So there are no versions here, and tests that need them say so when they are skipped.", flush=True)
 
 
-def address(environment: Mapping[str, str], bucket: str) -> Address:
-    return Address(
+def address(environment: Mapping[str, str], bucket: str) -> BucketAddress:
+    return BucketAddress(
         bucket=bucket,
         prefix="probe/",
         endpoint=environment["S3_ENDPOINT"],
@@ -165,7 +165,7 @@ def address(environment: Mapping[str, str], bucket: str) -> Address:
 
 @contextmanager
 def running_ceph() -> Iterator[dict[str, str]]:
-    """What to put into the environment to reach it."""
+    """Start the cluster. Yields the environment variables to reach it."""
     programs = Programs()
     port = free_port()
     access, secret = secrets.token_hex(8), secrets.token_hex(16)
@@ -192,7 +192,7 @@ def running_ceph() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def explained(home: Path) -> Iterator[None]:
-    """Its logs go with its folder, so a failure brings their last lines."""
+    """On a failure, print the last lines of the logs, which are deleted with the folder."""
     try:
         yield
     except NoCeph as error:
@@ -234,14 +234,14 @@ def make_osd(programs: Programs, settings: str) -> None:
 
 @contextmanager
 def daemon(programs: Programs, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """In the foreground of a process of ours, so that its id is known for certain."""
+    """Run a daemon in the foreground of a child process, so that its id is known."""
     with subprocess.Popen(
         [programs.find(command[0]), *command[1:], "-f"],
         env=programs.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us; they are stopped in order
+        start_new_session=True,  # Ctrl-C must reach only this process, which stops them in order
     ) as process:
         try:
             yield process
@@ -277,7 +277,7 @@ def free_port() -> int:
 
 
 class Programs:
-    """Ceph as it is installed, or unpacked below .ceph/ and told where its own files are."""
+    """The installed Ceph, or the one unpacked below .ceph/ with paths set to its files."""
 
     def __init__(self) -> None:
         self.root: Path | None = None
@@ -323,7 +323,7 @@ class Programs:
 
 
 def unpacked() -> Path:
-    """The packages and what they need, below .ceph/root; downloaded once."""
+    """Download the packages and their dependencies once, and unpack them below .ceph/root."""
     root, ready = HOME / "root", HOME / "ready"
     if ready.exists():
         return root

@@ -1,6 +1,6 @@
-"""Find Chromium for the tests that open pages in a browser, or install it where that is allowed.
+"""Find Chromium for the browser tests, or install it if allowed.
 
-python tools/chromium.py      print where it is; install Debian's package first when there is none and we are root
+python tools/chromium.py      print its path; as root, install Debian's package first if there is none
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class NoBrowser(RuntimeError):
 
 
 def find() -> str:
-    """The program to start; NoBrowser says how to get one."""
+    """The path of the browser. Raises NoBrowser, which says how to get one."""
     named = os.environ.get(SETTING)
     if named:
         if shutil.which(named):
             return named
-        raise NoBrowser(f"{SETTING}={named} is no program. Name another one, or leave it unset")
+        raise NoBrowser(f"{SETTING}={named}is not a program. Name another one, or leave it unset")
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         raise NoBrowser(ADVICE)
@@ -36,7 +36,7 @@ def find() -> str:
 
 
 def install() -> None:
-    """Debian's package, when we may. Elsewhere nothing is done, and `find` says what to do."""
+    """Install Debian's package as root. Otherwise does nothing; `find` then says what to do."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     print("Installing chromium for the tests that open pages in a browser …", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Install what some extras need, at the versions and hashes of the lock file, and nothing else that is locked.
+"""Install the packages of some extras at the locked versions and hashes, and nothing else from the lock file.
 
-`make demo` is the first thing that many people run; it should not bring type checkers and test tools. pip finds out
-which packages the extras need at the locked versions, and then installs those lines of the lock file.
+`make demo` is often the first command, and should not install type checkers and test tools. pip resolves which
+packages the extras need at the locked versions, and then installs those lines of the lock file.
 
     python tools/install_part.py cli
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-EDITABLE = "editables"  # what the build backend asks for once the project is installed as a link to its source
+EDITABLE = "editables"  # needed by the build backend for an editable install
 
 
 def main(extras: Sequence[str]) -> int:
@@ -39,14 +39,14 @@ def main(extras: Sequence[str]) -> int:
 
 
 def needed(project: dict[str, Any], extras: Iterable[str]) -> list[str]:
-    """What the project itself, these extras and the build backend ask for."""
+    """Requirements of the project itself, these extras and the build backend."""
     optional = project["project"]["optional-dependencies"]
     asked = [*project["project"]["dependencies"], *project["build-system"]["requires"], EDITABLE]
     return asked + [requirement for extra in extras for requirement in optional[extra]]
 
 
 def read_lock(text: str) -> dict[str, str]:
-    """The lines of each package in the lock file, by its name."""
+    """The lines of each package in the lock file, by name."""
     packages: dict[str, str] = {}
     name = None
     for line in text.splitlines(keepends=True):
@@ -58,7 +58,7 @@ def read_lock(text: str) -> dict[str, str]:
 
 
 def pin(lines: str) -> str:
-    """The first of them, without the hashes: a constraint."""
+    """The first line without the hashes: a constraint."""
     return lines.partition("\n")[0].rstrip("\\ ") + "\n"
 
 
@@ -66,7 +66,7 @@ def resolved(wanted: Iterable[str], pins: Path) -> set[str]:
     command = [*PIP, "--dry-run", "--ignore-installed", "--report", "-", "--constraint", str(pins), *wanted]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit(done.returncode)  # pip has said why
+        sys.exit(done.returncode)  # pip has printed the reason
     return {normal(item["metadata"]["name"]) for item in json.loads(done.stdout)["install"]}
 
 

@@ -1,63 +1,60 @@
-"""Negate conditions one at a time, run the tests on each mutant, and say which mutants nobody noticed.
+"""Mutation testing: negate conditions one at a time, run the tests on each mutant, and list the survivors.
 
-A line that tests run through is not yet a line that tests hold to account. Each mutant is a copy of the project with
-one condition turned round. A mutant that no test notices is a survivor: it needs a test, or a reason.
+A line that tests execute is not necessarily a line that they check. Each mutant is a copy of the project with one
+condition negated. A mutant that no test notices is a survivor: it needs a test, or a reason.
 
-    python tools/mutate.py                                the rules, in src/millrace/domain
+    python tools/mutate.py                                the rules: src/millrace/domain/ledger.py, retry.py and rules/
     python tools/mutate.py --only ledger.py --limit 20    a part of them
-    python tools/mutate.py src/millrace/store             the conditions in .sql files below a folder
-    python tools/mutate.py --resume                       go on where the last run was stopped
+    python tools/mutate.py src/millrace/store             the conditions in .sql and .lua files below a folder
+    python tools/mutate.py --sample 60 --seed 1 …         some of them, drawn at random
+    python tools/mutate.py --resume                       continue an interrupted run
+
+The tests run in processes that `tools/mutant_server.py` forks.
 """
 
 import argparse
 import ast
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-RULES = (
-    "decide",
-    "transition",
-    "ledger",
-    "step",
-    "admission",
-    "limits",
-    "order",
-    "operate",
-    "upkeep",
-    "dead",
-    "retry",
-    "plain",
-    "scheduling",
-)
 SQL_WORD = re.compile(r"--[^\n]*|'[^']*'|[A-Za-z_]+|[();]|\S")
 BEGINS = frozenset({"WHERE", "AND", "OR", "ON"})
 ENDS = BEGINS | {
     *("ORDER", "GROUP", "LIMIT", "RETURNING", "UNION", "JOIN", "LEFT", "INNER", "CROSS"),
     *("SET", "THEN", "ELSE", "WINDOW", "HAVING"),
 }
-NO_CONDITION = frozenset({"CONFLICT", "REPLACE"})  # ON CONFLICT, INSERT OR REPLACE
+NO_CONDITION = frozenset({"CONFLICT", "IGNORE", "REPLACE"})  # ON CONFLICT, INSERT OR IGNORE, INSERT OR REPLACE
+LUA_WORD = re.compile(r"--[^\n]*|'[^']*'|\"[^\"]*\"|[A-Za-z_]\w*|\S")
+LUA_BEGINS = frozenset({"if", "elseif", "while", "until"})
+SETTINGS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no")  # of pytest
+SHARED_TESTS = ("tests/store/test_conformance.py", "tests/domain", "tests/store/test_model.py")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One condition to turn round: the `number`-th of its file."""
+    """One condition to negate: the `number`-th of its file."""
 
     file: str  # below src
     number: int
     line: int
     what: str
+    last: int = 0  # line of the condition
+    function: tuple[int, int] = (0, 0)  # the first and the last line of the outermost function around it
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,14 @@ class Verdict:
 
 
 class Negate(ast.NodeTransformer):
-    """Visits every condition of a file in a fixed order; negates the one that is wanted, if any."""
+    """Visits every condition of a file in a fixed order; negates the wanted one, if any."""
 
     def __init__(self, wanted: int | None = None) -> None:
         self.wanted = wanted
-        self.found: list[tuple[int, str]] = []
+        self.found: list[tuple[int, int, str]] = []
 
     def condition(self, node: ast.expr) -> ast.expr:
-        self.found.append((node.lineno, ast.unparse(node)))
+        self.found.append((node.lineno, node.end_lineno or node.lineno, ast.unparse(node)))
         if len(self.found) - 1 != self.wanted:
             return node
         return ast.copy_location(ast.UnaryOp(ast.Not(), node), node)
@@ -97,30 +94,36 @@ class Negate(ast.NodeTransformer):
         return node
 
     def unless_seen(self, node: ast.expr) -> ast.expr:
-        """A comparison has had its turn wherever it stands; `x or ""` is a default, not a condition."""
+        """A comparison has been counted already; `x or ""` is a default, not a condition."""
         plain = node.operand if isinstance(node, ast.UnaryOp) else node
         return node if isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        """An assertion says what cannot be; turning it round fails at once and shows nothing."""
+        """Skip assertions: a negated one fails at once and shows nothing."""
         return node
 
 
 def mutants_of(file: Path) -> Iterator[Mutant]:
     name = str(file.relative_to(SOURCE))
     text = file.read_text(encoding="utf-8")
-    if file.suffix == ".sql":
-        for number, (start, end) in enumerate(sql_conditions(text)):
+    if file.suffix in CONDITIONS:
+        for number, (start, end) in enumerate(CONDITIONS[file.suffix](text)):
             yield Mutant(name, number, text.count("\n", 0, start) + 1, " ".join(text[start:end].split()))
         return
-    visitor = Negate()
-    visitor.visit(ast.parse(text))
-    for number, (line, what) in enumerate(visitor.found):
-        yield Mutant(name, number, line, what)
+    visitor, tree = Negate(), ast.parse(text)
+    functions = [
+        (min(part.lineno for part in (node, *node.decorator_list)), node.end_lineno or node.lineno)
+        for node in ast.walk(tree)  # outer functions come before inner ones
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    visitor.visit(tree)
+    for number, (line, last, what) in enumerate(visitor.found):
+        around = next(((first, end) for first, end in functions if first <= line <= end), (0, 0))
+        yield Mutant(name, number, line, what, last, around)
 
 
 def sql_conditions(text: str) -> list[tuple[int, int]]:
-    """Where conditions stand: from WHERE, AND, OR or ON to the next word that ends one, at the same depth."""
+    """The ranges of conditions: from WHERE, AND, OR or ON to the keyword that ends it, at the same depth."""
     found: list[tuple[int, int]] = []
     begun: list[int | None] = [None]  # by depth of parentheses
     between = False
@@ -150,62 +153,146 @@ def sql_conditions(text: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def lua_conditions(text: str) -> list[tuple[int, int]]:
+    """The ranges of conditions of if, elseif, while and until, and of their operands of `and` and `or`.
+
+    A condition after `until` ends with its line, the others with `then` or `do`.
+    """
+    found: set[tuple[int, int]] = set()
+    starts: list[int] = []  # of the whole condition, and of its last operand
+    ends_with_line = False
+    depth = 0
+
+    def end(start: int, at: int) -> None:
+        part = text[start:at]
+        if part.strip():
+            found.add((start + len(part) - len(part.lstrip()), start + len(part.rstrip())))
+
+    for match in LUA_WORD.finditer(text):
+        word = match[0]
+        if starts and (word in ("then", "do") or (ends_with_line and "\n" in text[starts[0] : match.start()])):
+            at = starts[0] + text[starts[0] :].index("\n") if ends_with_line else match.start()
+            for start in starts:
+                end(start, at)
+            starts = []
+        if word in LUA_BEGINS:
+            starts, depth, ends_with_line = [match.end(), match.end()], 0, word == "until"
+        elif starts and word in ("(", "[", "{"):
+            depth += 1
+        elif starts and word in (")", "]", "}"):
+            depth -= 1
+        elif starts and depth == 0 and word in ("and", "or"):
+            end(starts[1], match.start())
+            starts[1] = match.end()
+    return sorted(found)
+
+
+CONDITIONS = {".sql": sql_conditions, ".lua": lua_conditions}
+
+
 def mutated(text: str, mutant: Mutant) -> str:
-    if mutant.file.endswith(".sql"):
-        start, end = sql_conditions(text)[mutant.number]
-        return f"{text[:start]}NOT ({text[start:end]}){text[end:]}"
+    suffix = Path(mutant.file).suffix
+    if suffix in CONDITIONS:
+        start, end = CONDITIONS[suffix](text)[mutant.number]
+        return f"{text[:start]}{'NOT' if suffix == '.sql' else 'not'} ({text[start:end]}){text[end:]}"
     tree = Negate(mutant.number).visit(ast.parse(text))
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
 class Bench:
-    """A copy of the project per worker, in which one file at a time is exchanged while others edit the original."""
+    """A copy of the project per worker, in which one file at a time is mutated. The original can be edited
+    meanwhile.
+    """
 
     def __init__(self, folder: Path, timeout: float, examples: int) -> None:
         self.folder = folder
         self.timeout = timeout
+        self.servers: dict[str, subprocess.Popen[str]] = {}  # by store
+        scratch = folder / "tmp"
+        for part in ("src", "tests", "proof", "tools"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / file, folder)
+        scratch.mkdir(mode=0o755)
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(folder)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "MILLRACE_MODEL_EXAMPLES": str(examples),
+            "TMPDIR": str(scratch),
         }
-        for part in ("src", "tests"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
 
     def call(self, command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
         at, env = self.folder, self.environment
         return subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
+    def start(self, store: str) -> None:
+        """Start a server that runs the tests on this store. They must pass without a mutant."""
+        where = self.call([sys.executable, "-c", "import millrace; print(millrace.__file__)"], 60).stdout
+        if str(self.folder) not in where:
+            sys.exit(f"the tests would not see the mutants: millrace comes from {where.strip()}")
+        tests = [test for test in SHARED_TESTS if store == "memory" or test != "tests/domain"]
+        self.servers[store] = subprocess.Popen(
+            [sys.executable, "-m", "tools.mutant_server", store, str(self.timeout), *tests],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        found = self._reply(store)
+        if found["fate"] == "survived" and store != "memory":
+            found["fate"], found["by"] = self._run(*own_tests(store))
+        if found["fate"] != "survived":
+            sys.exit(f"without any mutant the tests must pass, but {found['by']} does not:\n{found['text']}")
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.communicate()
+
+    def _reply(self, store: str) -> dict[str, str]:
+        output = self.servers[store].stdout
+        assert output is not None
+        reply: dict[str, str] = json.loads(output.readline())
+        return reply
+
     def judge(self, mutant: Mutant) -> Verdict:
+        """Run the tests in a forked process first, and then those that need processes which import the mutant."""
         began = perf_counter()
+        store = store_of(mutant)
+        if store not in self.servers:
+            self.start(store)
+        request = self.servers[store].stdin
+        assert request is not None
+        print(json.dumps(asdict(mutant)), file=request, flush=True)
+        found = self._reply(store)
+        fate, by = found["fate"], found["by"]
+        if fate == "unknown" or (fate == "survived" and store != "memory"):
+            fate, by = self.judge_slowly(mutant)
+        return Verdict(mutant, fate, by, round(perf_counter() - began, 1))
+
+    def judge_slowly(self, mutant: Mutant) -> tuple[str, str]:
         target = self.folder / "src" / mutant.file
         original = target.read_text(encoding="utf-8")
         target.write_text(mutated(original, mutant), encoding="utf-8")
         try:
-            fate, by = self.run_tests(mutant.file)
+            return self.run_tests(mutant)
         finally:
             target.write_text(original, encoding="utf-8")
-        return Verdict(mutant, fate, by, round(perf_counter() - began, 1))
 
-    def run_tests(self, file: str) -> tuple[str, str]:
-        """The quick tests first; what survives those meets the model."""
-        parts = Path(file).parts
-        store = parts[2] if parts[1] == "store" and len(parts) > 3 else "memory"
-        of_this_store = [(f"tests/store/{store}", "not nightly and not slow", "")] if file.endswith(".sql") else []
-        for tests, marks, chosen in (
-            ("tests/store/test_conformance.py", "not nightly", store),
-            *of_this_store,
-            ("tests/domain", "not nightly", "not heap"),
-            ("tests/store/test_model.py", "slow and not nightly", store),
-        ):
+    def run_tests(self, mutant: Mutant) -> tuple[str, str]:
+        store = store_of(mutant)
+        runs = [own_tests(store)]
+        if Path(mutant.file).suffix not in CONDITIONS:
+            conformance, domain, model = SHARED_TESTS
+            runs = [(conformance, "not nightly", store), (domain, "not nightly", ""), (model, "not nightly", store)]
+        for tests, marks, chosen in runs:
             if (found := self._run(tests, marks, chosen))[0] != "survived":
                 return found
         return "survived", ""
 
     def _run(self, tests: str, marks: str, chosen: str) -> tuple[str, str]:
-        """A kill counts once it repeats: a test that fails now and then by itself would kill what it never ran."""
+        """Run tests. A kill counts only if it repeats, because a flaky test could kill any mutant."""
         settings = ["-m", marks, "-k", chosen]
         while True:
             fate, by = self._pytest([*settings, tests])
@@ -215,15 +302,24 @@ class Bench:
             settings += ["--deselect", by]
 
     def _pytest(self, arguments: list[str]) -> tuple[str, str]:
-        settings = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no"]
         try:
-            done = self.call([sys.executable, "-m", "pytest", *settings, *arguments], self.timeout)
+            done = self.call([sys.executable, "-m", "pytest", *SETTINGS, *arguments], self.timeout)
         except subprocess.TimeoutExpired:
             return "timeout", arguments[-1]
         if done.returncode in (0, 5):
             return "survived", ""
         failed = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
         return "killed", failed.partition(" ")[2].partition(" - ")[0] or arguments[-1]
+
+
+def own_tests(store: str) -> tuple[str, str, str]:
+    return f"tests/store/{store}", "not nightly and not slow", ""
+
+
+def store_of(mutant: Mutant) -> str:
+    """Return the store on which the tests of a mutant run."""
+    parts = Path(mutant.file).parts
+    return parts[2] if parts[1] == "store" and len(parts) > 3 else "memory"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -236,19 +332,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts = [done[mutant] for mutant in mutants if mutant in done]
     with tempfile.TemporaryDirectory(prefix="millrace-mutants-") as scratch:
         benches = [Bench(Path(scratch, str(n)), options.timeout, options.examples) for n in range(options.workers)]
-        check_bench(benches[0])
-        for verdict in run(left, benches):
-            verdicts.append(verdict)
-            report.write_text(json.dumps([asdict(one) for one in verdicts], indent=1), encoding="utf-8")
-            show(verdict, len(verdicts), len(mutants))
+        try:
+            for verdict in run(left, benches):
+                verdicts.append(verdict)
+                report.write_text(json.dumps([asdict(one) for one in verdicts], indent=1), encoding="utf-8")
+                show(verdict, len(verdicts), len(mutants))
+        finally:
+            for bench in benches:
+                bench.close()
     return summary(verdicts)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description="Negate conditions one at a time and name the mutants that survive.")
-    made.add_argument("paths", nargs="*", help="files, or folders in which .sql files are looked for")
+    made.add_argument("paths", nargs="*", help="files, or folders in which .sql and .lua files are looked for")
     made.add_argument("--only", action="append", default=[], metavar="FILE", help="only files of this name")
-    made.add_argument("--limit", type=int, metavar="N", help="at most so many mutants, spread evenly")
+    made.add_argument("--limit", type=int, metavar="N", help="the most mutants, spread evenly")
+    made.add_argument("--sample", type=int, metavar="N", help="the most mutants, drawn at random")
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="of --sample (default: 0)")
     made.add_argument("--resume", action="store_true", help="keep the verdicts of the last report")
     made.add_argument("--report", default="mutants.json", help="where the verdicts go (default: mutants.json)")
     made.add_argument("--workers", type=int, default=2, help="how many mutants at a time (default: 2)")
@@ -260,25 +361,21 @@ def parser() -> argparse.ArgumentParser:
 def chosen_mutants(options: argparse.Namespace) -> list[Mutant]:
     paths = [Path(path).resolve() for path in options.paths]
     files = [file for path in paths for file in (queries_in(path) if path.is_dir() else [path])]
-    files = files or [SOURCE / "millrace" / "domain" / f"{name}.py" for name in RULES]
+    domain = SOURCE / "millrace" / "domain"
+    if not paths:
+        files = [domain / "ledger.py", domain / "retry.py", *sorted((domain / "rules").glob("*.py"))]
     mutants = [m for file in files if not options.only or file.name in options.only for m in mutants_of(file)]
     if options.limit is not None and len(mutants) > options.limit:
         mutants = [mutants[n * len(mutants) // options.limit] for n in range(options.limit)]
+    if options.sample is not None and len(mutants) > options.sample:
+        mutants = random.Random(options.seed).sample(mutants, options.sample)
     return mutants
 
 
 def queries_in(folder: Path) -> list[Path]:
-    """A schema has no conditions that a test could notice: an index may be wider or narrower, not wrong."""
-    return [file for file in sorted(folder.rglob("*.sql")) if file.name != "schema.sql"]
-
-
-def check_bench(bench: Bench) -> None:
-    """The copy must be what the tests import, and must pass them as it is."""
-    where = bench.call([sys.executable, "-c", "import millrace; print(millrace.__file__)"], 60).stdout
-    if str(bench.folder) not in where:
-        sys.exit(f"the tests would not see the mutants: millrace comes from {where.strip()}")
-    if (found := bench.run_tests("millrace/domain"))[0] != "survived":
-        sys.exit(f"without any mutant the tests must pass, but {found[1]} does not")
+    """The .sql and .lua files, without schemas, which have no conditions that a test could notice."""
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in CONDITIONS]
+    return [file for file in files if file.name != "schema.sql" and file.parent.name != "migrations"]
 
 
 def run(mutants: Sequence[Mutant], benches: list[Bench]) -> Iterator[Verdict]:
@@ -292,14 +389,21 @@ def run(mutants: Sequence[Mutant], benches: list[Bench]) -> Iterator[Verdict]:
             free.append(bench)
 
     with ThreadPoolExecutor(len(benches)) as pool:
-        for future in as_completed([pool.submit(judge, mutant) for mutant in mutants]):
-            yield future.result()
+        try:
+            for future in as_completed([pool.submit(judge, mutant) for mutant in mutants]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def read_report(report: Path) -> dict[Mutant, Verdict]:
     stored = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
-    verdicts = [Verdict(Mutant(**item.pop("mutant")), **item) for item in stored]
+    verdicts = [Verdict(mutant_from(item.pop("mutant")), **item) for item in stored]
     return {verdict.mutant: verdict for verdict in verdicts}
+
+
+def mutant_from(stored: dict[str, Any]) -> Mutant:
+    return Mutant(**{**stored, "function": tuple(stored["function"])})
 
 
 def show(verdict: Verdict, done: int, of: int) -> None:
@@ -311,11 +415,20 @@ def show(verdict: Verdict, done: int, of: int) -> None:
 
 
 def summary(verdicts: Sequence[Verdict]) -> int:
-    fates = [verdict.fate for verdict in verdicts]
     survivors = sorted((v.mutant for v in verdicts if v.fate == "survived"), key=lambda m: (m.file, m.line))
-    print(f"\n{fates.count('killed')} killed, {fates.count('timeout')} timed out, {len(survivors)} survived")
+    print()
+    for file in sorted({verdict.mutant.file for verdict in verdicts}):
+        print(f"{file}: {counted([verdict for verdict in verdicts if verdict.mutant.file == file])}")
+    print(f"all: {counted(verdicts)}")
     print(*(f"src/{mutant.file}:{mutant.line}  not ({mutant.what})" for mutant in survivors), sep="\n")
     return int(bool(survivors))
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    fates = Counter(verdict.fate for verdict in verdicts)
+    return (
+        f"{len(verdicts)} mutants, {fates['killed']} killed, {fates['timeout']} timed out, {fates['survived']} survived"
+    )
 
 
 if __name__ == "__main__":

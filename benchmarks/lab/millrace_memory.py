@@ -42,4 +42,4 @@ class Memory(MillraceSubject):
 
 
 if __name__ == "__main__":
-    main({"millrace": Memory})
+    main({"millrace": Memory, "before": Memory})

@@ -19,4 +19,4 @@ class Postgres(MillraceSubject):
 
 
 if __name__ == "__main__":
-    main({"millrace": Postgres})
+    main({"millrace": Postgres, "before": Postgres})

@@ -19,4 +19,4 @@ class Redis(MillraceSubject):
 
 
 if __name__ == "__main__":
-    main({"millrace": Redis})
+    main({"millrace": Redis, "before": Redis})

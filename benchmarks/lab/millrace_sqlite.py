@@ -17,4 +17,4 @@ class Sqlite(MillraceSubject):
 
 
 if __name__ == "__main__":
-    main({"millrace": Sqlite})
+    main({"millrace": Sqlite, "before": Sqlite})

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 
 from millrace import App
+from millrace.app.task import Task
 from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim
-from millrace.runtime.task import Task
 
 CHUNK = 5_000
 QUEUES, TASKS, ERRORS = 10, 5, 20

@@ -26,7 +26,7 @@ AT_ONCE = 100
 
 
 class OnArq:
-    delivery = "at least once, after job_timeout; results where asked for"
+    delivery = "at least once, after job_timeout; results on request"
     durability = "in the server's memory"
     durable = False
 

@@ -25,7 +25,7 @@ UNACKED = "unacked"  # kombu's hash of messages that are taken and not acknowled
 
 
 class OnCelery:
-    delivery = "at least once after a visibility timeout of 1 h (acks_late); results where asked for"
+    delivery = "at least once after a visibility timeout of 1 h (acks_late); results on request"
     durability = "in the server's memory"
     durable = False
 

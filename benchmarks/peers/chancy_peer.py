@@ -34,7 +34,7 @@ QUEUE = "default"
 
 
 class OnChancy:
-    delivery = "at least once, when recovery finds the worker gone (90 s) and attempts are left; no results, jobs kept"
+    delivery = "at least once, if attempts are left: a dead worker is detected after 90 s; no results, jobs kept"
     durability = "fsync per enqueue, claim and end"
     durable = True
 

@@ -25,7 +25,7 @@ THREADS, PREFETCH = 8, 1_000
 
 
 class OnDramatiq:
-    delivery = "at least once, by heartbeats of the worker; results where asked for"
+    delivery = "at least once, with heartbeats of the worker; results on request"
     durability = "in the server's memory"
     durable = False
 

@@ -21,7 +21,7 @@ from benchmarks.lab.subject import main, payloads, ready
 
 
 class Huey:
-    durability = "WAL, FULL: fsync per enqueue; a job that was taken is lost with its worker"
+    durability = "WAL, FULL: fsync per enqueue; a job is lost if its worker dies while running it"
     durable = True
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class Unsynced(Huey):
 
 
 class Redis(Huey):
-    delivery = "at most once: a job that was taken is lost with its worker; results where there are any"
+    delivery = "at most once: a job is lost if its worker dies while running it; results kept unless they are None"
     durability = "in the server's memory"
     durable = False
 

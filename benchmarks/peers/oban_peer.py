@@ -52,7 +52,7 @@ AT_ONCE, ENQUEUES = 200, 1_000
 
 
 class OnOban:
-    delivery = "at least once, when its worker is found gone (60 s) and attempts are left; no results, jobs kept"
+    delivery = "at least once, if attempts are left: a dead worker is detected after 60 s; no results, jobs kept"
     durability = "fsync per enqueue, claim and end"
     durable = True
 

@@ -25,7 +25,7 @@ BATCH = 1_000
 
 
 class OnProcrastinate:
-    delivery = "at most once by itself: stalled jobs are for the user to find and to retry; no results, jobs kept"
+    delivery = "at most once: the user has to find and retry stalled jobs; no results, jobs kept"
     durability = "fsync per enqueue, claim and end"
     durable = True
 

@@ -24,7 +24,7 @@ BATCH = 1_000
 
 
 class OnRq:
-    delivery = "at most once: a job whose worker dies is failed, and run again if it has retries; results kept 500 s"
+    delivery = "at most once: a job whose worker dies has failed, and is retried if it has retries; results kept 500 s"
     durability = "in the server's memory"
     durable = False
 

@@ -24,7 +24,7 @@ AT_ONCE = 100
 
 
 class OnSaq:
-    delivery = "at least once, when a sweep finds it stuck; results kept 10 min"
+    delivery = "at least once: a sweep finds stuck jobs; results kept 10 min"
     durability = "in the server's memory"
     durable = False
 

@@ -30,7 +30,7 @@ STREAM = GROUP = "taskiq"
 
 
 class OnTaskiq:
-    delivery = "at least once, 10 min after a worker died; results where asked for"
+    delivery = "at least once, 10 min after a worker died; results on request"
     durability = "in the server's memory"
     durable = False
 

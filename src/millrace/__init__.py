@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Millrace does not run on Windows itself: it needs the file locks, signals and processes of Linux or macOS. "
+        "Run it in WSL (Windows Subsystem for Linux) or in a container"
+    )
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millrace.app.app import App
+from millrace.app.local_events import LocalEvent
+from millrace.app.options import backoff
+from millrace.app.payloads.serde import Serde, TypedSerde
+from millrace.app.task import Task
 from millrace.domain.errors import (
     CursorExpired,
+    CursorUnknown,
     DeadLettersFull,
     DependencyCycle,
     DuplicateKey,
@@ -30,29 +44,24 @@ from millrace.domain.errors import (
 )
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Spec, State
-from millrace.domain.request import Archived, Cancelled, Enqueued, Query, Replayed
+from millrace.domain.request import Archived, Cancelled, Deleted, Enqueued, Query, Replayed
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.schedule import Schedule
-from millrace.runtime.app import App
-from millrace.runtime.backoff import backoff
-from millrace.runtime.bus import LocalEvent
-from millrace.runtime.serde import Serde
-from millrace.runtime.task import Task
 
 if TYPE_CHECKING:
-    from millrace.runtime.batch_task import BatchTask
-    from millrace.runtime.context import Context
-    from millrace.runtime.frame_task import FrameTask
-    from millrace.runtime.host import CallNext, Middleware
-    from millrace.runtime.log_context import JobLogFilter
-    from millrace.runtime.on_spark import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
-    from millrace.runtime.pool import Pool
-    from millrace.runtime.pool_hooks import DeadJob, Emptied
-    from millrace.runtime.pool_status import LaneState, PoolStatus
-    from millrace.runtime.pool_task import Placed, PoolTask
-    from millrace.runtime.process.remote import ProcessDied, RemoteError
-    from millrace.runtime.verdict import Aborted, Bury, Retry, Snooze
-    from millrace.runtime.worker import Worker
+    from millrace.app.batch_task import BatchTask
+    from millrace.app.frames.task import FrameTask
+    from millrace.app.handler.context import Context
+    from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
+    from millrace.app.host import CallNext, Middleware
+    from millrace.app.pools.hooks import DeadJob, Emptied
+    from millrace.app.pools.pool import Pool
+    from millrace.app.pools.status import LaneState, PoolStatus
+    from millrace.app.pools.task import Placed, PoolTask
+    from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
+    from millrace.app.telemetry.log_context import JobLogFilter
+    from millrace.worker.process.remote import ProcessDied, RemoteError
+    from millrace.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -66,8 +75,10 @@ __all__ = [
     "Cancelled",
     "Context",
     "CursorExpired",
+    "CursorUnknown",
     "DeadJob",
     "DeadLettersFull",
+    "Deleted",
     "DependencyCycle",
     "Drain",
     "DrainFailed",
@@ -113,6 +124,7 @@ __all__ = [
     "State",
     "StoreError",
     "Task",
+    "TypedSerde",
     "UnknownDependency",
     "UnknownPool",
     "UnknownTask",
@@ -124,31 +136,31 @@ __all__ = [
 
 # What only workers and handlers need is loaded when it is first asked for.
 _LATER = {
-    "Aborted": "millrace.runtime.verdict",
-    "BatchTask": "millrace.runtime.batch_task",
-    "Bury": "millrace.runtime.verdict",
-    "CallNext": "millrace.runtime.host",
-    "Context": "millrace.runtime.context",
-    "DeadJob": "millrace.runtime.pool_hooks",
-    "Drain": "millrace.runtime.on_spark",
-    "DrainFailed": "millrace.runtime.on_spark",
-    "DrainOutcome": "millrace.runtime.on_spark",
-    "DrainProgress": "millrace.runtime.on_spark",
-    "DrainWorker": "millrace.runtime.on_spark",
-    "Emptied": "millrace.runtime.pool_hooks",
-    "FrameTask": "millrace.runtime.frame_task",
-    "JobLogFilter": "millrace.runtime.log_context",
-    "LaneState": "millrace.runtime.pool_status",
-    "Middleware": "millrace.runtime.host",
-    "Placed": "millrace.runtime.pool_task",
-    "Pool": "millrace.runtime.pool",
-    "PoolStatus": "millrace.runtime.pool_status",
-    "PoolTask": "millrace.runtime.pool_task",
-    "ProcessDied": "millrace.runtime.process.remote",
-    "RemoteError": "millrace.runtime.process.remote",
-    "Retry": "millrace.runtime.verdict",
-    "Snooze": "millrace.runtime.verdict",
-    "Worker": "millrace.runtime.worker",
+    "Aborted": "millrace.app.handler.verdict",
+    "BatchTask": "millrace.app.batch_task",
+    "Bury": "millrace.app.handler.verdict",
+    "CallNext": "millrace.app.host",
+    "Context": "millrace.app.handler.context",
+    "DeadJob": "millrace.app.pools.hooks",
+    "Drain": "millrace.app.spark_drain",
+    "DrainFailed": "millrace.app.spark_drain",
+    "DrainOutcome": "millrace.app.spark_drain",
+    "DrainProgress": "millrace.app.spark_drain",
+    "DrainWorker": "millrace.app.spark_drain",
+    "Emptied": "millrace.app.pools.hooks",
+    "FrameTask": "millrace.app.frames.task",
+    "JobLogFilter": "millrace.app.telemetry.log_context",
+    "LaneState": "millrace.app.pools.status",
+    "Middleware": "millrace.app.host",
+    "Placed": "millrace.app.pools.task",
+    "Pool": "millrace.app.pools.pool",
+    "PoolStatus": "millrace.app.pools.status",
+    "PoolTask": "millrace.app.pools.task",
+    "ProcessDied": "millrace.worker.process.remote",
+    "RemoteError": "millrace.worker.process.remote",
+    "Retry": "millrace.app.handler.verdict",
+    "Snooze": "millrace.app.handler.verdict",
+    "Worker": "millrace.worker.worker",
 }
 
 

@@ -58,4 +58,4 @@ class Stage:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
             code = run(arguments)
-        return Ran(code, *(stream.buffer.getvalue().decode("utf-8") for stream in (out, err)))  # type: ignore[attr-defined]
+        return Ran(code, *(stream.buffer.getvalue().decode("utf-8") for stream in (out, err)))

@@ -1,4 +1,4 @@
-"""Acting on jobs: cancel, replay, archive, unarchive, by id and by filter."""
+"""Acting on jobs: cancel, replay, archive, unarchive, delete, by id and by filter."""
 
 from __future__ import annotations
 
@@ -127,3 +127,66 @@ def test_a_job_that_waits_cannot_be_archived(dead: Stage):
 def test_ids_or_filters_but_not_both_and_not_neither(cli: Stage, command: str):
     assert cli.refused(command).code == 2
     assert cli.refused(command, "x", "--queue", "q").code == 2
+
+
+def test_delete_by_id_answers_for_each(dead: Stage):
+    ran = dead.refused("delete", "dead-0", "wait-1", "nowhere", "--json")
+
+    assert ran.code == 1
+    assert ran.json["jobs"] == [
+        {"id": "dead-0", "answer": "deleted"},
+        {"id": "wait-1", "answer": "not_finished"},
+        {"id": "nowhere", "answer": "not_found"},
+    ]
+    assert dead.refused("status", "dead-0").code == 1
+    assert state(dead, "wait-1") == "ready"
+
+
+def test_dead_letters_of_one_queue_are_purged_by_filter_once_somebody_agrees(dead: Stage):
+    chosen = ("delete", "--status", "dead", "--task", "charge")
+    looked = dead(*chosen, "--dry-run", "--json").json
+    assert looked["dry_run"] and looked["matched"] == 4
+
+    assert dead.refused(*chosen).code == 2
+    assert dead(*chosen, "--yes", "--json").json["answers"] == {"deleted": 4}
+    assert dead("dead", "--json").json["total"] == 0
+    assert state(dead, "wait-1") == "ready"
+
+
+def test_delete_without_a_state_is_about_finished_jobs_only(dead: Stage):
+    assert dead("delete", "--queue", "line", "--yes", "--json").json["matched"] == 0
+    assert state(dead, "wait-1") == "ready"
+
+
+@pytest.fixture
+def family(dead: Stage) -> Stage:
+    """A child that died of its parent."""
+    dead("submit", "pack", "--id", "child", "--queue", "line", "--after", "dead-0")
+    assert state(dead, "child") == "dead"
+    return dead
+
+
+def test_children_come_back_with_their_parent(family: Stage):
+    ran = family("replay", "dead-0", "--json")
+
+    assert ran.json["answers"] == {"replayed": 1}
+    assert state(family, "child") == "blocked"
+
+
+def test_children_stay_dead_where_that_is_said(family: Stage):
+    family("replay", "dead-0", "--no-children")
+
+    assert state(family, "child") == "dead"
+
+
+def test_a_filter_that_finds_parent_and_child_is_told_that_both_are_back(family: Stage):
+    assert family("replay", "--status", "dead", "--yes", "--json").json["answers"] == {"replayed": 5}
+    assert state(family, "child") == "blocked"
+
+
+def test_a_dead_job_says_when_it_expires(dead: Stage):
+    [listed, *_] = dead("dead", "--jobs", "--json").json["jobs"]
+    shown = dead("status", listed["id"], "--json").json
+
+    assert shown["expires_at"] == listed["expires_at"] > shown["finished_at"]
+    assert "expires" in dead("status", listed["id"]).out

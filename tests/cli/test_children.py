@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import millrace.cli.supervisor
+import millrace.cli.workers.supervisor
 from millrace import App, InvalidInput
-from millrace.cli.children import size
+from millrace.cli.workers.child_options import size
 from tests.cli.process import Shell
 from tests.cli.stage import Stage
 
@@ -75,7 +75,7 @@ def test_a_supervisor_hands_them_on(bare: Stage, monkeypatch: pytest.MonkeyPatch
         async def run(self) -> int:
             return 0
 
-    monkeypatch.setattr(millrace.cli.supervisor, "Supervisor", Spy)
+    monkeypatch.setattr(millrace.cli.workers.supervisor, "Supervisor", Spy)
     given = ["--child-processes", "2", "--max-jobs-per-child", "5", "--max-memory-per-child", "1GiB"]
     bare("worker", "--processes", "2", *SHOP, *given)
     bare("worker", "--processes", "2", *SHOP)

@@ -10,26 +10,28 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
 from millrace.cli import exits
-from millrace.cli.demo_screen import Screen, _chosen
-from millrace.cli.demo_summary import _Page
+from millrace.cli.demo.screen import Screen, _selected_notes
+from millrace.cli.demo.summary import _Page
 from millrace.demo import victim
-from millrace.demo.audit import Evidence, audit
+from millrace.demo.audit import TICK, audit
 from millrace.demo.board import Board, Note
 from millrace.demo.figures import percentiles
-from millrace.demo.run import SMS_BURST, Demo, Settings, Strike
+from millrace.demo.run import SMS_BURST, Demo, DemoSettings, Strike
 from millrace.demo.workload import QUEUES, draw
+from millrace.domain.audit import Evidence
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
+from millrace.domain.request import Enqueued
+from millrace.domain.settings import QueueSettings
 from millrace.store.connect import connect
 from millrace.testing.invariants import assert_holds, gather
 from tests.cli.process import Shell, alive
@@ -57,8 +59,15 @@ async def evidence(finished: dict[str, Any]) -> Evidence:
         found = await gather(store)
     finally:
         await store.close()
-    accepted = frozenset(job.id for job in found.jobs)
-    return Evidence(found.events, found.jobs, accepted, {"sms": (1_000.0, SMS_BURST)}, victim.NAME)
+    return Evidence(
+        found.jobs,
+        found.events,
+        settings={"sms": QueueSettings(rate=1_000.0, burst=SMS_BURST)},
+        fixed_limits=True,
+        answers=[("", Enqueued("queued", job.id, job.seq, job.generation, job.state)) for job in found.jobs],
+        lost_workers=(victim.NAME,),
+        ticks={TICK: 1_000},
+    )
 
 
 # ── a whole run ───────────────────────────────────────────────────────────────────────────────
@@ -123,11 +132,11 @@ def test_ctrl_c_ends_it_in_good_order_and_a_pipe_sees_no_control_characters(tmp_
             assert line, told
         children = _children(process.pid)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=120)
 
     assert process.returncode == exits.INTERRUPTED, (out, told + err)
     assert children and not any(map(alive, children))
-    assert "It was interrupted" in out and "no job was lost" in out and "MILLRACE_URL=" in out
+    assert "The demo was interrupted." in out and "no job was lost" in out and "MILLRACE_URL=" in out
     assert " NO " not in out
     assert all(one == "\n" or one.isprintable() for one in out + told + err)
 
@@ -153,7 +162,7 @@ def _job(evidence: Evidence, seq: int) -> Job:
 
 
 def _accepted_and_gone(evidence: Evidence) -> Evidence:
-    return replace(evidence, accepted=evidence.accepted | {"never-seen"})
+    return replace(evidence, answers=[*evidence.answers, ("", Enqueued("queued", "never-seen", 1, 1, State.WAITING))])
 
 
 def _record_lost(evidence: Evidence) -> Evidence:
@@ -168,19 +177,19 @@ def _event_lost(evidence: Evidence) -> Evidence:
 def _claimed_twice(evidence: Evidence) -> Evidence:
     first = _first(evidence, Kind.CLAIMED)
     at = evidence.events.index(first)
-    again = msgspec.structs.replace(first, lease="another", worker="another")
+    again = replace(first, lease="another", worker="another")
     return replace(evidence, events=[*evidence.events[: at + 1], again, *evidence.events[at + 1 :]])
 
 
 def _run_after_its_end(evidence: Evidence) -> Evidence:
     end = _first(evidence, Kind.COMPLETED)
-    again = msgspec.structs.replace(end, kind=Kind.CLAIMED, state="running", lease="another")
+    again = replace(end, kind=Kind.CLAIMED, state="running", lease="another")
     return replace(evidence, events=[*evidence.events, again])
 
 
 def _settled_under_another_lease(evidence: Evidence) -> Evidence:
     end = _first(evidence, Kind.COMPLETED)
-    stolen = msgspec.structs.replace(end, lease="another")
+    stolen = replace(end, lease="another")
     return replace(evidence, events=[stolen if event is end else event for event in evidence.events])
 
 
@@ -194,7 +203,7 @@ def _order_broken(evidence: Evidence) -> Evidence:
         if event.kind is Kind.CLAIMED and event.seq != first.seq and _job(evidence, event.seq).spec.group == group
     )
     swapped = {first.seq: second.seq, second.seq: first.seq}
-    events = [msgspec.structs.replace(event, seq=swapped.get(event.seq, event.seq)) for event in evidence.events]
+    events = [replace(event, seq=swapped.get(event.seq, event.seq)) for event in evidence.events]
     return replace(evidence, events=events)
 
 
@@ -214,7 +223,13 @@ def _tick_twice(evidence: Evidence) -> Evidence:
 
 
 def _too_fast(evidence: Evidence) -> Evidence:
-    return replace(evidence, rates={"sms": (0.1, 1)})
+    return replace(evidence, settings={"sms": QueueSettings(rate=0.1, burst=1)})
+
+
+def _archived_and_running(evidence: Evidence) -> Evidence:
+    end = _first(evidence, Kind.COMPLETED)
+    wrong = replace(end, kind=Kind.ARCHIVED, state="running")
+    return replace(evidence, events=[wrong if event is end else event for event in evidence.events])
 
 
 def _never_taken_over(evidence: Evidence) -> Evidence:
@@ -241,6 +256,7 @@ async def test_the_audit_of_an_honest_history_holds(evidence: Evidence):
         (_tick_twice, "the schedule ticked once a second"),
         (_too_fast, "sms kept to its rate"),
         (_never_taken_over, "the killed worker's jobs were recovered"),
+        (_archived_and_running, "every step was legal"),
     ],
 )
 async def test_the_audit_of_a_doctored_history_says_what_is_wrong(evidence: Evidence, doctored: Change, name: str):
@@ -254,7 +270,7 @@ def test_a_broken_promise_is_told_and_reported(finished: dict[str, Any]):
     lines = [line for line, _ in _Page({**finished, "audit": {"ok": False, "checks": checks}}, 80).lines()]
 
     assert sum(line.startswith("  NO ") for line in lines) == len(checks)
-    assert any("A promise was broken" in line for line in lines)
+    assert any("A guarantee was broken" in line for line in lines)
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────
@@ -262,7 +278,7 @@ def test_a_broken_promise_is_told_and_reported(finished: dict[str, Any]):
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 async def test_the_picture_fits_its_terminal_and_keeps_its_shape(evidence: Evidence, tmp_path: Path, width: int):
-    run = Demo(Settings(3.0, 120, 5, tmp_path))
+    run = Demo(DemoSettings(3.0, 120, 5, tmp_path))
     console = Console(file=io.StringIO(), width=width, height=30, force_terminal=True, color_system=None)
     screen = Screen(run, console)
     shapes = set()
@@ -301,8 +317,8 @@ async def test_the_board_agrees_with_the_records(evidence: Evidence):
 def test_many_retries_do_not_drive_the_kill_off_the_picture():
     notes = [Note(1, "KILLED", "", "kill -9"), *(Note(n, "retry", "charge_card", "again") for n in range(2, 30))]
 
-    assert _chosen(notes, 4) == [notes[0], *notes[-2:]]
-    assert _chosen([*notes, notes[0], notes[0]], 3) == [notes[-1], notes[0], notes[0]]
+    assert _selected_notes(notes, 4) == [notes[0], *notes[-2:]]
+    assert _selected_notes([*notes, notes[0], notes[0]], 3) == [notes[-1], notes[0], notes[0]]
 
 
 def test_percentiles_are_values_that_were_there():
@@ -335,9 +351,9 @@ def test_a_dry_run_tells_the_jobs_and_makes_nothing(bare: Stage):
         (("--seconds", "nan"), "from 3 to 600"),
         (("--seconds", "2.9"), "from 3 to 600"),
         (("--jobs", "59"), "60"),
-        (("--url", "sqlite:///jobs.db"), "leave out --url"),
-        (("--app", "shop:app"), "leave out --app"),
-        (("--dir", "taken"), "holds a demo already"),
+        (("--url", "sqlite:///jobs.db"), "remove --url"),
+        (("--app", "shop:app"), "remove --app"),
+        (("--dir", "taken"), "already contains a demo"),
         (("--dir", "file"), "is a file"),
         (("--dir", ""), "has no name"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import millrace.cli.checkup_objects
+import millrace.cli.doctor.objects
 from millrace import App
 from millrace.store.object.store import ObjectStore
 from tests.cli.stage import Stage
@@ -91,7 +91,7 @@ def test_the_doctor_looks_at_a_directory_from_all_sides(stage: Stage, monkeypatc
     assert found(stage, "--url", stage.url + "?durability=relaxed")["durability"]["status"] == "warn"
 
     for kind, status in (("nfs4", "fail"), ("tmpfs", "warn"), ("ext4", "ok")):
-        monkeypatch.setattr(millrace.cli.checkup_objects, "file_system_of", lambda path, mounts, kind=kind: kind)
+        monkeypatch.setattr(millrace.cli.doctor.objects, "file_system_of", lambda path, mounts, kind=kind: kind)
         assert found(stage)["file system"]["status"] == status
 
 
@@ -130,7 +130,7 @@ def test_leftovers_of_a_crash_are_told_and_not_touched(stage: Stage):
 
 def test_an_open_transaction_is_told_with_its_age(stage: Stage):
     """Two jobs of a group: one object is written as pending, and its owner is never heard of again."""
-    from millrace.store.object.envelope import Pending, opened, plain, sealed
+    from millrace.store.object.engine.objects import Pending, opened, sealed, value_bytes
 
     stage("init")
     stage("submit", "pack", "--id", "x")
@@ -142,7 +142,7 @@ def test_an_open_transaction_is_told_with_its_age(stage: Stage):
             key = store.engine.layout.job("x")
             blob = await store.blobs.get(key)
             assert blob is not None
-            value = plain(opened(blob.body).value)
+            value = value_bytes(opened(blob.body).value)
             pending = Pending("tx", "lines/default/g-a.json")
             await store.blobs.swap(key, sealed(value, pending=pending), blob.tag)
 

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.outcome import Failure
-from millrace.runtime.fingerprint import cause, fingerprint
+from millrace.views.fingerprint import cause, fingerprint
 
 
 def dead(message: str, kind: str = "ValueError", task: str = "charge", reason: str = "max_attempts_exceeded") -> Job:

@@ -1,4 +1,4 @@
-"""`millrace history`: what happened to a job, and what each step changed."""
+"""`millrace history`: what happened to a job, and what each event changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace import App
-from millrace.runtime.facts import facts_after
+from millrace.views.timeline import facts_after
 from tests.cli.stage import Stage
 
 SHOP = ("--app", "tests.cli.shop:app")

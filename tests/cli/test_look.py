@@ -40,6 +40,23 @@ def test_a_list_shows_every_job_newest_first(shop: Stage):
     assert next(iter(states(shop, "--oldest"))) == "done"
 
 
+def test_a_list_is_sorted_by_last_change(cli: Stage):
+    """O-27"""
+    for job in ("a", "b", "c"):
+        cli("submit", "pack", "--id", job)
+    cli("cancel", "a")
+
+    def ids(*flags: str) -> list[str]:
+        return [row["id"] for row in cli("list", "--sort", "changed", *flags).rows]
+
+    assert ids() == ["a", "c", "b"]
+    assert ids("--status", "ready") == ["c", "b"]
+    first = cli("list", "--sort", "changed", "--limit", "2", "--json").json
+    assert ids("--cursor", first["cursor"]) == ["b"]
+    assert "oldest" in cli.refused("list", "--sort", "changed", "--oldest").err
+    assert "enqueued or changed" in cli.refused("list", "--sort", "size").err
+
+
 @pytest.mark.parametrize(
     ("filters", "ids"),
     [

@@ -108,4 +108,4 @@ def test_it_goes_on_until_it_is_asked_to_stop(tmp_path: Path):
 
     assert code == 0 and all(report["repaired"] == {} for report in reports)
     assert reports[0]["looked_at"] is not None and reports[1]["looked_at"] is None  # sweeps come less often
-    assert "watching file://" in err and "nothing was to be put right" in err
+    assert "watching file://" in err and "nothing needed repair" in err

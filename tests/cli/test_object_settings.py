@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace import InvalidInput
-from millrace.runtime.settings import SETTINGS, load_settings
+from millrace.app.settings import SETTINGS, load_settings
+from millrace.cli.output import Output
+from millrace.cli.session import CommandSession
+from millrace.domain.request import WorkerInfo
 from millrace.store.connect import connect
+from millrace.store.object.directory import DirectoryBlobs
+from millrace.store.object.keys import MARKERS
 from millrace.store.object.opening import LOCAL_FEED_DELAY
-from millrace.store.object.options import ObjectOptions
-from millrace.store.object.settings import bucket_environment, object_options
-from millrace.store.variables import OBJECT_SETTINGS
+from millrace.store.object.options import ObjectOptions, bucket_environment, object_options
+from millrace.store.object.store import ObjectStore
+from millrace.store.variables import OBJECT_SETTINGS, shards_of, shards_text
 from tests.cli.stage import Stage
 
 SHOP = ("--app", "tests.cli.shop:app")
@@ -160,6 +166,53 @@ def test_pyproject_and_flags_reach_the_store(bare: Stage, tmp_path: Path):
 
     bare("worker", "--burst", "--shards", "a,b", "--id", "w", *SHOP)
     assert bare("status", high, "--json").json["state"] == "completed"
+
+
+def test_workers_shows_the_shards_that_each_claims(bare: Stage, tmp_path: Path):
+    """O-31"""
+    Path("pyproject.toml").write_text(f'[tool.millrace]\nurl = "file://{tmp_path}/jobs"\n')
+    bare("init")
+
+    async def beat() -> None:
+        for name, shards in (("some", ("0", "1", "2", "a")), ("every", None)):
+            options = ObjectOptions(shards=shards)
+            store = ObjectStore(lambda: DirectoryBlobs(tmp_path / "jobs", markers=MARKERS), options=options)
+            await store.connect()
+            await store.beat(WorkerInfo(name), 60_000)
+            await store.close()
+
+    asyncio.run(beat())
+
+    assert {row["id"]: row["shards"] for row in bare("workers").rows} == {"some": "0-2,a", "every": "all"}
+
+
+@pytest.mark.parametrize("text", ["0", "0-7", "0-2,a", "0,2,4", "00-0f,1a"])
+def test_shards_are_shown_as_they_are_written(text: str):
+    assert shards_text(shards_of("--shards", text)) == text
+
+
+def test_a_bucket_that_is_named_alone_is_the_store(tmp_path: Path):
+    alone = load_settings({}, {"S3_BUCKET": "jobs"}, tmp_path)
+    assert (alone["url"], alone.values["url"].where) == ("s3:///", "S3_BUCKET")
+    assert connect(alone["url"], env={"S3_BUCKET": "jobs"}).url == "s3://jobs"
+    assert load_settings({}, {"S3_BUCKET": "jobs", "MILLRACE_URL": "memory://"}, tmp_path)["url"] == "memory://"
+    assert load_settings({}, {"S3_BUCKET": "jobs", "MILLRACE_APP": "a:b"}, tmp_path)["url"] is None
+    assert load_settings({}, {}, tmp_path)["url"] is None
+
+
+def test_a_bucket_that_is_named_alone_is_the_store_of_an_app_that_names_none(
+    bare: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    Path("none_named.py").write_text("from millrace import App\napp = App()\n")
+    Path("named.py").write_text("from millrace import App\napp = App('memory://own')\n")
+    monkeypatch.setenv("S3_BUCKET", "jobs")
+
+    def url(app: str) -> str:
+        session = CommandSession({"app": app}, Output(False))
+        return str(session.app().store.url)
+
+    assert url("none_named:app") == "s3://jobs"
+    assert url("named:app") == "memory://own"
 
 
 def test_an_environment_that_is_given_is_asked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -113,7 +113,7 @@ def test_a_second_signal_gives_back_at_once_and_spends_no_attempt(shell: Shell):
         eventually(lambda: count(shell, "running") == 1)
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
-        assert any("1 running job may end within 25 s" in line for line in worker.stderr)
+        assert any("1 running job may finish within 25 s" in line for line in worker.stderr)
         worker.send_signal(signal.SIGTERM)
         code, out, _ = ended(worker)
 
@@ -131,6 +131,14 @@ def test_the_log_of_a_worker_is_json_when_asked_for(shell: Shell):
     assert (dead["task"], dead["attempt"]) == ("charge", "1")
     assert "is dead (max_attempts_exceeded)" in dead["message"]
     assert all(line["at"].endswith("Z") for line in lines)
+
+
+def test_several_processes_stop_after_so_many_jobs_each(shell: Shell):
+    shell.sh("for i in $(seq 12); do echo '{}'; done | millrace submit pack - --many")
+    done = shell.run("worker", "--processes", "2", "--max-jobs", "3", "--json")
+
+    assert json.loads(done.stdout) == {"processes": 2, "restarts": 0, "exit": 0}
+    assert count(shell, "completed") == 6
 
 
 def test_several_processes_share_the_work_and_stop_together(shell: Shell):
@@ -173,7 +181,7 @@ def test_a_process_that_dies_is_started_again_and_its_job_told_of(shell: Shell):
 
     assert code == 0
     assert after["w-2"] == before["w-2"]
-    assert re.search(r"process 1 was killed by SIGKILL .*again in 1 s", err)
+    assert re.search(r"process 1 was killed by SIGKILL .*restarting it in 1 s", err)
 
 
 def test_when_the_watching_process_is_killed_the_others_stop_by_themselves(shell: Shell):
@@ -190,7 +198,7 @@ def test_processes_that_cannot_start_are_not_started_for_ever(shell: Shell):
     done = shell.run("worker", "--processes", "2", "--app", "nowhere:app")
 
     assert done.returncode == 2
-    assert "no module 'nowhere'" in done.stderr and "would not help" in done.stderr
+    assert "no module 'nowhere'" in done.stderr and "cannot start; stopping all processes" in done.stderr
 
 
 def test_a_burst_of_several_processes_ends_when_all_have(shell: Shell):

@@ -76,6 +76,22 @@ def test_lanes_are_shown_paused_and_resumed(cli: Stage):
     assert cli.refused("pause", "orders", "--lane", "3").code == 2
 
 
+def test_one_lane_is_drained_and_what_is_said_of_a_lane_is_of_it_alone(cli: Stage):
+    cli("queues", "orders", "--set", "lanes=3", ok=False)
+    for who in ("ada", "ada", "bob", "cyd", "dan", "eve"):
+        cli("submit", "pack", "--queue", "orders", "--group", who)
+    waiting = [lane["waiting"] for lane in cli("queues", "orders", "--json").json["lanes"]]
+    chosen, jobs = waiting.index(max(waiting)), max(waiting)
+    assert 0 < jobs < sum(waiting)
+
+    assert f"{jobs} jobs wait" in cli("pause", "orders", "--lane", str(chosen)).err
+    assert cli("drain", "orders", "--lane", str(chosen), "--dry-run").out.strip() == str(jobs)
+    drained = cli("drain", "orders", "--lane", str(chosen), "--yes", "--json").json
+    assert (drained["lane"], drained["cancelled"]) == (chosen, jobs)
+    assert cli("queues", "orders", "--json").json["waiting"] == sum(waiting) - jobs
+    assert "lanes 0 to 2" in cli.refused("drain", "orders", "--lane", "3", "--yes").err
+
+
 def test_drain_cancels_what_waits_once_somebody_said_yes(filled: Stage):
     assert filled("drain", "default", "--dry-run").out.strip() == "6"
     assert filled.refused("drain", "default").code == 2

@@ -42,7 +42,7 @@ def test_the_documentation_has_every_command_code_and_setting():
 
     assert [name for name in COMMANDS if not re.search(rf"^\|.*`{name}[ `].*\|", text, re.MULTILINE)] == []
     assert [code for code in exits.MEANING if f"| {code} |" not in text] == []
-    settings = millrace.runtime.settings.SETTINGS.values()
+    settings = millrace.app.settings.SETTINGS.values()
     assert [one.env for one in settings if one.env not in text and not one.of_object_stores] == []
     stores = (ROOT / "docs" / "stores.md").read_text()
     names = [name for one in settings if one.of_object_stores for name in (one.env, *one.aliases)]
@@ -111,8 +111,8 @@ def test_a_file_that_is_no_database_is_a_trouble_of_the_store(bare: Stage):
     [
         ("nowhere:app", "no module 'nowhere'"),
         ("tests.cli.shop:nothing", "Apps in it: app"),
-        ("tests.cli.shop:send_email", "not a millrace App"),
-        ("os", "holds no millrace App"),
+        ("tests.cli.shop:send_email", "not a Millrace App"),
+        ("os", "has no Millrace App"),
         ("a b:c", "does not name an app"),
         ("broken:app", "ZeroDivisionError: division by zero (broken.py, line 2)"),
         ("unfinished:app", "SyntaxError"),
@@ -157,14 +157,14 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "The command line needs two more packages. Run: pip install 'millrace[cli]'\n"
+    assert done.stderr == "The command line needs two more packages. Run: pip install 'typer>=0.12' 'rich>=13'\n"
 
 
 def test_help_does_not_load_rich_a_store_or_a_worker(tmp_path: Path):
     """Startup time is what a person feels most; these are what would make it felt."""
     program = (
         "import sys; from millrace.cli.root import run; run(['--help']); "
-        "print(sorted({'rich', 'sqlite3', 'pydantic', 'millrace.runtime.worker'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'rich', 'sqlite3', 'pydantic', 'millrace.worker.worker'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -195,7 +195,12 @@ def test_a_command_loads_its_own_module_and_not_the_others(tmp_path: Path):
 
     loaded = set(done.stderr.split())
     assert "millrace.cli.config" in loaded
-    assert not loaded & {"millrace.cli.submit", "millrace.cli.worker", "millrace.cli.doctor", "millrace.cli.demo"}
+    assert not loaded & {
+        "millrace.cli.jobs.submit",
+        "millrace.cli.workers.worker",
+        "millrace.cli.doctor.command",
+        "millrace.cli.demo.command",
+    }
 
 
 def test_what_init_says_to_do_next_works_as_it_stands(bare: Stage, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace import InvalidInput
-from millrace.runtime.settings import SETTINGS, load_settings, masked
+from millrace.app.settings import SETTINGS, load_settings, masked
 from tests.cli.stage import Stage
 
 

@@ -87,6 +87,15 @@ def test_a_duplicate_is_an_answer_and_no_error(cli: Stage):
     assert "already" in again.err
 
 
+def test_a_window_holds_a_key_for_its_time_and_can_be_extended(cli: Stage):
+    cli("submit", "a", "--key", "k", "--window", "10m", "--id", "x")
+    again = cli("submit", "a", "--key", "k", "--window", "1h", "--on-hit", "extend", "--json")
+    assert (again.json["status"], again.json["by"], again.json["id"]) == ("duplicate", "key", "x")
+    for alone in (["--key", "k", "--on-hit", "extend"], ["--window", "10m"]):
+        refused = cli.refused("submit", "a", *alone)
+        assert refused.code == 2 and "Use --" in refused.err
+
+
 def test_a_taken_key_with_on_hit_raise_is_a_no(cli: Stage):
     cli("submit", "a", "--key", "k")
     ran = cli.refused("submit", "a", "--key", "k", "--on-hit", "raise")
@@ -105,7 +114,7 @@ def test_a_full_queue_says_its_numbers(cli: Stage):
 
     ran = cli.refused("submit", "a")
 
-    assert ran.code == 1 and "at most 1" in ran.err
+    assert ran.code == 1 and "limit is 1" in ran.err
 
 
 def test_a_payload_comes_from_a_file_or_from_stdin(cli: Stage):

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from millrace.cli import exits
-from millrace.cli.supervisor import Supervisor
+from millrace.cli.workers.supervisor import Supervisor
 
 
-def supervisor(script: str, count: int = 1, patience: float = 30.0, once: bool = False, **more: float) -> Supervisor:
+def supervisor(
+    script: str, count: int = 1, stop_timeout: float = 30.0, once: bool = False, **more: float
+) -> Supervisor:
     def command(number: int) -> Sequence[str]:
         return ["sh", "-c", script, "child", str(number)]
 
@@ -22,7 +24,7 @@ def supervisor(script: str, count: int = 1, patience: float = 30.0, once: bool =
         command,
         count,
         os.environ,
-        patience=patience,
+        stop_timeout=stop_timeout,
         once=once,
         first=0.01,
         **{"longest": 0.04, "healthy": 60.0, **more},
@@ -53,7 +55,7 @@ async def test_a_pause_doubles_up_to_the_longest(caplog: pytest.LogCaptureFixtur
     watched.stop()
     await running
 
-    pauses = [record.args[-1] for record in caplog.records if "started again" in record.msg]  # type: ignore[index]
+    pauses = [record.args[-1] for record in caplog.records if "restarting" in record.msg]  # type: ignore[index]
     assert pauses[:4] == [0.01, 0.02, 0.04, 0.04]
 
 
@@ -64,7 +66,7 @@ async def test_good_health_begins_the_pauses_anew(caplog: pytest.LogCaptureFixtu
     watched.stop()
     await running
 
-    pauses = [record.args[-1] for record in caplog.records if "started again" in record.msg]  # type: ignore[index]
+    pauses = [record.args[-1] for record in caplog.records if "restarting" in record.msg]  # type: ignore[index]
     assert set(pauses) == {0.01}
 
 
@@ -75,7 +77,7 @@ def ignores(pid: int, number: int) -> bool:
 
 
 async def test_what_does_not_stop_is_killed_and_that_is_no_good_end():
-    watched = supervisor("trap '' TERM; while :; do sleep 0.01; done", patience=0.3)
+    watched = supervisor("trap '' TERM; while :; do sleep 0.01; done", stop_timeout=0.3)
     running = asyncio.create_task(watched.run())
     await until(running, lambda: watched.pids)
     [pid] = watched.pids.values()

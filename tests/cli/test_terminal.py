@@ -127,6 +127,22 @@ def test_a_list_of_drawn_ids_fits_a_narrow_terminal(shell: Shell):
     assert re.match(r"[0-9a-f-]{36}  ready +default +pack +\S+ ago +-", rows[0])
 
 
+@pytest.mark.parametrize("columns", ["80", "70"])
+def test_a_list_names_the_task_on_a_terminal_of_80_columns(shell: Shell, columns: str):
+    shell.run("submit", "send_welcome_email", "--unchecked", "--queue", "default", "--priority", "3")
+    _, shown = at_terminal(shell, "list", NO_COLOR="1", COLUMNS=columns)
+    text = re.sub(r"\x1b\[\d*m", "", shown)
+
+    assert "send_welcome_email" in text and "…" not in text
+    assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_a_port_is_no_count(shell: Shell):
+    _, shown = at_terminal(shell, "config", NO_COLOR="1")
+
+    assert "8321" in shown and "8,321" not in shown
+
+
 def test_states_without_a_job_make_room_for_the_others(shell: Shell):
     _, shown = at_terminal(shell, "queues", NO_COLOR="1")
 

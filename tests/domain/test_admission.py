@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.domain import operate
 from millrace.domain.change import Change
 from millrace.domain.errors import DeadLettersFull, DependencyCycle, DuplicateKey, QueueFull, UnknownDependency
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Cancelled, Enqueued
+from millrace.domain.rules import operate
 from millrace.store.memory.tables import MemoryTables
 from millrace.testing import a_burial, a_claim, a_spec, specs
 
@@ -105,12 +105,12 @@ def test_with_evict_dead_letters_refuse_nothing(ledger: Ledger) -> None:
     put(ledger, a_spec())
 
 
-def test_the_depth_counts_what_waits_and_what_came_before_in_the_batch(ledger: Ledger) -> None:
+def test_a_batch_is_refused_for_what_came_before_in_it_and_told_what_waits_without_it(ledger: Ledger) -> None:
     control(ledger, max_depth=3)
     put(ledger, a_spec())
     with pytest.raises(QueueFull) as refusal:
         put(ledger, *specs(3))
-    assert (refusal.value.depth, refusal.value.lane) == (3, None)
+    assert (refusal.value.depth, refusal.value.lane) == (1, None)
 
     put(ledger, *specs(2))
 
@@ -153,7 +153,7 @@ def test_a_replaced_owner_that_has_begun_to_run_is_kept(ledger: Ledger) -> None:
         put(ledger, a_spec(key="k", on_hit="raise"))
 
 
-def test_an_answer_by_key_says_nothing_of_results_and_payloads(ledger: Ledger) -> None:
+def test_an_answer_by_key_says_nothing_of_results(ledger: Ledger) -> None:
     put(ledger, a_spec(id="owner", key="k", scope="retained", payload=b"1"))
     run(ledger, Change.completed(b"2"))
     [by_key] = put(ledger, a_spec(key="k", payload=b"3"))
@@ -162,7 +162,7 @@ def test_an_answer_by_key_says_nothing_of_results_and_payloads(ledger: Ledger) -
     assert (by_key.status, by_key.result, by_key.payload_differs, by_key.result_expired) == (
         "duplicate",
         None,
-        False,
+        True,
         False,
     )
     assert (by_id.status, by_id.result, by_id.payload_differs) == ("completed", b"2", True)

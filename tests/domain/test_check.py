@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.domain.check import (
+from millrace.domain.errors import InvalidInput, PayloadInvalid
+from millrace.domain.job import Spec
+from millrace.domain.rules.check import (
     MAX_DURATION,
     MAX_PARENTS,
     MAX_PAYLOAD,
@@ -18,9 +20,8 @@ from millrace.domain.check import (
     check_name,
     check_priority,
     check_spec,
+    specs_like,
 )
-from millrace.domain.errors import InvalidInput, PayloadInvalid
-from millrace.domain.job import Spec
 
 
 def spec(**changes: Any) -> Spec:
@@ -100,8 +101,6 @@ def test_bad_priorities(value: object) -> None:
         {"group": "g"},
         {"key": "k"},
         {"key": "k", "scope": "window", "window": 1},
-        {"key": "k", "scope": "live", "window": -5},
-        {"scope": "window"},
         {"after": ("b",)},
         {"after": tuple(map(str, range(MAX_PARENTS)))},
         {"max_attempts": 1},
@@ -136,6 +135,14 @@ def test_good_specs(changes: dict[str, Any]) -> None:
         {"group": ""},
         {"key": ""},
         {"key": "k", "scope": "window", "window": 0},
+        {"key": "k", "scope": "window", "window": -5},
+        {"key": "k", "scope": "live", "window": 5},
+        {"key": "k", "scope": "live", "on_hit": "extend"},
+        {"key": "k", "scope": "retained", "on_hit": "extend"},
+        {"scope": "window", "window": 5},
+        {"scope": "retained"},
+        {"window": 5},
+        {"on_hit": "raise"},
         {"after": ("",)},
         {"after": tuple(map(str, range(MAX_PARENTS + 1)))},
         {"max_attempts": 0},
@@ -159,5 +166,12 @@ def test_bad_specs(changes: dict[str, Any]) -> None:
 
 
 def test_a_payload_above_a_mebibyte_is_refused_with_its_size() -> None:
-    with pytest.raises(PayloadInvalid, match="1,048,577 bytes; at most 1,048,576"):
+    with pytest.raises(PayloadInvalid, match="1,048,577 bytes; the limit is 1,048,576"):
         check_spec(spec(payload=b"x" * (MAX_PAYLOAD + 1)))
+
+
+def test_specs_from_a_template_are_checked_by_the_largest_payload() -> None:
+    assert specs_like(spec(), [], []) == []
+    assert [(one.id, one.payload, one.token) for one in specs_like(spec(), ["x"], [b"1"])] == [("x", b"1", "x")]
+    with pytest.raises(PayloadInvalid):
+        specs_like(spec(), ["x", "y", "z"], [b"1", b"2" * (MAX_PAYLOAD + 1), b"3"])

@@ -7,9 +7,9 @@ import base64
 import msgspec
 import pytest
 
-from millrace.domain.check import check_spec
-from millrace.domain.dead import dead_letter_hook, empty_hook, next_retry
 from millrace.domain.job import Job, State
+from millrace.domain.rules.check import check_spec
+from millrace.domain.rules.dead import dead_letter_hook, empty_hook, expires_at, next_retry
 from millrace.domain.settings import QueueSettings
 from millrace.testing import a_failure, a_spec
 
@@ -94,3 +94,13 @@ def test_what_has_not_finished_does_not_come_back() -> None:
     job.finished_at = None
 
     assert next_retry(job, QueueSettings(auto_retries=5)) is None
+
+
+def test_a_waiting_job_expires_and_the_record_of_a_finished_one_is_pruned() -> None:
+    settings = QueueSettings(keep_completed=30, keep_dead=None)
+    waiting = Job(a_spec(), 7, 1, State.WAITING, NOW, NOW, expires_at=NOW + 5)
+    done = Job(a_spec(), 8, 1, State.COMPLETED, NOW, NOW, finished_at=NOW)
+
+    assert expires_at(waiting, settings) == NOW + 5
+    assert expires_at(done, settings) == NOW + 30
+    assert expires_at(dead(), settings) is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.decide import budget_used, decide
 from millrace.domain.job import Job, State
-from millrace.domain.outcome import Aborted, Buried, Lost, Raised, Released, Returned, Snoozed, TimedOut
+from millrace.domain.outcome import Buried, CancelledOnRequest, Lost, Raised, Released, Returned, Snoozed, TimedOut
+from millrace.domain.rules.decide import budget_used, decide
 from millrace.testing import a_failure, a_retry, a_spec
 
 ERROR = a_failure()
@@ -31,15 +31,15 @@ def test_a_job_given_back_is_released() -> None:
 
 
 def test_an_aborted_run_is_cancelled() -> None:
-    assert decide(a_job(), Aborted(), 0.5) == Change.cancel()
+    assert decide(a_job(), CancelledOnRequest(), 0.5) == Change.cancel()
 
 
-def test_a_burial_is_final() -> None:
+def test_a_burial_is_final() -> None:  # O-34
     assert decide(a_job(), Buried(ERROR, "payload_invalid"), 0.5) == Change.bury(ERROR, "payload_invalid")
 
 
 @pytest.mark.parametrize(("failures", "delay"), [(0, 1_000), (1, 2_000), (2, 4_000)])
-def test_an_error_is_retried_with_growing_delay(failures: int, delay: int) -> None:
+def test_an_error_is_retried_with_growing_delay(failures: int, delay: int) -> None:  # O-34
     assert decide(a_job(failures), Raised(ERROR), 0.5) == Change.retry(ERROR, delay=delay)
 
 
@@ -58,7 +58,7 @@ def test_a_handler_says_when_to_come_back() -> None:
     assert decide(a_job(failures=3), Raised(ERROR, after=99), 0.5).reason == "max_attempts_exceeded"
 
 
-def test_a_timeout_is_retried_until_the_budget_is_used() -> None:
+def test_a_timeout_is_retried_until_the_budget_is_used() -> None:  # O-34
     assert decide(a_job(failures=1), TimedOut(ERROR), 0.5) == Change.retry(ERROR, delay=2_000)
     assert decide(a_job(failures=3), TimedOut(ERROR), 0.5) == Change.bury(ERROR, "timeout")
 

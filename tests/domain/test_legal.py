@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.domain import transition
 from millrace.domain.change import Change
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
-from millrace.domain.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
+from millrace.domain.rules import transition
+from millrace.domain.rules.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
 from millrace.testing.builders import a_spec
 
 

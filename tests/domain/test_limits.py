@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.domain.limits import UNLIMITED, Bucket, allowance, capacity, next_token, refill, spend
+from millrace.domain.rules.limits import UNLIMITED, Bucket, allowance, capacity, is_ahead, next_token, refill, spend
 from millrace.domain.settings import Limits, QueueSettings
 
 NOW = 1_000_000
@@ -41,6 +41,21 @@ def test_a_clock_that_jumps_forward_gives_one_bucket_at_most() -> None:
 
 def test_a_clock_that_jumps_back_gives_nothing() -> None:
     assert refill(Bucket(1.0, NOW), Limits(rate=5), NOW - 10**6) == Bucket(1.0, NOW - 10**6)
+
+
+def test_a_bucket_is_ahead_of_a_clock_that_was_set_back_behind_it() -> None:
+    assert [is_ahead(Bucket(1.0, NOW), now) for now in (NOW - 1, NOW, NOW + 1)] == [True, False, False]
+    assert not is_ahead(None, NOW)
+
+
+def test_a_bucket_that_is_written_again_counts_from_a_clock_that_was_set_back() -> None:
+    limits = Limits(rate=5)
+    back = NOW - 3_600_000
+
+    written = spend(Bucket(0.0, NOW), limits, 0, back)
+
+    assert written == Bucket(0.0, back)
+    assert allowance(limits, 0, written, back + 200) == 1
 
 
 def test_without_a_rate_a_bucket_does_not_grow() -> None:

@@ -12,13 +12,16 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Kind
-from millrace.domain.job import State
-from millrace.domain.order import QueueOrder, pick
+from millrace.domain.job import HOUR, MINUTE, Job, State
 from millrace.domain.request import Receipt
 from millrace.domain.retry import RetryPolicy
+from millrace.domain.rules.order import QueueOrder, pick
+from millrace.domain.rules.upkeep import recheck_after
+from millrace.domain.tables import Range
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, specs
 from millrace.testing.clock import VirtualClock
+from tests.narrowing import the
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ async def take(store, **claim):
     return job
 
 
-async def test_a_hook_that_somebody_enqueues_is_no_work_of_its_queue(store):
+async def test_a_hook_that_somebody_enqueues_is_no_work_of_its_queue(store: MemoryStore):
     """`on_empty` looks at work alone, whichever way the hook came in."""
     await store.control("queue", "default", {"on_empty": "bell"})
     await store.enqueue([a_spec(id="hook", task="ring", hook=True)])
@@ -50,7 +53,7 @@ async def test_a_hook_that_somebody_enqueues_is_no_work_of_its_queue(store):
 # ── jobs that a settle carries ────────────────────────────────────────────────────────────────────
 
 
-async def test_a_dying_job_may_carry_the_next_generation_of_itself(store):
+async def test_a_dying_job_may_carry_the_next_generation_of_itself(store: MemoryStore):
     await store.enqueue([a_spec(id="phoenix")])
     job = await take(store)
 
@@ -58,13 +61,14 @@ async def test_a_dying_job_may_carry_the_next_generation_of_itself(store):
     ashes = Change(change.verb, reason="explicit_fail", failed=1, jobs=(a_spec(id="phoenix"),))
     assert await store.settle([(job.lease, ashes)]) == [Receipt.OK]
 
-    [now] = await store.get(["phoenix"])
+    [found] = await store.get(["phoenix"])
+    now = the(found)
     assert (now.state, now.generation) == (State.WAITING, 2)
     [row] = await store.count()
     assert (row.waiting, row.running, row.dead) == (1, 0, 0)
 
 
-async def test_a_completed_job_may_carry_a_job_under_its_own_key(store):
+async def test_a_completed_job_may_carry_a_job_under_its_own_key(store: MemoryStore):
     """The key is free by the time the next one takes it: how a job that is to be unique goes on with itself."""
     await store.enqueue([a_spec(key="only one")])
     job = await take(store)
@@ -74,7 +78,7 @@ async def test_a_completed_job_may_carry_a_job_under_its_own_key(store):
     assert (await take(store)).id == "next"
 
 
-async def test_a_retried_job_may_carry_a_job_that_replaces_it(store):
+async def test_a_retried_job_may_carry_a_job_that_replaces_it(store: MemoryStore):
     """It waits again by then, so it can be replaced, and every counter knows."""
     await store.enqueue([a_spec(id="old", key="k")])
     job = await take(store)
@@ -87,7 +91,7 @@ async def test_a_retried_job_may_carry_a_job_that_replaces_it(store):
     assert (row.waiting, row.running, row.cancelled) == (1, 0, 1)
 
 
-async def test_who_waits_for_the_next_generation_is_not_told_of_the_last_ones_death(store):
+async def test_who_waits_for_the_next_generation_is_not_told_of_the_last_ones_death(store: MemoryStore):
     await store.enqueue([a_spec(id="parent")])
     job = await take(store)
 
@@ -95,11 +99,12 @@ async def test_who_waits_for_the_next_generation_is_not_told_of_the_last_ones_de
     child = a_spec(id="child", after=("parent",))
     await store.settle([(job.lease, Change(a_burial().verb, reason="explicit_fail", failed=1, jobs=(again, child)))])
 
-    [waiting] = await store.get(["child"])
+    [found] = await store.get(["child"])
+    waiting = the(found)
     assert (waiting.state, waiting.blocked) == (State.WAITING, 1)
 
 
-async def test_a_thousand_deaths_with_a_hook_each_are_no_recursion(store):
+async def test_a_thousand_deaths_with_a_hook_each_are_no_recursion(store: MemoryStore):
     parent = a_spec()
     children = specs(1_000, after=(parent.id,), on_dead_letter="bell")
     await store.enqueue([parent, *children])
@@ -113,7 +118,7 @@ async def test_a_thousand_deaths_with_a_hook_each_are_no_recursion(store):
 # ── jobs whose record goes at once ────────────────────────────────────────────────────────────────
 
 
-async def test_a_job_that_dies_on_arrival_is_answered_as_dead_though_its_record_is_gone(store):
+async def test_a_job_that_dies_on_arrival_is_answered_as_dead_though_its_record_is_gone(store: MemoryStore):
     await store.control("queue", "default", {"keep_dead": 0})
     await store.enqueue([a_spec(id="parent")])
     await store.cancel(["parent"])
@@ -124,7 +129,7 @@ async def test_a_job_that_dies_on_arrival_is_answered_as_dead_though_its_record_
     assert await store.get(["child"]) == [None]
 
 
-async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_the_record_is_gone(store):
+async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_the_record_is_gone(store: MemoryStore):
     await store.control("queue", "default", {"keep_completed": 0})
     spec = a_spec()
     await store.enqueue([spec])
@@ -140,7 +145,7 @@ async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_
 # ── conditions that could be turned round without anybody noticing ────────────────────────────────
 
 
-async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it_over_another(store):
+async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it_over_another(store: MemoryStore):
     await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",))])
     await store.cancel(["parent"])
     await store.enqueue([a_spec(id="between", after=("child",), on_dependency="wait")])
@@ -155,7 +160,7 @@ async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it_over_
     ("before", "after", "said"),
     [(None, 2, "has no lanes and 1 live jobs.* to 2 lanes"), (2, None, "has 2 lanes and 1 live jobs.* to no lanes")],
 )
-async def test_the_error_about_lanes_says_from_what_to_what(store, before, after, said):
+async def test_the_error_about_lanes_says_from_what_to_what(store: MemoryStore, before, after, said):
     await store.control("queue", "default", {"lanes": before})
     await store.enqueue([a_spec()])
 
@@ -163,7 +168,7 @@ async def test_the_error_about_lanes_says_from_what_to_what(store, before, after
         await store.control("queue", "default", {"lanes": after})
 
 
-async def test_only_a_change_of_its_rate_fills_the_bucket_of_a_task_again(store):
+async def test_only_a_change_of_its_rate_fills_the_bucket_of_a_task_again(store: MemoryStore):
     await store.control("task", "work", {"rate": 0.001, "burst": 1})
     await store.enqueue(specs(3))
     assert len(await store.claim(a_claim(3))) == 1
@@ -202,7 +207,7 @@ class Given:
 def test_many_ranges_are_merged_in_order_also_when_turns_alternate(seed, period):
     chance = random.Random(seed)
     jobs = [(chance.randrange(4), chance.randrange(100), seq) for seq in range(60)]
-    ranges = [
+    ranges: list[Range] = [
         Given(priority, [(at, seq) for p, at, seq in jobs if p == priority and seq % 3 == task])
         for priority in range(4)
         for task in range(3)
@@ -210,10 +215,18 @@ def test_many_ranges_are_merged_in_order_also_when_turns_alternate(seed, period)
 
     picked = list(pick([QueueOrder(ranges, 0, period)], lambda source, seq: True, len(jobs)))
 
-    left, expected = list(jobs), []
+    left = list(jobs)
+    expected: list[int] = []
     while left:
         fair = period > 0 and (len(expected) + 1) % period == 0
         first = min(left, key=lambda job: job[1:] if fair else (-job[0], *job[1:]))
         left.remove(first)
         expected.append(first[2])
     assert picked == expected
+
+
+@pytest.mark.parametrize(("finished_at", "wait"), [(599 * MINUTE, MINUTE), (5 * HOUR, 30 * MINUTE), (None, MINUTE)])
+def test_a_result_that_is_needed_is_looked_at_again_after_a_tenth_of_its_age(finished_at, wait):
+    job = Job(a_spec(), 1, 1, State.COMPLETED, 0, 0, finished_at=finished_at)
+
+    assert recheck_after(job, 10 * HOUR) == wait

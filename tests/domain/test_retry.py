@@ -74,7 +74,8 @@ def test_whatever_the_numbers_a_delay_is_finite_and_within_its_cap(
     """Exponent clamped; a large factor overflows nothing."""
     delay = RetryPolicy(initial, factor, maximum).delay(failures, chance)
 
-    assert isinstance(delay, int) and 0 <= delay <= maximum + 1
+    assert isinstance(delay, int)
+    assert 0 <= delay <= maximum + 1
 
 
 def test_a_giant_factor_meets_the_cap_and_nothing_stays_nothing() -> None:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from millrace.domain.check import MAX_DURATION
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import DAY
+from millrace.domain.rules.check import MAX_DURATION
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings, fair_period, updated
 
 

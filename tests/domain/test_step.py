@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.domain import operate, upkeep
 from millrace.domain.change import Change
 from millrace.domain.job import DAY, Job, State
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Query, Receipt
+from millrace.domain.rules import operate, replaying, upkeep
 from millrace.domain.tables import Line, QueueRow
 from millrace.store.memory.tables import MemoryTables
 from millrace.testing import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, a_worker, an_extension, specs
@@ -112,19 +112,19 @@ def test_the_end_of_a_run_wakes_only_where_a_limit_makes_it_matter(ledger: Ledge
     assert isinstance(tables, MemoryTables)
     ledger.enqueue(specs(4), NOW)
     jobs = take(ledger, 4)
-    tables.take_news()
+    tables.take_wakeups()
     ledger.settle([(jobs[0].lease, Change.completed())], NOW)
-    assert dict(tables.take_news()[0]) == {}
+    assert dict(tables.take_wakeups()[0]) == {}
     control(ledger, max_running=9)
-    tables.take_news()
+    tables.take_wakeups()
     ledger.settle([(jobs[1].lease, Change.completed())], NOW)
-    assert dict(tables.take_news()[0]) == {"default": 1}
+    assert dict(tables.take_wakeups()[0]) == {("default", None): 1}
     control(ledger, max_running=None)
     operate.control(ledger, "task", "work", {"max_running": 9}, NOW)
-    tables.take_news()
+    tables.take_wakeups()
     ledger.settle([(jobs[2].lease, Change.completed())], NOW)
 
-    assert dict(tables.take_news()[0]) == {"default": 1}
+    assert dict(tables.take_wakeups()[0]) == {(None, "work"): 1}
 
 
 def test_a_takeover_keeps_the_place_of_the_run(ledger: Ledger) -> None:
@@ -228,3 +228,74 @@ def test_a_death_within_a_death_is_carried_out_in_a_loop(ledger: Ledger) -> None
 
     assert (row(ledger).dead, row(ledger).died, row(ledger).waiting) == (0, 2_000, 2_000)
     assert [past.state for past in ledger.tables.past("1999")] == [State.DEAD]
+
+
+# ── the end of a parent, applied to one child in a step of its own ────────────────────────────────
+
+
+def waiting_child(ledger: Ledger, *parents: str) -> Job:
+    child = a_spec(after=parents, allow_missing=True)
+    ledger.enqueue([child], NOW)
+    return by_id(ledger, child.id)
+
+
+def by_id(ledger: Ledger, job_id: str) -> Job:
+    found = ledger.tables.by_id(job_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["is kept", "was pruned"])
+def test_the_end_of_a_parent_frees_its_child_whether_its_record(ledger: Ledger, known: bool) -> None:
+    [parent] = ledger.enqueue([a_spec(id="parent")], NOW) if known else [None]
+    child = waiting_child(ledger, "parent")
+
+    ledger.parent_ended("parent", parent.seq if parent else 1, State.COMPLETED, child.seq, NOW)
+
+    assert (child.blocked, child.open) == (0, True)
+
+
+def test_the_end_of_a_parent_frees_only_children_that_came_before_its_next_generation(ledger: Ledger) -> None:
+    before = waiting_child(ledger, "parent")
+    [successor] = ledger.enqueue([a_spec(id="parent")], NOW)
+    after = waiting_child(ledger, "parent")
+
+    for child in (before, after):
+        ledger.parent_ended("parent", successor.seq - 100, State.COMPLETED, child.seq, NOW)
+
+    assert (before.blocked, after.blocked) == (0, 1)
+
+
+def test_the_end_of_a_parent_that_is_applied_twice_counts_once(ledger: Ledger) -> None:
+    child = waiting_child(ledger, "one", "other")
+
+    for _ in range(2):
+        ledger.parent_ended("one", 1, State.COMPLETED, child.seq, NOW)
+
+    assert (child.blocked, ledger.tables.parents(child.seq)) == (1, ["other"])
+
+
+def test_the_end_of_a_parent_whose_child_is_gone_changes_nothing(ledger: Ledger) -> None:
+    ledger.parent_ended("parent", 1, State.COMPLETED, 999, NOW)
+
+    assert ledger.tables.by_seq(999) is None
+
+
+# ── the replay of a parent, applied to one child in a step of its own ─────────────────────────────
+
+
+def test_a_child_that_returns_with_its_parent_brings_its_own_children_back(ledger: Ledger) -> None:
+    ledger.enqueue([a_spec(id="parent")], NOW)
+    child = waiting_child(ledger, "parent")
+    grandchild = waiting_child(ledger, child.id)
+    ledger.settle([(take(ledger)[0].lease, a_burial())], NOW)
+    replaying.replay(ledger, ["parent"], NOW, children=False)
+    assert (child.state, grandchild.state) == (State.DEAD, State.DEAD)
+
+    replaying.return_with(ledger, "another", child.seq, NOW)
+    replaying.return_with(ledger, "parent", 999, NOW)
+    assert (child.state, grandchild.state) == (State.DEAD, State.DEAD)
+
+    replaying.return_with(ledger, "parent", child.seq, NOW)
+    assert (child.state, child.blocked) == (State.WAITING, 1)
+    assert (grandchild.state, grandchild.blocked) == (State.WAITING, 1)

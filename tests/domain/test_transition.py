@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from millrace.domain import transition
 from millrace.domain.change import Change, Verb
 from millrace.domain.event import Kind
 from millrace.domain.job import Attempt, Job, State, word
+from millrace.domain.rules import transition
 from millrace.testing import a_burial, a_failure, a_retry_change, a_spec, seconds
 
 NOW = 1_000_000
@@ -37,8 +38,7 @@ def test_enqueue() -> None:
 
 
 def test_claim() -> None:
-    job = waiting()
-    job.holds, job.progress = True, b"50"
+    job = msgspec.structs.replace(waiting(), holds=True, progress=b"50")
     event = transition.claim(job, "w", "lease-1", 30, NOW + 1)
 
     assert (job.state, job.attempt, job.holds, job.progress) == (State.RUNNING, 1, False, None)
@@ -50,14 +50,13 @@ def test_reclaim_is_no_run() -> None:
     job = running()
     event = transition.reclaim(job, "reaper", "lease-2", 20, NOW + 5)
 
-    assert (job.state, job.attempt, job.worker, job.lease_id) == (State.RUNNING, 1, "reaper", "lease-2")
+    assert (job.state, job.attempt, job.worker, job.lease_id) == (State.RUNNING, 1, "w", "lease-2")
     assert job.lease_until == NOW + 25
     assert (event.kind, event.worker, event.reason, event.lease) == (Kind.RECLAIMED, "reaper", "w", "lease-2")
 
 
 def test_settle_completed() -> None:
-    job = running(keep_result=60)
-    job.error, job.reason, job.progress = a_failure(), "old", b"9"
+    job = msgspec.structs.replace(running(keep_result=60), error=a_failure(), reason="old", progress=b"9")
     event = transition.settle(job, Change.completed(b"1", duration=5), NOW)
 
     assert (job.state, job.result, job.result_until) == (State.COMPLETED, b"1", NOW + 60_000)
@@ -87,12 +86,25 @@ def test_how_long_a_result_is_kept(keep: int | None, result: bytes | None, facts
 def test_settle_retry() -> None:
     job = running()
     error = a_failure("no")
-    event = transition.settle(job, Change.retry(error, delay=50, stalled=1), NOW)
+    event = transition.settle(job, Change.retry(error, delay=50), NOW)
 
-    assert (job.state, job.failures, job.stalls, job.available_at) == (State.WAITING, 1, 1, NOW + 50)
+    assert (job.state, job.failures, job.stalls, job.available_at) == (State.WAITING, 1, 0, NOW + 50)
     assert (job.error, job.snoozes, job.releases, job.finished_at) == (error, 0, 0, None)
     assert job.attempts == (Attempt(1, NOW, error, None, "w"),)
     assert (event.kind, event.delay, event.error, event.failures) == (Kind.RETRIED, 50, error, 1)
+
+
+@pytest.mark.parametrize(
+    ("measured", "at", "kept"), [(None, NOW + 70, 70), (12, NOW + 70, 12), (0, NOW + 70, 0), (None, NOW - 5, 0)]
+)
+def test_a_lost_run_lasts_until_it_is_settled_unless_its_worker_measured_it(
+    measured: int | None, at: int, kept: int
+) -> None:
+    job = running()
+    change = msgspec.structs.replace(Change.retry(a_failure(), delay=50, stalled=1), duration=measured)
+    event = transition.settle(job, change, at)
+
+    assert (job.failures, job.stalls, job.attempts[0].duration, event.duration) == (1, 1, kept, kept)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +202,7 @@ def test_cancel_cuts_off_a_lease() -> None:
 def test_replay_gives_a_fresh_budget_and_keeps_the_history() -> None:
     job = running(expires=60)
     transition.settle(job, a_burial(), NOW)
-    job.archived, job.stalls, job.next_retry_at, job.result_expired = True, 2, NOW, True
+    job = msgspec.structs.replace(job, archived=True, stalls=2, next_retry_at=NOW, result_expired=True)
     event = transition.replay(job, NOW + 9, "auto_retry")
 
     assert (job.state, job.failures, job.stalls, job.replays, job.attempt) == (State.WAITING, 0, 0, 1, 1)
@@ -207,10 +219,8 @@ def test_replay_gives_a_fresh_budget_and_keeps_the_history() -> None:
 def test_archive_and_remove_leave_the_state_alone() -> None:
     job = running()
     transition.settle(job, Change.completed(), NOW)
-    assert transition.archive(job, True, NOW).kind is Kind.ARCHIVED
-    assert job.archived
-    assert transition.archive(job, False, NOW).kind is Kind.UNARCHIVED
-    assert not job.archived
+    assert (transition.archive(job, True, NOW).kind, job.archived) == (Kind.ARCHIVED, True)
+    assert (transition.archive(job, False, NOW).kind, job.archived) == (Kind.UNARCHIVED, False)
     event = transition.remove(job, Kind.PRUNED, NOW, "retention")
 
     assert (event.kind, event.reason, event.state, event.n) == (Kind.PRUNED, "retention", "completed", 6)

@@ -11,10 +11,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millrace.spark import archive, reader
+from millrace.spark import reader
+from millrace.spark.archive import operations as archive
 from millrace.spark.options import read_options
 from millrace.spark.schema import table_named
-from millrace.spark.upkeep_work import Done, Each, Work, done
+from millrace.spark.upkeep_work import Each, UpkeepDone, Work, done
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
@@ -28,11 +29,11 @@ FAR = 1 << 60
 def here(store: ObjectStore) -> Each:
     """Pieces of work as executors do them, but in this process; each travels there and back."""
 
-    async def each(works: Sequence[Work]) -> list[Done]:
-        answers: list[Done] = []
+    async def each(works: Sequence[Work]) -> list[UpkeepDone]:
+        answers: list[UpkeepDone] = []
         for work in works:
             sent = msgspec.json.decode(msgspec.json.encode(work), type=Work)
-            answers.append(msgspec.json.decode(msgspec.json.encode(await done(store, sent)), type=Done))
+            answers.append(msgspec.json.decode(msgspec.json.encode(await done(store, sent)), type=UpkeepDone))
         return answers
 
     return each

@@ -9,21 +9,22 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from millrace.store.object.blobs import Blobs, Patience
+from millrace.store.object.blobs import Blobs, RetryBudget
 from millrace.store.object.directory import DirectoryBlobs
 from millrace.store.object.driver import Driver
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.probe import Findings
 from millrace.store.object.s3 import S3Blobs
-from millrace.testing.blob_faults import BlobFault, FaultyBlobs, seeded_faults
+from proof.blob_faults import BlobFault, FaultyBlobs, seeded_faults
 from tests.servers.ministack import S3Server, ministack_server, s3_server
 
 __all__ = ["ministack_server", "s3_server"]
 
-IMPATIENT = Patience(attempts=14, first=0.0005, longest=0.01)
+IMPATIENT = RetryBudget(attempts=14, first=0.0005, longest=0.01)
 NETWORK = {
     BlobFault.LOST_REPLY: 0.06,
     BlobFault.LOST_REQUEST: 0.04,
@@ -113,7 +114,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         prefix = f"{abs(hash(request.node.nodeid)):x}"
         made = lambda: bucket.driver(prefix)  # noqa: E731
     else:
-        level = "relaxed" if kind.endswith("relaxed") else "full"
+        level: Literal["full", "relaxed"] = "relaxed" if kind.endswith("relaxed") else "full"
         made = lambda: DirectoryBlobs(tmp_path / "store", durability=level, keep_versions=["tasks/"])  # noqa: E731
     found = Place(request.param, made)
     try:

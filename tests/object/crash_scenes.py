@@ -8,8 +8,8 @@ from millrace.domain.change import Change
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_worker, minutes
 from millrace.testing.clock import VirtualClock
-from tests.proof.programs.crash_scenarios import SCENARIOS as SHARED
-from tests.proof.programs.crash_scenarios import Leases, Scenario, busy, empty, running, spec
+from proof.programs.crash_scenarios import SCENARIOS as SHARED
+from proof.programs.crash_scenarios import Leases, Scenario, busy, empty, running, spec
 
 LARGE = b'"' + b"x" * 2_000 + b'"'  # beyond the inline limit of these tests
 SCENES: dict[str, Scenario] = dict(SHARED)

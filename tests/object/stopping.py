@@ -21,7 +21,7 @@ import pytest
 
 from millrace.domain.errors import StoreError
 from millrace.domain.job import Job
-from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, Trouble, VersionPage, Want, Write
+from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, Unavailable, VersionPage, Want, Write
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
@@ -30,7 +30,7 @@ from millrace.testing.invariants import assert_holds, gather
 
 T = TypeVar("T")
 
-PATIENCE = 5.0  # seconds until a test that waits for a request which never comes is told so
+PATIENCE = 60.0  # seconds until a test that waits for a request which never comes is told so
 
 
 class Stop:
@@ -124,13 +124,13 @@ class StoppingBlobs:
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
         late, cut = await self._pass("write", [write.key for write in writes])
         if cut:
-            return [Trouble("the line was cut")] * len(writes)
+            return [Unavailable("the line was cut")] * len(writes)
         if self.broken is not None and any(self.broken(write.key) for write in writes):
             raise StoreError("no such bucket")
         answers = await self.driver.write(writes)
         for stop in late:
             await stop.stand()
-        return [Trouble("the line was cut")] * len(writes) if any(stop.cut for stop in late) else answers
+        return [Unavailable("the line was cut")] * len(writes) if any(stop.cut for stop in late) else answers
 
     async def delete(self, keys: Sequence[str]) -> None:
         late, _ = await self._pass("delete", keys)

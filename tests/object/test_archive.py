@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,22 +16,24 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.event import Kind
-from millrace.domain.job import Job, Spec
-from millrace.spark import archive, upkeep, upkeep_work
-from millrace.spark.archive_rows import columns_of, jobs_in
+from millrace.domain.job import Job, Spec, State
+from millrace.spark import upkeep, upkeep_work
+from millrace.spark.archive import operations as archive
+from millrace.spark.archive.rows import columns_of, jobs_in
 from millrace.spark.open import opened
 from millrace.spark.upkeep_work import MergeFiles, RemoveJobs, WriteFiles
 from millrace.store.archived import ArchiveFile
-from millrace.store.object.archive import FILES, GRACE, MANIFEST, SILENCE, ArchiveBusy
-from millrace.store.object.driver import Trouble
-from millrace.store.object.engine import Crowded
+from millrace.store.object.archive.files import FILES, GRACE, MANIFEST, SILENCE, ArchiveBusy
+from millrace.store.object.driver import Unavailable
+from millrace.store.object.engine.engine import Crowded
+from millrace.store.object.engine.objects import Swap
+from millrace.store.object.engine.values import encode
 from millrace.store.object.memory import MemoryBlobs
-from millrace.store.object.objects import Change as Swap
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.values import encode
 from millrace.testing.builders import a_burial, a_claim, a_spec, days, hours
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import assert_holds, gather
+from tests.narrowing import checked_cast, the
 from tests.object.archiving import FAR, Reading, compact, here, in_memory, rows
 from tests.object.stores import a_site
 from tests.spark.filled import fill
@@ -73,6 +75,7 @@ async def yard() -> Yard:
 async def a_mixed_store(yard: Yard) -> list[str]:
     """Something of everything, and large payloads; what can be compacted."""
     await fill(yard.store)
+    await yard.store.cancel(["later"])  # while it was open, the result of job-0 would be kept for it
     await yard.store.enqueue([a_spec(id="large", payload=LARGE, queue="mail", task="send")])
     [large] = await yard.store.claim(a_claim(1, queue="mail"))
     await yard.store.settle([(large.lease, a_burial())])
@@ -87,7 +90,7 @@ async def a_mixed_store(yard: Yard) -> list[str]:
 
 
 @pytest.mark.parametrize("table", ["jobs", "dead"])
-async def test_the_tables_are_the_same_before_and_after(yard, table):
+async def test_the_tables_are_the_same_before_and_after(yard: Yard, table):
     await a_mixed_store(yard)
     before = await rows(yard.store, table)
 
@@ -99,7 +102,7 @@ async def test_the_tables_are_the_same_before_and_after(yard, table):
     await yard.well()
 
 
-async def test_the_jobs_are_gone_from_the_store_as_retention_removes_them(yard):
+async def test_the_jobs_are_gone_from_the_store_as_retention_removes_them(yard: Yard):
     ids = await a_mixed_store(yard)
     before = {row.queue: (row.processed, row.died) for row in await yard.store.count()}
 
@@ -107,13 +110,13 @@ async def test_the_jobs_are_gone_from_the_store_as_retention_removes_them(yard):
 
     left = [job.id for job in await yard.store.get(ids) if job is not None]
     assert left == ["job-2", "job-7", "job-12", "job-17"]  # in backoff: not finished, so not archived
-    assert yard.keys("data/") == [] and yard.keys("done/") == []
+    assert yard.keys("data/") == [] and [key for key in yard.keys("done/") if ".later" not in key] == []
     assert {row.queue: (row.processed, row.died) for row in await yard.store.count()} == before
     last = (await yard.store.history("job-1"))[-1]
     assert (last.kind, last.reason) == (Kind.PRUNED, "compacted")
 
 
-async def test_files_hold_the_records_and_the_histories_whole(yard):
+async def test_files_hold_the_records_and_the_histories_whole(yard: Yard):
     ids = await a_mixed_store(yard)
     jobs = {job.id: job for job in await yard.store.get(ids) if job is not None}
     histories = [event for one in ids for event in await yard.store.history(one)]
@@ -121,7 +124,7 @@ async def test_files_hold_the_records_and_the_histories_whole(yard):
     await compact(yard.store)
 
     [file] = (await yard.store.compacted.value()).files
-    body = await yard.store.compacted.get(file.key)
+    body = the(await yard.store.compacted.get(file.key))
     [batch] = columns_of(body, ["record", "payload", "result"])
     assert {job.id: job for job in jobs_in(batch)} == {one: jobs[one] for one in jobs if jobs[one].archived}
     told = await rows(yard.store, "events", compacted="only")
@@ -129,7 +132,7 @@ async def test_files_hold_the_records_and_the_histories_whole(yard):
     assert [(row["seq"], row["n"], row["kind"]) for row in told] == wanted
 
 
-async def test_after_the_feed_was_trimmed_the_history_is_in_the_file_still(yard):
+async def test_after_the_feed_was_trimmed_the_history_is_in_the_file_still(yard: Yard):
     await yard.archived("a")
     await compact(yard.store)
     await yard.store.control("store", "", {"keep_events": days(1)})
@@ -164,7 +167,7 @@ async def test_a_directory_and_a_bucket_hold_the_same_files(request, kind):
 # ── what is compacted ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_only_what_was_archived_is_old_enough_and_nobody_waits_for_goes(yard):
+async def test_only_what_was_archived_is_old_enough_and_nobody_waits_for_goes(yard: Yard):
     await yard.store.control("queue", "again", {"auto_retries": 1, "auto_retry_delay": hours(5)})
     await yard.archived("old")
     yard.clock.advance(DAY)
@@ -188,7 +191,7 @@ async def test_only_what_was_archived_is_old_enough_and_nobody_waits_for_goes(ya
     assert [job and job.id for job in left] == [None, None, "fetched", "shown", "returns"]
 
 
-async def test_a_limit_takes_the_oldest(yard):
+async def test_a_limit_takes_the_oldest(yard: Yard):
     for one in ("c", "a", "b"):
         await yard.archived(one)
         yard.clock.advance(1)
@@ -205,11 +208,11 @@ def test_a_limit_of_less_than_one_job_is_refused(tmp_path, limit):
         upkeep.compactable(f"file://{tmp_path}", limit=limit)
 
 
-async def test_figures_say_what_there_is_to_do_and_change_nothing(yard):
+async def test_figures_say_what_there_is_to_do_and_change_nothing(yard: Yard):
     await a_mixed_store(yard)
     written = yard.blobs._changes
 
-    found = archive.figures(await yard.store.compaction.candidates(FAR))
+    found = await archive.preview(yard.store, FAR, None)
 
     assert {(one.queue, one.state): one.jobs for one in found} == {
         ("mail", "completed"): 5,
@@ -219,10 +222,31 @@ async def test_figures_say_what_there_is_to_do_and_change_nothing(yard):
         ("parcels", "dead"): 1,
         ("parcels", "cancelled"): 2,
     }
-    assert all(one.first <= one.last for one in found) and yard.blobs._changes == written
+    assert all(the(one.first) <= the(one.last) for one in found) and yard.blobs._changes == written
+    assert all((one.not_yet, one.until) == (0, None) for one in found)
 
 
-async def test_a_compacted_id_is_as_free_as_a_pruned_one(yard):
+async def test_a_look_says_what_will_be_done_and_what_stays_until_when(yard: Yard):
+    """Index keys tell that jobs are archived; only the jobs themselves, that somebody may still fetch a result."""
+    await yard.archived("free")
+    for number in range(1, 4):
+        await yard.archived(f"kept-{number}", keep_result=number * 3600)
+    until = await yard.store.now() + hours(3)
+
+    [shown] = await archive.preview(yard.store, FAR, None)
+    done = await compact(yard.store)
+
+    assert (shown.jobs, shown.not_yet, shown.until) == (1, 3, until)
+    assert (done.compacted, done.not_yet, done.until) == (1, 3, until)
+    [waiting] = await archive.preview(yard.store, FAR, None)
+    assert (waiting.jobs, waiting.first, waiting.not_yet) == (0, None, 3)
+    yard.clock.advance(3 * 3600)
+    [free] = await archive.preview(yard.store, FAR, None)
+    assert (free.jobs, free.not_yet) == (3, 0)
+    assert (await compact(yard.store)).compacted == 3
+
+
+async def test_a_compacted_id_is_as_free_as_a_pruned_one(yard: Yard):
     await yard.archived("again", key="k", scope="retained")
     await compact(yard.store)
 
@@ -237,7 +261,7 @@ async def test_a_compacted_id_is_as_free_as_a_pruned_one(yard):
     ]
 
 
-async def test_a_key_that_a_crash_has_left_does_not_bring_a_later_job_of_that_id_into_files_twice(yard):
+async def test_a_key_that_a_crash_has_left_does_not_bring_a_later_job_of_that_id_into_files_twice(yard: Yard):
     await yard.archived("again")
     [left] = yard.keys("done/")
     await compact(yard.store)
@@ -263,7 +287,7 @@ async def written_but_not_removed(yard: Yard, names: tuple[str, ...]) -> tuple[s
     return run, file
 
 
-async def test_a_job_that_was_replayed_before_its_removal_stays_and_its_row_does_not_count(yard):
+async def test_a_job_that_was_replayed_before_its_removal_stays_and_its_row_does_not_count(yard: Yard):
     await yard.archived("a", "b")
     run, file = await written_but_not_removed(yard, ("a", "b"))
     await yard.store.replay(["a"])
@@ -283,7 +307,7 @@ async def test_a_job_that_was_replayed_before_its_removal_stays_and_its_row_does
 
 
 @pytest.mark.parametrize(("meanwhile", "counts"), [("retention", True), ("obliterate", False), ("unarchive", False)])
-async def test_a_job_that_is_gone_counts_if_it_went_as_it_was_written(yard, meanwhile, counts):
+async def test_a_job_that_is_gone_counts_if_it_went_as_it_was_written(yard: Yard, meanwhile, counts):
     await yard.archived("a")
     run, file = await written_but_not_removed(yard, ("a",))
     if meanwhile == "obliterate":
@@ -301,13 +325,13 @@ async def test_a_job_that_is_gone_counts_if_it_went_as_it_was_written(yard, mean
     assert [row["id"] for row in await rows(yard.store)] == (["a"] if counts else [])
 
 
-async def test_a_run_that_was_killed_is_finished_by_the_next(yard):
+async def test_a_run_that_was_killed_is_finished_by_the_next(yard: Yard):
     await yard.archived("a", "b")
     before = await rows(yard.store)
     await written_but_not_removed(yard, ("a", "b"))
     assert await rows(yard.store) == before
 
-    with pytest.raises(ArchiveBusy, match="heard of 0 s ago"):
+    with pytest.raises(ArchiveBusy, match="last heartbeat was 0 s ago"):
         await compact(yard.store)
     yard.clock.advance(SILENCE / 1000 + 1)
     outcome = await compact(yard.store)
@@ -323,7 +347,7 @@ def test_a_run_that_somebody_interrupts_does_not_keep_the_next_one_waiting(tmp_p
         raise KeyboardInterrupt
 
     async def each(works):
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)  # in this thread, so that it is handled here and now
         await asyncio.sleep(60)
 
     async def enqueued(store):
@@ -334,15 +358,16 @@ def test_a_run_that_somebody_interrupts_does_not_keep_the_next_one_waiting(tmp_p
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with opened(f"file://{tmp_path}?durability=relaxed") as found:
-            found.run(enqueued(found.store))
+            store = checked_cast(ObjectStore, found.store)
+            found.run(enqueued(store))
             with pytest.raises(KeyboardInterrupt):
-                found.run(archive.compact(found.store, each, before=FAR))
-            assert found.run(found.store.compacted.value()).run is None
+                found.run(archive.compact(store, each, before=FAR))
+            assert found.run(store.compacted.value()).run is None
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-async def test_whoever_was_taken_for_dead_changes_nothing_any_more(yard):
+async def test_whoever_was_taken_for_dead_changes_nothing_any_more(yard: Yard):
     await yard.archived("a")
     archived = yard.store.compacted
     late = await archived.begin()
@@ -359,7 +384,7 @@ async def test_whoever_was_taken_for_dead_changes_nothing_any_more(yard):
 class AnswerLost(MemoryBlobs):
     """The answer to the next write of the manifest is lost, and something happens before anybody looks."""
 
-    meanwhile = None
+    meanwhile: Callable[[], Awaitable[None]] | None = None
 
     async def write(self, writes):
         answers = await super().write(writes)
@@ -367,13 +392,14 @@ class AnswerLost(MemoryBlobs):
             return answers
         meanwhile, self.meanwhile = self.meanwhile, None
         await meanwhile()
-        return [Trouble("the connection was reset")]
+        return [Unavailable("the connection was reset")]
 
 
 @pytest.mark.parametrize("step", ["add", "replace"])
 async def test_a_file_is_named_once_also_where_the_answer_was_lost_and_the_run_has_beaten_since(step):
     clock = VirtualClock()
-    store, blobs = in_memory(clock, AnswerLost(clock=clock))
+    blobs = AnswerLost(clock=clock)
+    store, _ = in_memory(clock, blobs)
     await store.connect()
     archived = store.compacted
     run = await archived.begin()
@@ -393,7 +419,7 @@ async def test_a_file_is_named_once_also_where_the_answer_was_lost_and_the_run_h
 # ── reading while it happens ──────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_compacted_between_plan_and_read_is_read_once(yard):
+async def test_what_is_compacted_between_plan_and_read_is_read_once(yard: Yard):
     await yard.archived("old")
     await compact(yard.store)
     await yard.archived(*(f"j{n}" for n in range(8)))
@@ -405,7 +431,7 @@ async def test_what_is_compacted_between_plan_and_read_is_read_once(yard):
     assert await reading.rows() == before
 
 
-async def test_what_is_compacted_in_the_middle_of_a_read_is_read_once(yard):
+async def test_what_is_compacted_in_the_middle_of_a_read_is_read_once(yard: Yard):
     await yard.archived(*(f"j{n}" for n in range(8)))
     before = await rows(yard.store)
     reading = await Reading(yard.store, "jobs").plan()
@@ -417,7 +443,9 @@ async def test_what_is_compacted_in_the_middle_of_a_read_is_read_once(yard):
     assert 0 < len(first) < 8 and sorted([*first, *rest], key=lambda row: row["seq"]) == before
 
 
-async def test_jobs_that_were_just_met_in_the_store_are_not_shown_again_from_their_file(yard):
+async def test_jobs_that_were_just_met_in_the_store_are_not_shown_again_from_their_file(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
     await yard.archived(*(f"j{n}" for n in range(8)))
     stop = yard.store.scan
 
@@ -428,12 +456,12 @@ async def test_jobs_that_were_just_met_in_the_store_are_not_shown_again_from_the
             await compact(yard.store)
 
     before = await rows(yard.store)
-    yard.store.scan = scan_then_compact
+    monkeypatch.setattr(yard.store, "scan", scan_then_compact)
     assert await rows(yard.store) == before
     assert await yard.store.get(["j0"]) == [None]
 
 
-async def test_a_read_by_ids_finds_compacted_jobs_too(yard):
+async def test_a_read_by_ids_finds_compacted_jobs_too(yard: Yard):
     await yard.archived("a", "b", "c")
     reading = Reading(yard.store, "jobs")
     from millrace.spark.filters import Condition
@@ -457,7 +485,7 @@ async def months_of_files(yard: Yard, *months: int) -> None:
         yard.clock.advance(DAY if months[at + 1 : at + 2] == (month,) else 32 * DAY)
 
 
-async def test_small_files_of_a_month_are_merged_and_readers_of_the_old_ones_go_on(yard):
+async def test_small_files_of_a_month_are_merged_and_readers_of_the_old_ones_go_on(yard: Yard):
     for number in range(archive.FEW - 1):
         await yard.archived(f"j{number}")
         assert (await compact(yard.store)).files_merged == 0
@@ -474,7 +502,7 @@ async def test_small_files_of_a_month_are_merged_and_readers_of_the_old_ones_go_
     assert len(await rows(yard.store)) == archive.FEW
 
 
-async def test_merged_files_leave_out_what_does_not_count(yard):
+async def test_merged_files_leave_out_what_does_not_count(yard: Yard):
     await yard.archived("a", "b")
     run, file = await written_but_not_removed(yard, ("a", "b"))
     await yard.store.replay(["a"])
@@ -489,7 +517,7 @@ async def test_merged_files_leave_out_what_does_not_count(yard):
     assert [row["id"] for row in await rows(yard.store)] == ["a", "b"]
 
 
-async def test_what_was_replaced_stays_for_a_while(yard):
+async def test_what_was_replaced_stays_for_a_while(yard: Yard):
     for number in range(archive.FEW):
         await yard.archived(f"j{number}")
         await compact(yard.store)
@@ -500,7 +528,7 @@ async def test_what_was_replaced_stays_for_a_while(yard):
     assert len(yard.keys(FILES)) == 1
 
 
-async def test_files_of_months_apart_are_not_merged_and_expire_one_by_one(yard):
+async def test_files_of_months_apart_are_not_merged_and_expire_one_by_one(yard: Yard):
     await months_of_files(yard, 1, 2, 2, 3)
     value = await yard.store.compacted.value()
     assert archive.small_files(value.files) == []
@@ -514,7 +542,7 @@ async def test_files_of_months_apart_are_not_merged_and_expire_one_by_one(yard):
     assert [row["id"] for row in await rows(yard.store)] == ["m2-1", "m2-2", "m3-3"]
 
 
-async def test_a_file_is_kept_until_all_of_it_has_expired(yard):
+async def test_a_file_is_kept_until_all_of_it_has_expired(yard: Yard):
     await yard.archived("a")
     first = await yard.store.now()
     yard.clock.advance(60)
@@ -525,7 +553,7 @@ async def test_a_file_is_kept_until_all_of_it_has_expired(yard):
     assert len(await rows(yard.store)) == 2
 
 
-async def test_chunks_end_with_the_month_and_groups_with_the_size(yard, monkeypatch):
+async def test_chunks_end_with_the_month_and_groups_with_the_size(yard: Yard, monkeypatch):
     def entry_like(at: int) -> ArchiveFile:
         return ArchiveFile(f"k{at}", (f"p{at}",), 1, 5 << 20, at, at, ("q",))
 
@@ -537,7 +565,7 @@ async def test_chunks_end_with_the_month_and_groups_with_the_size(yard, monkeypa
     assert [len(group) for group in groups] == [6]  # 30 of 32 MiB; two that are left, and three, are too few
 
 
-async def test_a_column_that_a_file_does_not_have_is_made_from_the_record(yard):
+async def test_a_column_that_a_file_does_not_have_is_made_from_the_record(yard: Yard):
     await yard.archived("a", priority=3)
     await compact(yard.store)
     [file] = (await yard.store.compacted.value()).files
@@ -566,7 +594,7 @@ async def as_if_older(yard: Yard, file: ArchiveFile) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-async def test_older_files_are_read_and_merged_with_younger_ones(yard, merged):
+async def test_older_files_are_read_and_merged_with_younger_ones(yard: Yard, merged):
     for name in ("a", "b"):
         await yard.archived(name, priority=3)
         await compact(yard.store)
@@ -582,7 +610,7 @@ async def test_older_files_are_read_and_merged_with_younger_ones(yard, merged):
     assert await rows(yard.store, "events", compacted="only") == events
 
 
-async def test_a_file_that_somebody_deleted_by_hand_is_an_error_and_not_an_empty_table(yard):
+async def test_a_file_that_somebody_deleted_by_hand_is_an_error_and_not_an_empty_table(yard: Yard):
     await yard.archived("a")
     await compact(yard.store)
     await yard.blobs.delete(yard.keys(FILES))
@@ -591,7 +619,7 @@ async def test_a_file_that_somebody_deleted_by_hand_is_an_error_and_not_an_empty
         await rows(yard.store)
 
 
-async def test_the_archive_of_a_later_version_is_left_alone(yard):
+async def test_the_archive_of_a_later_version_is_left_alone(yard: Yard):
     await yard.archived("one")
     await compact(yard.store)
     [seen] = await yard.store.engine.objects.read([MANIFEST])
@@ -604,7 +632,7 @@ async def test_the_archive_of_a_later_version_is_left_alone(yard):
         await yard.store.compacted.begin()
 
 
-async def test_two_who_compact_at_once_do_not_meet(yard):
+async def test_two_who_compact_at_once_do_not_meet(yard: Yard):
     await yard.archived(*(f"j{n}" for n in range(6)))
     before = await rows(yard.store)
 
@@ -614,7 +642,7 @@ async def test_two_who_compact_at_once_do_not_meet(yard):
     assert await rows(yard.store) == before
 
 
-async def test_where_workers_are_always_faster_fewer_are_removed_at_a_time(yard, monkeypatch):
+async def test_where_workers_are_always_faster_fewer_are_removed_at_a_time(yard: Yard, monkeypatch):
     ids = [f"j{n}" for n in range(30)]
     await yard.archived(*ids)
     carry_out, sizes = yard.store.engine.carry_out, []
@@ -622,7 +650,7 @@ async def test_where_workers_are_always_faster_fewer_are_removed_at_a_time(yard,
     async def crowded(items, **how):
         sizes.append(len(items))
         if len(items) > 5:
-            raise Crowded("too many others")
+            raise Crowded("too many processes")
         return await carry_out(items, **how)
 
     monkeypatch.setattr(yard.store.engine, "carry_out", crowded)
@@ -630,7 +658,7 @@ async def test_where_workers_are_always_faster_fewer_are_removed_at_a_time(yard,
     assert max(sizes[2:]) <= 5 and await yard.store.get(ids) == [None] * 30
 
 
-async def test_large_jobs_fill_several_files(yard, monkeypatch):
+async def test_large_jobs_fill_several_files(yard: Yard, monkeypatch):
     monkeypatch.setattr(upkeep_work, "LARGEST", 30_000)
     monkeypatch.setattr(upkeep_work, "AT_ONCE", 5)
     ids = [f"j{n}" for n in range(40)]
@@ -651,6 +679,8 @@ def test_jobs_and_specs_are_decoded_as_they_were_encoded():
     """What the record column stands on."""
     import msgspec
 
-    job = Job(Spec("a", "t", payload=b"\xff\x00", headers={"h": "ü"}, after=("b",)), 1, 1, "dead", 1, 2, result=b"\x01")
+    job = Job(
+        Spec("a", "t", payload=b"\xff\x00", headers={"h": "ü"}, after=("b",)), 1, 1, State.DEAD, 1, 2, result=b"\x01"
+    )
     again = msgspec.json.decode(msgspec.json.encode(job), type=Job)
     assert again == job

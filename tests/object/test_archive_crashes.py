@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from millrace.domain.change import Change
-from millrace.spark import archive
-from millrace.store.object.archive import FILES, GRACE, SILENCE
+from millrace.spark.archive import operations as archive
+from millrace.store.object.archive.files import FILES, GRACE, SILENCE
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.store import ObjectStore
-from millrace.testing.blob_faults import BlobPlan, Crashed, FaultyBlobs, crash_points, no_faults
 from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
+from proof.blob_faults import BlobPlan, Crashed, FaultyBlobs, crash_points, no_faults
 from tests.object.archiving import OPTIONS, compact, here, rows
-from tests.object.test_crash_points import copy, everything_is_well
+from tests.object.test_crash_points import copy, everything_is_well, processes
 
 LARGE = b'"' + b"x" * 2_000 + b'"'
 Act = Callable[[ObjectStore], Awaitable[archive.ArchiveOutcome]]
 
 
 async def opened(driver: Any, clock: VirtualClock, place: str) -> ObjectStore:
-    store = ObjectStore(lambda: driver, clock=clock, options=OPTIONS, place=place)
+    """Each time as a process of its own: with no number that another one, dead or alive, has taken."""
+    store = ObjectStore(lambda: driver, clock=clock, options=OPTIONS, place=f"{place} {next(processes)}")
     await store.connect()
     return store
 

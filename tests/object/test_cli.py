@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millrace.cli.init_page import page_files
+from millrace.cli.init.page import page_files
 from millrace.store.object.s3.admin import INDEXES, BucketAdmin
 from millrace.store.object.s3.state import state_of
 from millrace.store.object.store import ObjectStore
@@ -18,6 +22,7 @@ from tests.cli.conftest import bare
 from tests.cli.stage import Stage
 from tests.cli.test_doctor import found
 from tests.servers.ministack import S3Server
+from tests.servers.ports import free_port
 
 __all__ = ["bare"]
 
@@ -68,7 +73,7 @@ def test_init_sets_a_bucket_up_once_and_says_what_it_would_do(fresh: Bucket):
     assert fresh.name not in [one["Name"] for one in fresh.client.list_buckets()["Buckets"]]
     assert steps(fresh, *origin) == dict.fromkeys(planned, "done")
     assert steps(fresh, *origin) == dict.fromkeys(planned, "was so")
-    assert "Nothing is to be done" in fresh("init", "--dry-run", *origin).err
+    assert "There is nothing to do" in fresh("init", "--dry-run", *origin).err
 
     assert fresh.client.get_bucket_versioning(Bucket=fresh.name)["Status"] == "Enabled"
     rules = fresh.client.get_bucket_lifecycle_configuration(Bucket=fresh.name)["Rules"]
@@ -84,7 +89,7 @@ def test_init_can_bound_the_history_and_remembers_it(stage: Bucket):
 
     ran = stage("init")
 
-    assert "those of jobs after 30 d" in ran.err and "done" not in ran.err
+    assert "versions of jobs after 30 d" in ran.err and "done" not in ran.err
     rules = stage.client.get_bucket_lifecycle_configuration(Bucket=stage.name)["Rules"]
     [tasks] = [rule for rule in rules if rule["Filter"]["Prefix"] == "queue/tasks/"]
     assert tasks["NoncurrentVersionExpiration"]["NoncurrentDays"] == 30
@@ -230,3 +235,35 @@ async def test_what_may_not_be_read_is_not_a_failure(stage: Bucket, monkeypatch:
     state = await asyncio.to_thread(state_of, stage.admin)
 
     assert state.expiring is None and state.origins is None and set(state.unread) == {"lifecycle", "CORS"}
+
+
+@pytest.mark.timeout(300)
+def test_the_recipe_for_a_server_of_ones_own_works_as_it_is_written(tmp_path: Path):
+    """O-32: line by line, but for the port, and for what is installed already."""
+    page = (Path(__file__).parents[2] / "docs/howto/object-stores.md").read_text()
+    recipe = page.partition("### Try it with a local server")[2].partition("```sh\n")[2].partition("```")[0]
+    install, start, *rest = recipe.strip().splitlines()
+    port = str(free_port())
+    assert install == "pip install ministack" and start.endswith("ministack &") and "BIND_HOST=127.0.0.1" in start
+    script = "\n".join(
+        [
+            start,
+            "server=$!",
+            "trap 'kill $server' EXIT",
+            f"until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done",
+            *rest,
+        ]
+    ).replace("9000", port)
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=tmp_path,
+        env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    [job] = [line for line in done.stdout.splitlines() if "send_email" in line and "ready" in line]
+    assert job

@@ -1,7 +1,7 @@
 """The object store keeps every promise on a directory and on a bucket too: each sentence of tests/store, again.
 
 On the directory all of them run every time, the modules of `DURABLE` also with every write on the disk. A bucket is a
-server away, so there the sentences of `LONG`, with a thousand jobs each, run at night only, and on a server that
+server away, so there the sentences of `LONG`, with a hundred jobs or more each, run at night only, and on a server that
 S3_ENDPOINT names. The end of the output says so.
 """
 
@@ -22,6 +22,7 @@ from tests.store import test_conformance as shared
 DURABLE = frozenset({"claims", "enqueueing", "settling"})
 LONG = frozenset(
     {
+        "test_a_batch_of_ids_is_answered_one_by_one",
         "test_a_long_chain_dies_with_its_first_link",
         "test_a_long_chain_runs_link_by_link",
         "test_a_pool_of_a_thousand_jobs_loses_none",
@@ -29,8 +30,13 @@ LONG = frozenset(
         "test_a_thousand_jobs_in_one_call_are_all_there",
         "test_a_thousand_jobs_of_mixed_priority_leave_sorted",
         "test_a_thousand_lost_leases_recover_in_a_few_calls",
+        "test_claim_judges_each_job_by_itself",
+        "test_enqueue_answers_each_spec_of_a_batch_by_itself",
+        "test_extend_judges_each_item_of_a_batch_by_itself",
         "test_many_delayed_members_all_get_their_turn",
         "test_many_expired_jobs_are_never_claimed",
+        "test_reclaim_judges_each_lease_by_itself",
+        "test_settle_judges_each_item_of_a_batch_by_itself",
     }
 )
 

@@ -6,9 +6,11 @@ import random
 import pytest
 
 from millrace.domain.errors import InvalidInput
-from millrace.store.object.blobs import Blobs, Lost, Won, Write
+from millrace.store.object.blobs import Blobs, LostReply, Won, Write
 from millrace.store.object.driver import UNCHANGED, Blob, Expect
-from millrace.testing.blob_faults import FaultyBlobs
+from proof.blob_faults import FaultyBlobs
+from tests.narrowing import checked_cast
+from tests.object.conftest import Place
 
 KEYS = [
     "plain",
@@ -49,7 +51,7 @@ async def written(blobs: Blobs, key: str, body: bytes) -> str:
     return answer.tag
 
 
-async def test_a_created_object_can_be_read_at_once_with_its_tag(blobs):
+async def test_a_created_object_can_be_read_at_once_with_its_tag(blobs: Blobs):
     before = await blobs.now()
 
     tag = await written(blobs, "tasks/0/a.json", b'{"id": 1}')
@@ -60,39 +62,39 @@ async def test_a_created_object_can_be_read_at_once_with_its_tag(blobs):
     assert await blobs.get("tasks/0/b.json") is None
 
 
-async def test_an_object_that_exists_cannot_be_created_again(blobs):
+async def test_an_object_that_exists_cannot_be_created_again(blobs: Blobs):
     await written(blobs, "tasks/0/a", b"first")
 
     answer = await blobs.create("tasks/0/a", b"second")
 
-    assert (isinstance(answer, Lost) and not answer.unsure) or isinstance(answer, Lost)
+    assert (isinstance(answer, LostReply) and not answer.unsure) or isinstance(answer, LostReply)
     assert answer.current is None or answer.current.body == b"first"
     found = await blobs.get("tasks/0/a")
     assert found is not None and found.body == b"first"
 
 
-async def test_a_swap_needs_the_tag_of_what_is_there(blobs):
+async def test_a_swap_needs_the_tag_of_what_is_there(blobs: Blobs):
     old = await written(blobs, "tasks/0/a", b"one")
 
     new = await blobs.swap("tasks/0/a", b"two", old)
     late = await blobs.swap("tasks/0/a", b"three", old)
 
     assert isinstance(new, Won) and new.tag != old
-    assert isinstance(late, Lost)
+    assert isinstance(late, LostReply)
     found = await blobs.get("tasks/0/a")
     assert found is not None and (found.body, found.tag) == (b"two", new.tag)
 
 
-async def test_a_swap_of_nothing_is_lost(blobs):
+async def test_a_swap_of_nothing_is_lost(blobs: Blobs):
     tag = await written(blobs, "tasks/0/a", b"one")
     await blobs.delete(["tasks/0/a"])
 
-    assert isinstance(await blobs.swap("tasks/0/a", b"two", tag), Lost)
-    assert isinstance(await blobs.swap("tasks/0/never", b"two", tag), Lost)
+    assert isinstance(await blobs.swap("tasks/0/a", b"two", tag), LostReply)
+    assert isinstance(await blobs.swap("tasks/0/never", b"two", tag), LostReply)
     assert await blobs.get_many(["tasks/0/a", "tasks/0/never"]) == [None, None]
 
 
-async def test_an_empty_and_a_large_body_come_back_as_they_were(blobs):
+async def test_an_empty_and_a_large_body_come_back_as_they_were(blobs: Blobs):
     large = random.Random(1).randbytes(3_000_000)
     await written(blobs, "data/empty", b"")
     await written(blobs, "data/large", large)
@@ -102,7 +104,7 @@ async def test_an_empty_and_a_large_body_come_back_as_they_were(blobs):
     assert found is not None and found.body == large
 
 
-async def test_an_unchanged_object_is_not_sent_again(blobs):
+async def test_an_unchanged_object_is_not_sent_again(blobs: Blobs):
     tag = await written(blobs, "tasks/0/a", b"one")
     assert await blobs.get_if_changed("tasks/0/a", tag) is UNCHANGED
 
@@ -113,7 +115,7 @@ async def test_an_unchanged_object_is_not_sent_again(blobs):
     assert await blobs.get_if_changed("tasks/0/none", tag) is None
 
 
-async def test_many_writes_are_answered_in_their_order(blobs):
+async def test_many_writes_are_answered_in_their_order(blobs: Blobs):
     await written(blobs, "tasks/0/3", b"there")
 
     answers = await blobs.write_many([Write(f"tasks/0/{n}", b"body %d" % n) for n in range(6)])
@@ -123,13 +125,13 @@ async def test_many_writes_are_answered_in_their_order(blobs):
     assert [blob and blob.body for blob in found] == [b"body 0", b"body 1", b"body 2", b"there", b"body 4", b"body 5"]
 
 
-async def test_one_call_cannot_write_a_key_twice(blobs):
+async def test_one_call_cannot_write_a_key_twice(blobs: Blobs):
     with pytest.raises(InvalidInput, match="each key once"):
         await blobs.write_many([Write("a", b"1"), Write("a", b"2", Expect.ANYTHING)])
     assert await blobs.get("a") is None
 
 
-async def test_a_put_overwrites_what_is_there(blobs):
+async def test_a_put_overwrites_what_is_there(blobs: Blobs):
     await blobs.put("ready/a", b"1")
     await blobs.put_many({"ready/a": b"2", "ready/b": b"3"})
 
@@ -137,7 +139,7 @@ async def test_a_put_overwrites_what_is_there(blobs):
     assert [blob and blob.body for blob in found] == [b"2", b"3"]
 
 
-async def test_deleting_is_idempotent_and_takes_many(blobs):
+async def test_deleting_is_idempotent_and_takes_many(blobs: Blobs):
     await blobs.put_many({f"ready/{n}": b"x" for n in range(5)})
 
     await blobs.delete([f"ready/{n}" for n in range(4)] + ["ready/none", "ready/0"])
@@ -148,7 +150,7 @@ async def test_deleting_is_idempotent_and_takes_many(blobs):
     assert isinstance(await blobs.create("ready/0", b"again"), Won)
 
 
-async def test_every_key_comes_back_from_a_listing_as_it_was(blobs):
+async def test_every_key_comes_back_from_a_listing_as_it_was(blobs: Blobs):
     await blobs.put_many({key: key.encode() for key in KEYS})
 
     listed = await blobs.list("")
@@ -161,14 +163,14 @@ async def test_every_key_comes_back_from_a_listing_as_it_was(blobs):
     assert (await blobs.list("")).entries == ()
 
 
-async def test_a_key_that_some_store_cannot_hold_is_refused_on_all(blobs):
+async def test_a_key_that_some_store_cannot_hold_is_refused_on_all(blobs: Blobs):
     for key in REFUSED:
         for attempt in (blobs.get(key), blobs.create(key, b"x"), blobs.put(key, b"x"), blobs.delete([key])):
             with pytest.raises(InvalidInput):
                 await attempt
 
 
-async def test_a_listing_is_in_order_over_folders_and_files(blobs):
+async def test_a_listing_is_in_order_over_folders_and_files(blobs: Blobs):
     keys = ["t/a", "t/a-b", "t/a/x", "t/a/y/z", "t/a0", "t/b/c", "t/b.c", "t/B", "u"]
     await blobs.put_many(dict.fromkeys(keys, b"x"))
 
@@ -177,7 +179,7 @@ async def test_a_listing_is_in_order_over_folders_and_files(blobs):
     assert (await blobs.list("nothing/here/")).entries == ()
 
 
-async def test_pages_follow_each_other_without_gap_or_overlap(blobs):
+async def test_pages_follow_each_other_without_gap_or_overlap(blobs: Blobs):
     keys = [*sorted(f"ready/{n % 3}/{n:03}" for n in range(40)), "ready/zz"]
     await blobs.put_many(dict.fromkeys([*keys, "ready.d/x", "readz/x", "a/b"], b"x"))
 
@@ -198,13 +200,13 @@ async def test_pages_follow_each_other_without_gap_or_overlap(blobs):
     assert (await blobs.list("ready/", after="zzz")).entries == ()
 
 
-async def test_half_a_part_and_odd_limits_are_refused(blobs):
+async def test_half_a_part_and_odd_limits_are_refused(blobs: Blobs):
     for attempt in (blobs.list("ready"), blobs.list("/"), blobs.list("", None, 0), blobs.list("", None, 1001)):
         with pytest.raises(InvalidInput):
             await attempt
 
 
-async def test_of_many_who_create_one_object_exactly_one_wins(place):
+async def test_of_many_who_create_one_object_exactly_one_wins(place: Place):  # O-01, O-08
     racers = [await place.client() for _ in range(16)]
 
     for number in range(5):
@@ -216,7 +218,7 @@ async def test_of_many_who_create_one_object_exactly_one_wins(place):
         assert found is not None and found.body == b"by %d" % winners[0]
 
 
-async def test_no_update_is_lost_among_racing_swaps(place):
+async def test_no_update_is_lost_among_racing_swaps(place: Place):  # O-01
     """BL-05: every increment that was answered with won is in the sum."""
     increments = 15 if place.faulty else 50
     racers = [await place.client() for _ in range(16)]
@@ -249,9 +251,9 @@ async def test_no_update_is_lost_among_racing_swaps(place):
     assert unsure == 0 or place.faulty
 
 
-async def test_requests_are_counted_by_kind(place):
+async def test_requests_are_counted_by_kind(place: Place):
     if place.faulty:
-        blobs = Blobs((await place.client()).driver.driver)
+        blobs = Blobs(checked_cast(FaultyBlobs, (await place.client()).driver).driver)
     else:
         blobs = await place.client()
     blobs.requests.clear()
@@ -271,7 +273,7 @@ async def test_requests_are_counted_by_kind(place):
     assert blobs.tally["won"] == 2
 
 
-async def test_past_versions_are_kept_and_paged_newest_first(blobs):
+async def test_past_versions_are_kept_and_paged_newest_first(blobs: Blobs):
     if not blobs.keeps_versions:  # only in a bucket that the environment names
         pytest.skip("this bucket keeps no versions")
     tag = await written(blobs, "tasks/0/a.json", b"v1")
@@ -294,7 +296,7 @@ async def test_past_versions_are_kept_and_paged_newest_first(blobs):
     assert [version.size for version in seen][:1] == [2]
 
 
-async def test_what_befell_the_requests_did_not_reach_the_caller(place):
+async def test_what_befell_the_requests_did_not_reach_the_caller(place: Place):
     """The faults of this suite are real: they are counted, and all of them were survived."""
     blobs = await place.client()
     for n in range(40):

@@ -9,21 +9,27 @@ Points that leave the store in the same state (all reads between two writes) are
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.job import LIVE
 from millrace.domain.request import Query
-from millrace.store.object.envelope import opened
+from millrace.store.object.engine.objects import opened
+from millrace.store.object.engine.tables import ObjectTables
+from millrace.store.object.engine.values import JobValue, decode
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.values import JobValue, decode
-from millrace.testing.blob_faults import (
+from millrace.testing.builders import a_claim, a_reclaim, a_retry_change
+from millrace.testing.clock import START, VirtualClock
+from millrace.testing.invariants import assert_holds, gather
+from proof.blob_faults import (
     BlobFault,
     BlobPlan,
     Crashed,
@@ -32,15 +38,15 @@ from millrace.testing.blob_faults import (
     no_faults,
     scripted_faults,
 )
-from millrace.testing.builders import a_claim, a_reclaim, a_retry_change
-from millrace.testing.clock import START, VirtualClock
-from millrace.testing.invariants import assert_holds, gather
+from proof.programs.crash_scenarios import Scenario, spec
+from tests.narrowing import checked_cast
 from tests.object.crash_scenes import MANY, SCENES
-from tests.proof.programs.crash_scenarios import Scenario, spec
 
 OPTIONS = ObjectOptions(look_every=0, feed_delay=0, lock_patience=1, listing_reuse=0, inline_limit=1_000)
 QUEUES = ("default", "pool", "slow", "again", "another")
 ROUNDS = 60
+FOLLOWED = msgspec.structs.replace(OPTIONS, feed_delay=2_000)  # as a reader of a directory stays behind
+processes = itertools.count()
 FORGETS = ("obliterate", "maintain")
 GOES_BY_INDEX = ("drain", "obliterate", "maintain")
 TAKES_MORE = {"claim_from_a_line", "claim_under_a_limit", "claim_what_was_outside_its_line"}  # each time it is asked
@@ -70,8 +76,9 @@ def copy(blobs: MemoryBlobs, clock: VirtualClock) -> MemoryBlobs:
     return other
 
 
-async def open_store(driver, clock: VirtualClock, place: str) -> ObjectStore:
-    store = ObjectStore(lambda: driver, clock=clock, options=OPTIONS, place=place)
+async def open_store(driver, clock: VirtualClock, place: str, options: ObjectOptions = OPTIONS) -> ObjectStore:
+    """Each time as a process of its own: with no number that another one, dead or alive, has taken."""
+    store = ObjectStore(lambda: driver, clock=clock, options=options, place=f"{place} {next(processes)}")
     await store.connect()
     return store
 
@@ -86,9 +93,11 @@ async def set_scene(scenario: Scenario) -> Scene:
     return Scene(scenario, blobs, clock(), leases, jobs)
 
 
-async def act(scene: Scene, blobs: MemoryBlobs, clock: VirtualClock, plan: BlobPlan) -> FaultyBlobs:
+async def act(
+    scene: Scene, blobs: MemoryBlobs, clock: VirtualClock, plan: BlobPlan, options: ObjectOptions = OPTIONS
+) -> FaultyBlobs:
     faulty = FaultyBlobs(blobs)
-    store = await open_store(faulty, clock, f"{scene.name} actor")
+    store = await open_store(faulty, clock, f"{scene.name} actor", options)
     faulty.calls, faulty.plan = 0, plan
     await scene.scenario.act(store, scene.leases)
     return faulty
@@ -163,6 +172,58 @@ async def test_whoever_asks_again_at_once_gets_it_done_once(name):
         await everything_is_well(store)
 
 
+@pytest.mark.parametrize("name", sorted(set(SCENES) - set(FORGETS)))
+async def test_whatever_request_a_client_dies_at_a_reader_hears_of_each_job_in_order(name):
+    """A worker is at hand, and goes on with what the dead client left before any sweep; the reader follows the feed."""
+    scene = await set_scene(SCENES[name])
+    clock = VirtualClock(scene.now)
+    undisturbed = await act(scene, scene.copy(clock), clock, no_faults, FOLLOWED)
+    tried: set[int] = set()
+    for number, plan in enumerate(crash_points(undisturbed.calls)):
+        clock = VirtualClock(scene.now)
+        blobs = scene.copy(clock)
+        with pytest.raises(Crashed):
+            await act(scene, blobs, clock, plan, FOLLOWED)
+        if blobs._changes in tried:
+            continue
+        tried.add(blobs._changes)
+        clock.advance((0.1, 1.0, 5.0, 30.0)[len(tried) % 4])
+        heard = await followed(await open_store(blobs, clock, f"{scene.name} next", FOLLOWED), clock)
+        point = f"{scene.name}: crash {'after' if number % 2 else 'before'} request {number // 2 + 1}"
+        wrong = {job: numbers for job, numbers in heard.items() if numbers != [*range(1, len(numbers) + 1)]}
+        assert not wrong, f"{point}: told out of order, or not at all: {wrong}"
+
+
+async def followed(store: ObjectStore, clock: VirtualClock) -> dict[int, list[int]]:
+    """What a reader hears while the backlog is worked off, and after a sweep: numbers of events, by job."""
+    heard: defaultdict[int, list[int]] = defaultdict(list)
+    cursor: str | None = None
+
+    async def read() -> None:
+        nonlocal cursor
+        page = await store.events(cursor, 1_000)
+        cursor = page.cursor
+        for event in page.events:
+            heard[event.seq].append(event.n)
+
+    await let_go(store)
+    for _ in range(6):  # what can be done before a sweep
+        await work_on(store)
+        clock.advance(0.7)
+        await read()
+    for _ in range(2):
+        clock.advance(60)
+        await store.sweep(full=True)
+        await work_off(store, clock, read)
+    clock.advance(60)
+    await read()
+    recorded_by_job: defaultdict[int, int] = defaultdict(int)
+    for seq, n in await recorded(store):
+        recorded_by_job[seq] = max(recorded_by_job[seq], n)
+    assert {seq: len(numbers) for seq, numbers in heard.items()} == recorded_by_job, "events are missing, or told twice"
+    return heard
+
+
 @pytest.mark.parametrize(
     ("name", "part"), [("settle_many", 0.8), ("enqueue_a_bit_of_everything", 0.5), ("complete_what_many_wait_for", 0.6)]
 )
@@ -226,7 +287,7 @@ async def nothing_is_forgotten_with_time(store: ObjectStore, clock: VirtualClock
         pass
     late = [value.job.id for value in await records(store) if value.job is not None and value.job.result_until]
     assert late == [], "results that outlived their time"
-    batches = await store.blobs.get_many([key for key in store.blobs.driver._keys if key.startswith("batches/")])
+    batches = await store.blobs.get_many(keys_below(store, "batches/"))
     assert not [blob for blob in batches if blob is not None and opened(blob.body).commits], "a manifest nobody needs"
 
 
@@ -238,14 +299,18 @@ async def everything_is_well(store: ObjectStore) -> None:
     assert set(told) == await recorded(store), "the feed and the records differ"
 
 
+def keys_below(store: ObjectStore, prefix: str) -> list[str]:
+    return [key for key in checked_cast(MemoryBlobs, store.blobs.driver)._keys if key.startswith(prefix)]
+
+
 async def records(store: ObjectStore) -> list[JobValue]:
-    keys = [key for key in store.blobs.driver._keys if key.startswith("tasks/")]
-    return [decode(one.value, JobValue) for one in await store.engine.objects.read(keys) if one.value is not None]
+    found = await store.engine.objects.read(keys_below(store, "tasks/"))
+    return [decode(one.value, JobValue) for one in found if one.value is not None]
 
 
 async def recorded(store: ObjectStore) -> set[tuple[int, int]]:
     values = await records(store)
-    cut = await store._asked(lambda ledger, now: ledger.tables.trimmed())
+    cut = await store.engine.answer(lambda ledger, now: checked_cast(ObjectTables, ledger.tables).trimmed())
     return {
         (filed.event.seq, filed.event.n)
         for value in values
@@ -261,15 +326,26 @@ async def let_go(store: ObjectStore) -> None:
     await store.enqueue([spec("unheard-of")])
 
 
-async def work_off(store: ObjectStore, clock: VirtualClock) -> None:
+async def work_on(store: ObjectStore) -> int:
+    """One turn of a worker; how many jobs it had."""
+    lost = await store.reclaim(a_reclaim(lease=30))
+    await store.settle([(job.lease, a_retry_change()) for job in lost])
+    jobs = await store.claim(a_claim(20, queues=QUEUES, lease=10))
+    assert len({job.id for job in jobs}) == len(jobs), "held twice"
+    await store.settle([(job.lease, Change.completed(b"1")) for job in jobs])
+    return len(lost) + len(jobs)
+
+
+async def nothing_else() -> None: ...
+
+
+async def work_off(
+    store: ObjectStore, clock: VirtualClock, beside: Callable[[], Awaitable[None]] = nothing_else
+) -> None:
     """Until nothing is left that waits or runs; a worker in good health does no more than this."""
     for _ in range(ROUNDS):
-        lost = await store.reclaim(a_reclaim(lease=30))
-        await store.settle([(job.lease, a_retry_change()) for job in lost])
-        jobs = await store.claim(a_claim(20, queues=QUEUES, lease=10))
-        assert len({job.id for job in jobs}) == len(jobs), "held twice"
-        await store.settle([(job.lease, Change.completed(b"1")) for job in jobs])
-        if not lost and not jobs:
+        await beside()
+        if not await work_on(store):
             left = (await store.find(Query(archived=None, limit=1_000))).jobs
             if not [job for job in left if job.state in LIVE]:
                 return

@@ -9,75 +9,84 @@ from pathlib import Path
 import pytest
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.blobs import Blobs, Lost, Won, Write
-from millrace.store.object.directory import DirectoryBlobs, files, home, shelf
-from millrace.store.object.directory.files import newest, seal
+from millrace.store.object.blobs import Blobs, LostReply, Won, Write
+from millrace.store.object.directory import DirectoryBlobs, file_format, object_files
+from millrace.store.object.directory import folder as home
+from millrace.store.object.directory.file_format import newest, seal
 from millrace.store.object.directory.locks import Locks, shard_of
-from millrace.store.object.driver import Done, Expect, Refused, Want
+from millrace.store.object.driver import Blob, Expect, Refused, Want, WriteReply
+from tests.narrowing import checked_cast, the
+from tests.object.noted import noted
 
 
 @pytest.fixture
-async def blobs(driver):
+async def blobs(driver: DirectoryBlobs):
     return Blobs(driver)
 
 
 @pytest.fixture
-async def job(blobs, driver):
+async def job(blobs: Blobs, driver: DirectoryBlobs):
     """An object with one durable revision, and its file."""
-    answer = await blobs.create("tasks/0/job.json", b"durable")
+    answer = checked_cast(Won, await blobs.create("tasks/0/job.json", b"durable"))
     return answer.tag, Path(driver.home.root, "tasks/0/job.json")
 
 
-async def test_a_swap_makes_no_new_file(blobs, job):
+async def test_a_swap_makes_no_new_file(blobs: Blobs, job: tuple[str, Path]):
     tag, file = job
     before = file.stat().st_ino
     for number in range(5):
-        answer = await blobs.swap("tasks/0/job.json", b"%d" % number, tag, durable=number % 2 == 0)
+        answer = checked_cast(Won, await blobs.swap("tasks/0/job.json", b"%d" % number, tag, durable=number % 2 == 0))
         tag = answer.tag
 
     assert file.stat().st_ino == before
     assert [line for line in file.read_bytes().splitlines() if not line.startswith(b"#")] == [
         b"durable", b"0", b"1", b"2", b"3", b"4",
     ]  # fmt: skip
-    assert (await blobs.get("tasks/0/job.json")).tag == tag
+    assert the(await blobs.get("tasks/0/job.json")).tag == tag
 
 
-async def test_an_object_that_a_power_loss_cut_short_is_what_it_was_before(blobs, driver, job):
+async def test_an_object_that_a_power_loss_cut_short_is_what_it_was_before(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path]
+):
     """A swap that did not wait for the disk went behind one that did: what was there counts again."""
     first, file = job
-    second = await blobs.swap("tasks/0/job.json", b"relaxed", first, durable=False)
+    second = checked_cast(Won, await blobs.swap("tasks/0/job.json", b"relaxed", first, durable=False))
     content = file.read_bytes()
     start = content.index(b"relaxed")
 
     for cut in range(start, len(content)):
         for lost in (content[:cut], content[:cut] + bytes(len(content) - cut)):
             file.write_bytes(lost)
-            blob = await blobs.get("tasks/0/job.json")
+            blob = the(await blobs.get("tasks/0/job.json"))
             assert (blob.body, blob.tag) == (b"durable", first), cut
-    assert await blobs.swap("tasks/0/job.json", b"late", second.tag) == Lost()
+    assert await blobs.swap("tasks/0/job.json", b"late", second.tag) == LostReply()
     assert isinstance(await blobs.swap("tasks/0/job.json", b"again", first), Won)
-    assert (await blobs.get("tasks/0/job.json")).body == b"again" and driver.reports == []
+    assert the(await blobs.get("tasks/0/job.json")).body == b"again" and driver.reports == []
 
 
-async def test_a_file_that_others_will_write_into_has_a_durable_name_from_the_start(blobs, driver, monkeypatch):
+async def test_a_file_that_others_will_write_into_has_a_durable_name_from_the_start(
+    blobs: Blobs, driver: DirectoryBlobs, monkeypatch
+):
     """Also when a long file is followed by a new one, and whatever the write says of itself."""
     flushed: list[str] = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(os.readlink(f"/proc/self/fd/{file}")), real(file))[1])
-    monkeypatch.setattr(shelf, "LONGEST_FILE", 500)
+    monkeypatch.setattr(os, "fsync", noted(real, lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}"))))
+    monkeypatch.setattr(object_files, "LONGEST_FILE", 500)
     folder = f"{driver.home.root}/tasks/0"
 
-    answer = await blobs.create("tasks/0/job.json", b"x" * 150, durable=False)
+    answer = checked_cast(Won, await blobs.create("tasks/0/job.json", b"x" * 150, durable=False))
     assert folder in flushed and any("/tmp/" in path for path in flushed)
     flushed.clear()
-    answer = await blobs.swap("tasks/0/job.json", b"y" * 150, answer.tag, durable=False)
+    answer = checked_cast(Won, await blobs.swap("tasks/0/job.json", b"y" * 150, answer.tag, durable=False))
     assert flushed == []
     await blobs.swap("tasks/0/job.json", b"z" * 150, answer.tag, durable=False)
 
     assert folder in flushed and f"{driver.home.own}/versions/tasks/0/job.json" in flushed
 
 
-async def test_nobody_sees_a_durable_swap_before_it_is_on_the_disk(blobs, driver, job, monkeypatch):
+async def test_nobody_sees_a_durable_swap_before_it_is_on_the_disk(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch
+):
     seen: list[bytes] = []
     real = os.fsync
 
@@ -89,45 +98,51 @@ async def test_nobody_sees_a_durable_swap_before_it_is_on_the_disk(blobs, driver
     await blobs.swap("tasks/0/job.json", b"next", job[0])
 
     assert seen == [b"durable"]
-    assert (await blobs.get("tasks/0/job.json")).body == b"next"
+    assert the(await blobs.get("tasks/0/job.json")).body == b"next"
 
 
-async def test_what_a_dead_writer_flushed_but_never_let_count_is_written_over(blobs, driver, job):
+async def test_what_a_dead_writer_flushed_but_never_let_count_is_written_over(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path]
+):
     tag, file = job
-    file.write_bytes(file.read_bytes() + seal("tasks/0/job.json", b"x" * 300, 2, 0, files.this_boot())[0])
+    file.write_bytes(file.read_bytes() + seal("tasks/0/job.json", b"x" * 300, 2, 0, file_format.this_boot())[0])
 
-    assert (await blobs.get("tasks/0/job.json")).body == b"durable"
+    assert the(await blobs.get("tasks/0/job.json")).body == b"durable"
     assert isinstance(await blobs.swap("tasks/0/job.json", b"next", tag), Won)
-    assert (await blobs.get("tasks/0/job.json")).body == b"next"
+    assert the(await blobs.get("tasks/0/job.json")).body == b"next"
     assert [version.id for version in (await blobs.versions("tasks/0/job.json")).versions] == ["2", "1"]
 
 
-async def test_what_was_flushed_counts_after_the_machine_was_started_again(blobs, driver, job, monkeypatch):
+async def test_what_was_flushed_counts_after_the_machine_was_started_again(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch
+):
     """It may have been acknowledged: the word that says so need not have reached the disk."""
     file = job[1]
-    content, tag = seal("tasks/0/job.json", b"acknowledged", 2, 0, files.this_boot())
+    content, tag = seal("tasks/0/job.json", b"acknowledged", 2, 0, file_format.this_boot())
     file.write_bytes(file.read_bytes() + content)
-    for module in (files, shelf):
+    for module in (file_format, object_files):
         monkeypatch.setattr(module, "this_boot", lambda: b"00000000")
 
-    assert (await blobs.get("tasks/0/job.json")).tag == tag
+    assert the(await blobs.get("tasks/0/job.json")).tag == tag
     assert isinstance(await blobs.swap("tasks/0/job.json", b"next", tag), Won)
 
 
-async def test_on_a_machine_that_does_not_name_its_boots_both_halves_are_flushed(blobs, driver, job, monkeypatch):
-    for module in (files, shelf):
-        monkeypatch.setattr(module, "this_boot", lambda: files.NO_BOOT)
+async def test_on_a_machine_that_does_not_name_its_boots_both_halves_are_flushed(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch
+):
+    for module in (file_format, object_files):
+        monkeypatch.setattr(module, "this_boot", lambda: file_format.NO_BOOT)
     flushed: list[bytes] = []
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(job[1].read_bytes()), real(file))[1])
+    monkeypatch.setattr(os, "fsync", noted(real, lambda file: flushed.append(job[1].read_bytes())))
 
     await blobs.swap("tasks/0/job.json", b"next", job[0])
 
-    assert [files.NO_BOOT in content for content in flushed] == [True, False]
-    assert (await blobs.get("tasks/0/job.json")).body == b"next"
+    assert [file_format.NO_BOOT in content for content in flushed] == [True, False]
+    assert the(await blobs.get("tasks/0/job.json")).body == b"next"
 
 
-async def test_a_flush_that_fails_leaves_what_was_there(blobs, job, monkeypatch):
+async def test_a_flush_that_fails_leaves_what_was_there(blobs: Blobs, job: tuple[str, Path], monkeypatch):
     def fails(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -136,30 +151,37 @@ async def test_a_flush_that_fails_leaves_what_was_there(blobs, job, monkeypatch)
         with pytest.raises(StoreError, match="Input/output error"):
             await blobs.swap("tasks/0/job.json", b"next", job[0])
 
-    assert (await blobs.get("tasks/0/job.json")).body == b"durable"
+    assert the(await blobs.get("tasks/0/job.json")).body == b"durable"
     assert isinstance(await blobs.swap("tasks/0/job.json", b"next", job[0]), Won)
 
 
 @pytest.mark.parametrize("second", [b"1", b"with\na line break", b"x" * 40_000])
-async def test_of_two_swaps_in_one_batch_one_wins(driver, job, second):
+async def test_of_two_swaps_in_one_batch_one_wins(driver: DirectoryBlobs, job: tuple[str, Path], second):
     """Also when the second one would go into a file of its own."""
     answers = await driver.write([Write("tasks/0/job.json", body, job[0]) for body in (b"0", second, b"2")])
 
-    assert [type(answer) for answer in answers] == [Done, Refused, Refused]
-    [blob] = await driver.read([Want("tasks/0/job.json")])
-    assert (blob.body, blob.tag) == (b"0", answers[0].tag)
+    assert [type(answer) for answer in answers] == [WriteReply, Refused, Refused]
+    [found] = await driver.read([Want("tasks/0/job.json")])
+    blob = checked_cast(Blob, found)
+    assert (blob.body, blob.tag) == (b"0", checked_cast(WriteReply, answers[0]).tag)
 
 
-async def test_a_swap_and_a_delete_in_one_batch_happen_one_after_the_other(driver, job):
-    outcomes = await driver._commit([Write("tasks/0/job.json", b"0", job[0]), shelf.Drop("tasks/0/job.json")], True)
+async def test_a_swap_and_a_delete_in_one_batch_happen_one_after_the_other(
+    driver: DirectoryBlobs, job: tuple[str, Path]
+):
+    outcomes = await driver._commit(
+        [Write("tasks/0/job.json", b"0", job[0]), object_files.Drop("tasks/0/job.json")], True
+    )
 
-    assert [type(outcome) for outcome in outcomes] == [Done, Done]
+    assert [type(outcome) for outcome in outcomes] == [WriteReply, WriteReply]
     assert await driver.read([Want("tasks/0/job.json")]) == [None]
     assert [version.id for version in (await driver.versions("tasks/0/job.json", None, 10)).versions] == ["2", "1"]
 
 
 @pytest.mark.parametrize("trouble", [errno.EMFILE, errno.EIO, errno.EACCES])
-async def test_a_file_that_cannot_be_read_just_now_stays_where_it_is(blobs, driver, job, monkeypatch, trouble):
+async def test_a_file_that_cannot_be_read_just_now_stays_where_it_is(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch, trouble
+):
     real = os.open
 
     def fails(path, *arguments, **options):
@@ -172,33 +194,35 @@ async def test_a_file_that_cannot_be_read_just_now_stays_where_it_is(blobs, driv
         with pytest.raises(StoreError):
             await driver.read([Want("tasks/0/job.json")])
 
-    assert (await blobs.get("tasks/0/job.json")).body == b"durable" and driver.reports == []
+    assert the(await blobs.get("tasks/0/job.json")).body == b"durable" and driver.reports == []
 
 
-async def test_a_word_that_was_put_in_halfway_counts(blobs, job):
+async def test_a_word_that_was_put_in_halfway_counts(blobs: Blobs, job: tuple[str, Path]):
     """A page ends in the middle of it, and only one of the two reached the disk: it was flushed before, and may have
     been acknowledged."""
     tag, file = job
-    word = files.this_boot()
+    word = file_format.this_boot()
     for cut in range(9):
-        content, newer = seal("tasks/0/job.json", b"acknowledged", 2, 0, files.LANDED[:cut] + word[cut:])
+        content, newer = seal("tasks/0/job.json", b"acknowledged", 2, 0, file_format.LANDED[:cut] + word[cut:])
         whole = file.read_bytes()
         file.write_bytes(whole + content)
-        assert (await blobs.get("tasks/0/job.json")).tag == (newer if cut else tag)
+        assert the(await blobs.get("tasks/0/job.json")).tag == (newer if cut else tag)
         file.write_bytes(whole)
 
 
-async def test_a_revision_whose_body_was_lost_does_not_stop_the_object(blobs, job):
+async def test_a_revision_whose_body_was_lost_does_not_stop_the_object(blobs: Blobs, job: tuple[str, Path]):
     """Its line reached the disk and what stands before it did not."""
     tag, file = job
     content = seal("tasks/0/job.json", b"x" * 600, 2, 0)[0]
     file.write_bytes(file.read_bytes() + bytes(300) + content[300:])
 
-    assert (await blobs.get("tasks/0/job.json")).tag == tag
+    assert the(await blobs.get("tasks/0/job.json")).tag == tag
     assert isinstance(await blobs.swap("tasks/0/job.json", b"next", tag), Won)
 
 
-async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(blobs, driver, monkeypatch):
+async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(
+    blobs: Blobs, driver: DirectoryBlobs, monkeypatch
+):
     real, fails = home.sync_folder, True
 
     def flush(path: str) -> int:
@@ -208,7 +232,7 @@ async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(blo
         return real(path)
 
     flushed: list[str] = []
-    monkeypatch.setattr("millrace.store.object.directory.shelf.sync_folder", flush)
+    monkeypatch.setattr("millrace.store.object.directory.object_files.sync_folder", flush)
     with pytest.raises(StoreError):
         await blobs.create("tasks/0/a", b"x")
     fails = False
@@ -217,9 +241,10 @@ async def test_a_folder_above_that_could_not_be_flushed_is_flushed_next_time(blo
     assert f"{driver.home.root}/tasks" in flushed
 
 
-async def test_large_bodies_are_not_written_in_the_event_loop(blobs, monkeypatch):
-    real, where = os.write, []
-    monkeypatch.setattr(os, "write", lambda file, data: (where.append(threading.current_thread()), real(file, data))[1])
+async def test_large_bodies_are_not_written_in_the_event_loop(blobs: Blobs, monkeypatch):
+    real = os.write
+    where: list[threading.Thread] = []
+    monkeypatch.setattr(os, "write", noted(real, lambda file, data: where.append(threading.current_thread())))
 
     await blobs.write_many([Write("data/small", b"x", Expect.ANYTHING, durable=False)])
     await blobs.write_many([Write("data/large", b"x" * 300_000, Expect.ANYTHING, durable=False)])
@@ -227,7 +252,7 @@ async def test_large_bodies_are_not_written_in_the_event_loop(blobs, monkeypatch
     assert where[0] is threading.main_thread() and threading.main_thread() not in where[1:]
 
 
-async def test_a_listing_that_fails_says_so_in_words(blobs, monkeypatch):
+async def test_a_listing_that_fails_says_so_in_words(blobs: Blobs, monkeypatch):
     def fails(path: str) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -236,28 +261,34 @@ async def test_a_listing_that_fails_says_so_in_words(blobs, monkeypatch):
         await blobs.list("tasks/")
 
 
-async def test_nothing_is_flushed_in_the_event_loop(blobs, driver, job, monkeypatch):
+async def test_nothing_is_flushed_in_the_event_loop(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch
+):
     """Also not when a swap that need not be durable begins a new file."""
-    monkeypatch.setattr(shelf, "LONGEST_FILE", 400)
-    real, where = os.fsync, []
-    monkeypatch.setattr(os, "fsync", lambda file: (where.append(threading.current_thread()), real(file))[1])
+    monkeypatch.setattr(object_files, "LONGEST_FILE", 400)
+    real = os.fsync
+    where: list[threading.Thread] = []
+    monkeypatch.setattr(os, "fsync", noted(real, lambda file: where.append(threading.current_thread())))
     tag = job[0]
     for number in range(6):
-        tag = (await blobs.swap("tasks/0/job.json", b"%d" % number * 90, tag, durable=False)).tag
+        tag = checked_cast(Won, await blobs.swap("tasks/0/job.json", b"%d" % number * 90, tag, durable=False)).tag
 
     assert where and threading.main_thread() not in where
 
 
-async def test_a_long_file_is_followed_by_a_new_one_and_no_version_is_lost(blobs, driver, job, monkeypatch):
-    monkeypatch.setattr(shelf, "LONGEST_FILE", 1_000)
+async def test_a_long_file_is_followed_by_a_new_one_and_no_version_is_lost(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path], monkeypatch
+):
+    monkeypatch.setattr(object_files, "LONGEST_FILE", 1_000)
     tag = job[0]
     bodies = [b"durable", *(b"%d:" % n + b"y" * (n * 7 % 90) for n in range(40)), b"with\na line break", b"z" * 600]
     for body in bodies[1:]:
-        tag = (await blobs.swap("tasks/0/job.json", body, tag, durable=False)).tag
+        tag = checked_cast(Won, await blobs.swap("tasks/0/job.json", body, tag, durable=False)).tag
 
     page = await blobs.versions("tasks/0/job.json")
     assert [version.id for version in page.versions] == [str(n) for n in range(len(bodies), 0, -1)]
-    assert [(await blobs.get_version("tasks/0/job.json", version.id)).body for version in page.versions] == bodies[::-1]
+    kept = [await blobs.get_version("tasks/0/job.json", version.id) for version in page.versions]
+    assert [the(blob).body for blob in kept] == bodies[::-1]
     assert [version.size for version in page.versions] == [len(body) for body in bodies[::-1]]
     assert job[1].stat().st_size < 1_100
     assert len(list(Path(driver.home.own, "versions/tasks/0/job.json").iterdir())) >= 4
@@ -275,7 +306,7 @@ async def test_markers_are_names_of_one_empty_file(tmp_path, monkeypatch):
 
     files_there = [path for path in Path(driver.home.root, "ready").rglob("*") if path.is_file()]
     assert len(files_there) == 20 and len({path.stat().st_ino for path in files_there}) == 1
-    monkeypatch.setattr(shelf, "MARKS_TOGETHER", 0)
+    monkeypatch.setattr(object_files, "MARKS_TOGETHER", 0)
     os.unlink(next(Path(driver.home.own, "tmp").iterdir()))
     await put_markers(blobs, ["ready/0/a.0", "ready/0/b.0"])
     assert len((await blobs.list("ready/")).entries) == 21
@@ -303,7 +334,9 @@ async def test_as_many_markers_as_one_file_can_have_names_are_followed_by_anothe
     await driver.close()
 
 
-async def test_who_would_have_to_wait_for_a_lock_does_so_in_another_thread(blobs, driver, job):
+async def test_who_would_have_to_wait_for_a_lock_does_so_in_another_thread(
+    blobs: Blobs, driver: DirectoryBlobs, job: tuple[str, Path]
+):
     """The loop goes on meanwhile."""
     locks = Locks(f"{driver.home.own}/locks")
     with locks.held(shard_of("tasks/0/job.json")):

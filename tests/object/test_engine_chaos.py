@@ -23,13 +23,12 @@ from millrace.domain.errors import LanesInUse, QueueFull
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, Job, Spec, State
 from millrace.domain.request import Query, Receipt
-from millrace.store.object.blobs import Patience
+from millrace.store.object.blobs import RetryBudget
+from millrace.store.object.engine.values import QueueValue, TasksValue, decode
 from millrace.store.object.keys import TASKS
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.values import QueueValue, TasksValue, decode
-from millrace.testing.blob_faults import BlobFault, Crashed, FaultyBlobs, no_faults, seeded_faults
 from millrace.testing.builders import (
     a_burial,
     a_claim,
@@ -40,7 +39,9 @@ from millrace.testing.builders import (
 )
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import Evidence, check, gather
-from millrace.testing.simulation_loop import VirtualLoop
+from proof.blob_faults import BlobFault, Crashed, FaultyBlobs, no_faults, seeded_faults
+from proof.simulation.loop import VirtualLoop
+from tests.narrowing import the
 from tests.object.stopping import Unsteady
 
 NETWORK = {BlobFault.LOST_REPLY: 0.01, BlobFault.LOST_REQUEST: 0.01, BlobFault.CONFLICT: 0.01, BlobFault.TWICE: 0.01}
@@ -74,7 +75,7 @@ class Crowd:
         apart = 0 if sure else self.chance.randrange(-self.apart, self.apart + 1)
         place = self.bucket.url + (f" {number}" if self.apart else "")  # a process of its own has its own numbers
         store = ObjectStore(lambda: driver, clock=lambda: self.clock() + apart, options=options, place=place)
-        store.blobs.patience = Patience(14, 0.0001, 0.0005)
+        store.blobs.patience = RetryBudget(14, 0.0001, 0.0005)
         await store.connect()
         return store
 
@@ -130,8 +131,7 @@ class Crowd:
             queue=queue,
             group=group,
             priority=chance.choice((0, 0, 0, 5)),
-            key=chance.choice((None, None, "k1", "k2")),
-            on_hit=chance.choice(("keep", "replace")),
+            **chance.choice(({}, {}, {"key": "k1"}, {"key": "k2", "on_hit": "replace"})),
             after=tuple({self._id() for _ in range(chance.choice((0, 0, 0, 1)))}) if queue == "plain" else (),
             on_dependency=chance.choice(("bury", "run")),
             allow_missing=False,
@@ -274,7 +274,7 @@ def each_in_order(events: list[Event]) -> list[Event]:
 async def counters_are_exact(store: ObjectStore, evidence: Evidence) -> None:
     """What limits go by equals a recount (E-09)."""
     objects, layout = store.engine.objects, store.engine.layout
-    for counts in evidence.counts:
+    for counts in the(evidence.counts):
         [seen] = await objects.read([layout.queue(counts.queue)])
         row = None if seen.value is None else decode(seen.value, QueueValue).row
         if row is not None:

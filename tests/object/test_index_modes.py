@@ -31,7 +31,7 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def blobs(clock) -> MemoryBlobs:
+def blobs(clock: VirtualClock) -> MemoryBlobs:
     return MemoryBlobs(clock=clock)
 
 
@@ -50,7 +50,7 @@ def test_hybrid_is_what_one_gets():
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_every_mode_takes_jobs_in_order_and_each_once(mode, blobs, clock):
+async def test_every_mode_takes_jobs_in_order_and_each_once(mode, blobs: MemoryBlobs, clock: VirtualClock):
     store = await opened(mode, blobs, clock)
     await store.enqueue([a_spec(id=f"job{number}", priority=number % 3) for number in range(12)])
     await store.enqueue([a_spec(id="later", delay=60), a_spec(id="elsewhere", queue="mail")])
@@ -63,7 +63,7 @@ async def test_every_mode_takes_jobs_in_order_and_each_once(mode, blobs, clock):
     assert await all_claimed(store, 2) == ["later"]
 
 
-async def test_index_only_finds_nothing_without_its_index(blobs, clock):
+async def test_index_only_finds_nothing_without_its_index(blobs: MemoryBlobs, clock: VirtualClock):
     store = await opened("index-only", blobs, clock)
     await store.enqueue([a_spec() for _ in range(3)])
     await lose_the_index(blobs)
@@ -73,7 +73,7 @@ async def test_index_only_finds_nothing_without_its_index(blobs, clock):
 
 @pytest.mark.parametrize("mode", ["hybrid", "log-scan"])
 @pytest.mark.parametrize("size", [1, 7, 50])
-async def test_the_others_find_every_job_though_the_index_is_gone(mode, size, blobs, clock):
+async def test_the_others_find_every_job_though_the_index_is_gone(mode, size, blobs: MemoryBlobs, clock: VirtualClock):
     store = await opened(mode, blobs, clock, log_scan_page_size=size)
     await store.enqueue([a_spec(id=f"job{number}") for number in range(20)])
     await store.enqueue([a_spec(id="held", group="g"), a_spec(id="next", group="g")])
@@ -85,7 +85,7 @@ async def test_the_others_find_every_job_though_the_index_is_gone(mode, size, bl
     assert_holds(await gather(store, since=START))
 
 
-async def test_log_scan_reads_no_index(blobs, clock):
+async def test_log_scan_reads_no_index(blobs: MemoryBlobs, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch):
     store = await opened("log-scan", blobs, clock)
     await store.enqueue([a_spec() for _ in range(3)])
     asked: list[str] = []
@@ -95,14 +95,14 @@ async def test_log_scan_reads_no_index(blobs, clock):
         asked.append(prefix)
         return await listed(prefix, after, limit)
 
-    blobs.list = list_and_note
+    monkeypatch.setattr(blobs, "list", list_and_note)
 
     assert len(await all_claimed(store, 2)) == 3
     assert not [prefix for prefix in asked if prefix.startswith("ready")]
     assert "tasks/" in asked
 
 
-async def test_log_scan_passes_over_finished_jobs_to_the_last_waiting_one(blobs, clock):
+async def test_log_scan_passes_over_finished_jobs_to_the_last_waiting_one(blobs: MemoryBlobs, clock: VirtualClock):
     """One claim looks at twenty pages; the next goes on from there, so none is out of reach."""
     store = await opened("log-scan", blobs, clock, log_scan_page_size=2)
     await store.enqueue([a_spec(id=f"a{number:03d}") for number in range(100)])
@@ -114,7 +114,7 @@ async def test_log_scan_passes_over_finished_jobs_to_the_last_waiting_one(blobs,
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "log-scan"])
-async def test_only_the_shards_that_were_asked_for_are_looked_through(mode, blobs, clock):
+async def test_only_the_shards_that_were_asked_for_are_looked_through(mode, blobs: MemoryBlobs, clock: VirtualClock):
     everything = await opened("index-only", blobs, clock)
     layout = everything.engine.layout
     await everything.enqueue([a_spec(id=f"job{number}") for number in range(40)])
@@ -127,7 +127,7 @@ async def test_only_the_shards_that_were_asked_for_are_looked_through(mode, blob
     assert sorted(found) == sorted(mine)
 
 
-async def test_a_worker_tells_whose_jobs_it_takes(blobs, clock):
+async def test_a_worker_tells_whose_jobs_it_takes(blobs: MemoryBlobs, clock: VirtualClock):
     """O-15: the record of a worker names its shards."""
     some, every = await opened("hybrid", blobs, clock, shards=("0", "7")), await opened("hybrid", blobs, clock)
     await some.beat(WorkerInfo("some"), 1_000)
@@ -136,7 +136,7 @@ async def test_a_worker_tells_whose_jobs_it_takes(blobs, clock):
     assert {record.info.id: record.info.shards for record in await every.workers()} == {"some": ("0", "7"), "every": ()}
 
 
-async def test_hybrid_pays_for_a_look_with_a_pause(blobs, clock):
+async def test_hybrid_pays_for_a_look_with_a_pause(blobs: MemoryBlobs, clock: VirtualClock):
     store = await opened("hybrid", blobs, clock, log_scan_pace=60_000)
     await store.enqueue([a_spec() for _ in range(60)])
     await store.claim(a_claim(60, lease=10_000))
@@ -149,7 +149,7 @@ async def test_hybrid_pays_for_a_look_with_a_pause(blobs, clock):
     assert blobs.requests["get"] == before["get"]
 
 
-async def test_hybrid_does_not_read_again_what_nobody_has_changed(blobs, clock):
+async def test_hybrid_does_not_read_again_what_nobody_has_changed(blobs: MemoryBlobs, clock: VirtualClock):
     store = await opened("hybrid", blobs, clock)
     await store.enqueue([a_spec() for _ in range(60)])
     await store.claim(a_claim(60, lease=10_000))

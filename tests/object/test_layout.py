@@ -87,6 +87,7 @@ def test_the_layout_is_the_documented_one(found):
         "keys",
         "control",
         "workers",
+        "writers",
         "feed",
         "batches",
         "data",

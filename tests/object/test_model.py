@@ -14,7 +14,7 @@ import pytest
 from millrace.store.clock import Clock
 from millrace.store.object.store import ObjectStore
 from millrace.store.protocol import Store
-from millrace.testing.model import COVERAGE, StoreMachine, rules_of, store_machine
+from proof.model.store_machine import COVERAGE, StoreMachine, rules_of, store_machine
 from tests.object.conftest import Bucket
 from tests.object.stores import Make, in_bucket, in_folder, quick_folder
 from tests.store.test_model import NIGHTLY_SEEDS, SEEDS, run
@@ -54,7 +54,7 @@ def subject(request: pytest.FixtureRequest) -> Callable[[str, str], type[StoreMa
 
 
 @pytest.mark.parametrize(("name", "number"), EXAMPLES)
-def test_the_object_store_behaves_like_the_ledger(subject, name, number):
+def test_the_object_store_behaves_like_the_ledger(subject, name, number):  # O-03, O-36
     examples, steps = EXAMPLES[name, number]
 
     run(subject(name, name), number, examples, steps, hurried=True)

@@ -6,10 +6,10 @@ import pytest
 
 from millrace.domain.errors import StoreError
 from millrace.store.object.blobs import Blobs
-from millrace.store.object.driver import Answer, Expect, Listing, Refused, Trouble, Write
+from millrace.store.object.driver import Answer, Expect, Listing, Refused, Unavailable, Write
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.probe import UnsafeStore, probe
-from millrace.testing.blob_faults import BlobFault, FaultyBlobs, seeded_faults
+from proof.blob_faults import BlobFault, FaultyBlobs, seeded_faults
 
 CREATE = "creating an object that exists is refused"
 SWAP = "a swap with the right tag is done"
@@ -60,7 +60,7 @@ async def test_an_honest_store_passes_every_check_and_is_left_clean():
 
 
 @pytest.mark.parametrize("check", [CREATE, SWAP, STALE, NOWHERE, ORDER, RACE])
-async def test_a_store_that_breaks_a_promise_is_refused_by_name(check):
+async def test_a_store_that_breaks_a_promise_is_refused_by_name(check):  # O-08
     store = Lying(check)
 
     with pytest.raises(UnsafeStore, match=rf"{store.url} cannot be used: it fails the check that") as refused:
@@ -137,7 +137,7 @@ async def test_a_condition_dropped_on_the_way_is_found():
 async def test_a_store_out_of_reach_is_not_called_unsafe():
     class Away(MemoryBlobs):
         async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
-            return [Trouble("connection refused") for _ in writes]
+            return [Unavailable("connection refused") for _ in writes]
 
     with pytest.raises(StoreError, match="cannot be reached: connection refused") as refused:
         await probe(Away())

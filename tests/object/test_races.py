@@ -116,7 +116,7 @@ async def work_off(store: Store, number: int, size: int = 5) -> list[tuple[str, 
     ("workers", "jobs"),
     [(CLIENTS, JOBS), pytest.param(16, 1_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])],
 )
-async def test_workers_that_race_for_jobs_run_each_once_under_one_lease(racing, workers, jobs):
+async def test_workers_that_race_for_jobs_run_each_once_under_one_lease(racing: Site, workers, jobs):
     """O-35, O-36: contention; and a worker seldom reaches for what another one has just taken."""
     asked = specs(jobs)
     clients = await racing.clients(workers)
@@ -133,7 +133,7 @@ async def test_workers_that_race_for_jobs_run_each_once_under_one_lease(racing, 
     await nothing_is_lost(clients[0], [spec.id for spec in asked])
 
 
-async def test_many_who_want_one_job_get_it_once(racing):
+async def test_many_who_want_one_job_get_it_once(racing: Site):
     """O-35: contention on one task."""
     clients = await racing.clients(2 * CLIENTS)
     for _ in range(5):
@@ -146,7 +146,7 @@ async def test_many_who_want_one_job_get_it_once(racing):
         assert (await show(clients[-1], spec)).lease_id == job.lease.id
 
 
-async def test_of_many_settles_of_one_lease_one_is_the_end(racing):
+async def test_of_many_settles_of_one_lease_one_is_the_end(racing: Site):
     """O-12, O-19: whoever comes second is told so, and changes nothing."""
     clients = await racing.clients(CLIENTS)
     await clients[0].enqueue(specs(10))
@@ -164,7 +164,7 @@ async def test_of_many_settles_of_one_lease_one_is_the_end(racing):
     held_by_one_at_a_time(await shared.all_events(clients[0]))
 
 
-async def test_a_settle_and_an_extension_of_the_same_lease_do_not_lose_each_other(racing):
+async def test_a_settle_and_an_extension_of_the_same_lease_do_not_lose_each_other(racing: Site):
     """BO-06: the object moved, but for a reason that leaves the lease alone."""
     holder, other = await racing.clients(2)
     await holder.enqueue(specs(10))
@@ -183,7 +183,7 @@ async def test_a_settle_and_an_extension_of_the_same_lease_do_not_lose_each_othe
 # ── places that many want ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_one_id_from_many_producers_at_once_is_one_job(racing):
+async def test_one_id_from_many_producers_at_once_is_one_job(racing: Site):
     """O-16, BR-01: creating the object is the commit; the others are told that it is there."""
     clients = await racing.clients(2 * CLIENTS)
 
@@ -196,7 +196,7 @@ async def test_one_id_from_many_producers_at_once_is_one_job(racing):
     assert sorted(await take_ids(clients[0])) == ["first", "second", "third"]
 
 
-async def test_a_batch_that_meets_one_of_its_jobs_elsewhere_happens_entirely_or_not_at_all(racing):
+async def test_a_batch_that_meets_one_of_its_jobs_elsewhere_happens_entirely_or_not_at_all(racing: Site):
     """Two calls with one key in common: one of them has it, and neither is torn."""
     clients = await racing.clients(CLIENTS)
     calls = [[a_spec(id=f"{n}-{k}", key="shared" if k == 3 else None) for k in range(8)] for n in range(CLIENTS)]
@@ -208,7 +208,7 @@ async def test_a_batch_that_meets_one_of_its_jobs_elsewhere_happens_entirely_or_
     assert len(await take_ids(clients[0])) == 7 * CLIENTS + 1
 
 
-async def test_a_lane_filled_by_many_is_worked_off_in_order_one_by_one(racing):
+async def test_a_lane_filled_by_many_is_worked_off_in_order_one_by_one(racing: Site):
     """W-02, W-04 across clients: the order of the numbers is the order of the runs."""
     clients = await racing.clients(CLIENTS)
     await control(clients[0], lanes=1)
@@ -239,7 +239,7 @@ async def fill(client: ObjectStore, number: int) -> None:
         await client.enqueue([a_spec()])
 
 
-async def test_lanes_are_filled_evenly_by_many(racing):
+async def test_lanes_are_filled_evenly_by_many(racing: Site):
     """BW-15: the counter is the pool's, not the client's."""
     clients = await racing.clients(CLIENTS)
     await control(clients[0], lanes=4)
@@ -249,7 +249,7 @@ async def test_lanes_are_filled_evenly_by_many(racing):
     assert {status.lane: status.waiting for status in await clients[0].lanes("default")} == dict.fromkeys(range(4), 4)
 
 
-async def test_a_queue_never_gets_deeper_than_it_may(racing):
+async def test_a_queue_never_gets_deeper_than_it_may(racing: Site):
     clients = await racing.clients(CLIENTS)
     await control(clients[0], max_depth=10)
 
@@ -269,7 +269,7 @@ async def test_a_queue_never_gets_deeper_than_it_may(racing):
     assert (await count(clients[0])).waiting == 10
 
 
-async def test_no_more_run_than_the_queue_allows_whoever_asks(racing):
+async def test_no_more_run_than_the_queue_allows_whoever_asks(racing: Site):
     """E-14, E-16, X3."""
     clients = await racing.clients(CLIENTS)
     await control(clients[0], max_running=3)
@@ -293,7 +293,7 @@ async def test_no_more_run_than_the_queue_allows_whoever_asks(racing):
     assert_holds(await gather(clients[0], since=START, fixed_limits=True))
 
 
-async def test_a_child_enqueued_while_its_parent_ends_is_not_left_waiting(racing):
+async def test_a_child_enqueued_while_its_parent_ends_is_not_left_waiting(racing: Site):
     """BE-04: whichever comes first, the child learns of the end."""
     ends, begins, looks = await racing.clients(3)
     parents = specs(25, queue="parents")
@@ -319,7 +319,7 @@ async def claim_for_ever(client: ObjectStore, number: int, taken: list[str], sto
         await asyncio.sleep(0)
 
 
-async def test_nothing_is_claimed_once_a_pause_was_acknowledged(racing):
+async def test_nothing_is_claimed_once_a_pause_was_acknowledged(racing: Site):
     """I15: what a claim had not yet got when the pause was answered, it gives back."""
     operator, *workers = await racing.clients(CLIENTS)
     await operator.enqueue(specs(400))
@@ -344,7 +344,7 @@ async def running_jobs(client: ObjectStore) -> set[str]:
     return {job.id for job in (await client.find(Query(state="running", limit=1_000))).jobs}
 
 
-async def test_what_is_drained_was_not_claimed_and_what_was_claimed_is_not_drained(racing):
+async def test_what_is_drained_was_not_claimed_and_what_was_claimed_is_not_drained(racing: Site):
     operator, *workers = await racing.clients(CLIENTS)
     asked = specs(150)
     await operator.enqueue(asked)
@@ -365,7 +365,7 @@ async def test_what_is_drained_was_not_claimed_and_what_was_claimed_is_not_drain
     assert drained == 150 - len(taken) and len(set(taken)) == len(taken)
 
 
-async def test_a_claim_and_a_cancel_of_one_job_have_one_winner(racing):
+async def test_a_claim_and_a_cancel_of_one_job_have_one_winner(racing: Site):
     clients = await racing.clients(2)
     for _ in range(15):
         spec = await put(clients[0])
@@ -379,7 +379,9 @@ async def test_a_claim_and_a_cancel_of_one_job_have_one_winner(racing):
 
 
 @pytest.mark.parametrize(("workers", "jobs"), [(3, JOBS), AT_NIGHT])
-async def test_processes_that_race_for_jobs_run_each_once_under_one_lease(racing, store, workers, jobs):
+async def test_processes_that_race_for_jobs_run_each_once_under_one_lease(
+    racing: Site, store: ObjectStore, workers, jobs
+):
     """O-35, with nothing shared but the place."""
     asked = specs(jobs)
     await store.enqueue(asked)
@@ -396,7 +398,7 @@ async def test_processes_that_race_for_jobs_run_each_once_under_one_lease(racing
 
 
 @on_a_bucket_at_night
-async def test_processes_share_a_place_without_losing_or_doubling_a_job(racing, store):
+async def test_processes_share_a_place_without_losing_or_doubling_a_job(racing: Site, store: ObjectStore):
     roles = ["produce", "produce", "consume", "consume", "meddle"]
 
     *produced, _, _, _ = await asyncio.to_thread(run_children, racing, roles)
@@ -405,7 +407,7 @@ async def test_processes_share_a_place_without_losing_or_doubling_a_job(racing, 
 
 
 @on_a_bucket_at_night
-async def test_one_key_in_many_processes_at_once_makes_one_job(racing, store):
+async def test_one_key_in_many_processes_at_once_makes_one_job(racing: Site, store: ObjectStore):
     answers = await asyncio.to_thread(run_children, racing, ["same_key"] * 3)
 
     assert Counter(status for part, _ in answers for status in part)["queued"] == 1

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from millrace.domain import transition
 from millrace.domain.errors import StoreError
 from millrace.domain.request import Extension, Receipt
+from millrace.domain.rules import transition
 from millrace.store.object.blobs import Blobs
+from millrace.store.object.claims.ready import STALE, ReadyIndex
 from millrace.store.object.driver import Expect, Write
 from millrace.store.object.keys import Layout
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
-from millrace.store.object.ready import STALE, ReadyIndex, ReadyOptions
 from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_claim, a_spec, specs
 from millrace.testing.clock import VirtualClock
@@ -52,7 +52,7 @@ def blobs() -> Watched:
 def clock(monkeypatch) -> list[float]:
     """Seconds, moved by hand."""
     seconds = [100.0]
-    monkeypatch.setattr("millrace.store.object.ready.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("millrace.store.object.claims.ready.time.monotonic", lambda: seconds[0])
     return seconds
 
 
@@ -67,8 +67,8 @@ async def put(blobs: Blobs, numbers: Iterable[int], layout: Layout | None = None
 
 
 @pytest.fixture
-def index(blobs, clock) -> ReadyIndex:
-    return ReadyIndex(blobs, Layout(), ReadyOptions(reuse=1.0))
+def index(blobs: Watched, clock: list[float]) -> ReadyIndex:
+    return ReadyIndex(blobs, Layout(), ObjectOptions(listing_reuse=1_000))
 
 
 async def names(index: ReadyIndex, limit: int = 2) -> list[str]:
@@ -81,7 +81,7 @@ async def rounds() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_fresh_listing_serves_again(index, blobs, clock):
+async def test_a_fresh_listing_serves_again(index: ReadyIndex, blobs: Watched, clock: list[float]):
     await put(blobs, range(1, 5))
 
     assert await names(index) == ["job-1", "job-2"]
@@ -91,7 +91,7 @@ async def test_a_fresh_listing_serves_again(index, blobs, clock):
     assert blobs.listings == 1
 
 
-async def test_one_that_has_too_little_is_listed_anew_at_once(index, blobs):
+async def test_one_that_has_too_little_is_listed_anew_at_once(index: ReadyIndex, blobs: Watched):
     await put(blobs, [1])
     assert await names(index) == ["job-1"]
     await put(blobs, [2])
@@ -100,7 +100,9 @@ async def test_one_that_has_too_little_is_listed_anew_at_once(index, blobs):
     assert blobs.listings == 2
 
 
-async def test_an_older_one_still_serves_while_the_next_is_fetched_beside(index, blobs, clock):
+async def test_an_older_one_still_serves_while_the_next_is_fetched_beside(
+    index: ReadyIndex, blobs: Watched, clock: list[float]
+):
     await put(blobs, range(2, 6))
     await names(index)
     await put(blobs, [1])
@@ -117,7 +119,7 @@ async def test_an_older_one_still_serves_while_the_next_is_fetched_beside(index,
     assert blobs.listings == 2
 
 
-async def test_a_claim_after_a_pause_waits_for_a_listing(index, blobs, clock):
+async def test_a_claim_after_a_pause_waits_for_a_listing(index: ReadyIndex, blobs: Watched, clock: list[float]):
     await put(blobs, range(2, 6))
     await names(index)
     await put(blobs, [1])
@@ -126,7 +128,9 @@ async def test_a_claim_after_a_pause_waits_for_a_listing(index, blobs, clock):
     assert await names(index) == ["job-1", "job-2"]
 
 
-async def test_what_comes_and_goes_while_a_listing_is_fetched_is_not_lost_to_it(index, blobs, clock):
+async def test_what_comes_and_goes_while_a_listing_is_fetched_is_not_lost_to_it(
+    index: ReadyIndex, blobs: Watched, clock: list[float]
+):
     await put(blobs, range(2, 8))
     await names(index)
     clock[0] += 1.1
@@ -142,7 +146,9 @@ async def test_what_comes_and_goes_while_a_listing_is_fetched_is_not_lost_to_it(
     assert blobs.listings == 2
 
 
-async def test_a_listing_that_was_under_way_when_all_was_forgotten_does_not_count_as_fresh(index, blobs, clock):
+async def test_a_listing_that_was_under_way_when_all_was_forgotten_does_not_count_as_fresh(
+    index: ReadyIndex, blobs: Watched, clock: list[float]
+):
     await put(blobs, range(2, 6))
     await names(index)
     clock[0] += 1.1
@@ -157,7 +163,9 @@ async def test_a_listing_that_was_under_way_when_all_was_forgotten_does_not_coun
     assert await names(index) == ["job-1", "job-2"]
 
 
-async def test_trouble_with_a_listing_beside_is_told_to_the_claim_that_needs_one(index, blobs, clock):
+async def test_trouble_with_a_listing_beside_is_told_to_the_claim_that_needs_one(
+    index: ReadyIndex, blobs: Watched, clock: list[float]
+):
     await put(blobs, range(1, 5))
     await names(index)
     blobs.refuses = True
@@ -170,9 +178,9 @@ async def test_trouble_with_a_listing_beside_is_told_to_the_claim_that_needs_one
         await names(index)
 
 
-async def test_a_listing_that_takes_long_serves_for_longer(blobs, clock):
+async def test_a_listing_that_takes_long_serves_for_longer(blobs: Watched, clock: list[float]):
     """So that a worker spends a share of its time on listings, not all of it."""
-    index = ReadyIndex(blobs, Layout(), ReadyOptions(reuse=0.25))
+    index = ReadyIndex(blobs, Layout(), ObjectOptions(listing_reuse=250))
     await put(blobs, range(1, 5))
     blobs.held = asyncio.Event()
     asking = asyncio.create_task(names(index))
@@ -191,7 +199,9 @@ async def test_a_listing_that_takes_long_serves_for_longer(blobs, clock):
     assert blobs.listings == 2
 
 
-async def test_a_listing_that_comes_late_does_not_replace_a_newer_one(index, blobs, clock):
+async def test_a_listing_that_comes_late_does_not_replace_a_newer_one(
+    index: ReadyIndex, blobs: Watched, clock: list[float]
+):
     await put(blobs, range(2, 6))
     await names(index)
     clock[0] += 1.1
@@ -209,7 +219,7 @@ async def test_a_listing_that_comes_late_does_not_replace_a_newer_one(index, blo
     assert blobs.listings == 3
 
 
-async def test_what_is_in_a_listing_and_told_as_well_counts_once(index, blobs, clock):
+async def test_what_is_in_a_listing_and_told_as_well_counts_once(index: ReadyIndex, blobs: Watched, clock: list[float]):
     await put(blobs, range(1, 9))
     await names(index)
     clock[0] += 1.1
@@ -225,10 +235,12 @@ async def test_what_is_in_a_listing_and_told_as_well_counts_once(index, blobs, c
 
 
 @pytest.mark.parametrize(("digits", "at_once"), [(1, 1), (2, 16)])
-async def test_beside_claims_a_few_shards_are_listed_one_by_one_and_many_side_by_side(blobs, clock, digits, at_once):
+async def test_beside_claims_a_few_shards_are_listed_one_by_one_and_many_side_by_side(
+    blobs: Watched, clock: list[float], digits, at_once
+):
     """Else the next listing of 256 shards would come when it is too old to serve."""
     layout = Layout(digits)
-    index = ReadyIndex(blobs, layout, ReadyOptions(reuse=1.0))
+    index = ReadyIndex(blobs, layout, ObjectOptions(listing_reuse=1_000))
     await put(blobs, range(1, 1_201), layout)
     await names(index)
     clock[0] += 1.1
@@ -241,8 +253,8 @@ async def test_beside_claims_a_few_shards_are_listed_one_by_one_and_many_side_by
     await index.close()
 
 
-async def test_a_listing_that_is_on_its_way_for_long_is_waited_for_by_nobody(blobs, clock):
-    index = ReadyIndex(blobs, Layout(), ReadyOptions(reuse=0.25))
+async def test_a_listing_that_is_on_its_way_for_long_is_waited_for_by_nobody(blobs: Watched, clock: list[float]):
+    index = ReadyIndex(blobs, Layout(), ObjectOptions(listing_reuse=250))
     await put(blobs, range(1, 5))
     await names(index)
     clock[0] += 0.3
@@ -256,9 +268,11 @@ async def test_a_listing_that_is_on_its_way_for_long_is_waited_for_by_nobody(blo
     await index.close()
 
 
-async def test_beside_claims_listings_leave_most_of_the_time_to_them_but_not_for_ever(blobs, clock, monkeypatch):
+async def test_beside_claims_listings_leave_most_of_the_time_to_them_but_not_for_ever(
+    blobs: Watched, clock: list[float], monkeypatch
+):
     """A listing of everything and one of each of 16 shards, each of which takes 10 ms."""
-    index = ReadyIndex(blobs, Layout(), ReadyOptions(reuse=1.0))
+    index = ReadyIndex(blobs, Layout(), ObjectOptions(listing_reuse=1_000))
     await put(blobs, range(1, 1_201))
     await names(index)
     clock[0] += 1.1
@@ -276,7 +290,7 @@ async def test_beside_claims_listings_leave_most_of_the_time_to_them_but_not_for
 
     monkeypatch.setattr(blobs, "list", slowly)
     await names(index)
-    monkeypatch.setattr("millrace.store.object.ready.asyncio.sleep", counted)
+    monkeypatch.setattr("millrace.store.object.claims.ready.asyncio.sleep", counted)
     while blobs.listings < before + 16:
         await at_once(0)
     await index.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millrace.store.object.blobs import Blobs, Won
 from millrace.store.object.driver import Removing
 from millrace.store.object.memory import MemoryBlobs
+from tests.object.conftest import Place
 
 KEY = "tasks/0/a.json"
 
@@ -17,7 +20,7 @@ async def written(blobs: Blobs, body: bytes, tag: str | None = None) -> str:
     return outcome.tag
 
 
-async def test_what_is_as_it_was_seen_goes_for_good(place):
+async def test_what_is_as_it_was_seen_goes_for_good(place: Place):
     blobs = await place.client()
     if not blobs.keeps_versions:  # only in a bucket that the environment names
         pytest.skip("this bucket keeps no versions, and without them no removal is exact")
@@ -31,7 +34,7 @@ async def test_what_is_as_it_was_seen_goes_for_good(place):
     assert isinstance(await blobs.create(KEY, b"third"), Won)
 
 
-async def test_what_somebody_has_changed_meanwhile_stays(place):
+async def test_what_somebody_has_changed_meanwhile_stays(place: Place):
     blobs = await place.client()
     seen = await written(blobs, b"first")
     await written(blobs, b"second", seen)
@@ -42,7 +45,7 @@ async def test_what_somebody_has_changed_meanwhile_stays(place):
     assert blob.body == b"second"
 
 
-async def test_what_is_not_there_is_not_removed(place):
+async def test_what_is_not_there_is_not_removed(place: Place):
     blobs = await place.client()
     tag = await written(blobs, b"first")
     await blobs.delete([KEY])
@@ -51,11 +54,10 @@ async def test_what_is_not_there_is_not_removed(place):
 
 
 async def test_a_driver_that_cannot_be_exact_removes_nothing():
-    driver = _WithoutRemoval(MemoryBlobs())
-    blobs = Blobs(driver)
+    blobs = Blobs(_WithoutRemoval(MemoryBlobs()))
     tag = await written(blobs, b"first")
 
-    assert not isinstance(driver, Removing)
+    assert not isinstance(blobs.driver, Removing)
     assert not await blobs.remove(KEY, tag)
     assert await blobs.get(KEY) is not None
 
@@ -66,7 +68,7 @@ class _WithoutRemoval:
     def __init__(self, driver: MemoryBlobs) -> None:
         self._driver = driver
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name == "remove":
             raise AttributeError(name)
         return getattr(self._driver, name)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.blobs import Blobs, Lost, Patience, Won
-from millrace.store.object.driver import Answer, Refused, Trouble, Write
+from millrace.store.object.blobs import Blobs, LostReply, RetryBudget, Won
+from millrace.store.object.driver import Answer, Refused, Unavailable, Write
 from millrace.store.object.memory import MemoryBlobs
-from millrace.testing.blob_faults import (
+from proof.blob_faults import (
     BlobFault,
     Crashed,
     FaultyBlobs,
@@ -16,6 +16,7 @@ from millrace.testing.blob_faults import (
     scripted_faults,
     seeded_faults,
 )
+from tests.narrowing import checked_cast
 
 
 class Naps:
@@ -31,7 +32,7 @@ class Naps:
 def blobs_with(faults, memory=None, **patience):
     naps = Naps()
     driver = FaultyBlobs(memory or MemoryBlobs(), scripted_faults(faults))
-    return Blobs(driver, patience=Patience(**patience), sleep=naps, chance=lambda: 1.0), naps
+    return Blobs(driver, patience=RetryBudget(**patience), sleep=naps, chance=lambda: 1.0), naps
 
 
 async def test_a_create_whose_answer_was_lost_is_found_to_be_ours():
@@ -89,7 +90,7 @@ async def test_a_lost_answer_does_not_hide_that_somebody_else_won():
 
     answer = await blobs.create("a", b"mine")
 
-    assert isinstance(answer, Lost) and answer.looked and answer.unsure
+    assert isinstance(answer, LostReply) and answer.looked and answer.unsure
     assert answer.current is not None and answer.current.body == b"theirs"
 
 
@@ -100,7 +101,7 @@ async def test_a_refusal_shows_what_is_there_and_is_sure():
 
     answer = await blobs.create("a", b"mine")
 
-    assert isinstance(answer, Lost) and answer.looked and not answer.unsure
+    assert isinstance(answer, LostReply) and answer.looked and not answer.unsure
     assert answer.current is not None and answer.current.body == b"theirs"
 
 
@@ -108,7 +109,7 @@ async def test_a_driver_whose_refusals_are_final_is_not_asked_twice():
     blobs = Blobs(MemoryBlobs())
     await blobs.create("a", b"theirs")
 
-    assert await blobs.create("a", b"mine") == Lost()
+    assert await blobs.create("a", b"mine") == LostReply()
     assert blobs.requests == {"put": 2}
 
 
@@ -122,7 +123,7 @@ async def test_a_late_write_of_our_own_is_recognised_after_the_retry(final):
         async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
             if self.held is None:
                 [self.held] = writes
-                return [Trouble("timed out")]
+                return [Unavailable("timed out")]
             if self.held is writes[0]:
                 await super().write([self.held])
             return await super().write(writes)
@@ -169,9 +170,9 @@ async def test_a_store_that_refuses_the_current_tag_does_not_spin_for_ever():
             ]
 
     blobs = Blobs(Stubborn(), sleep=Naps())
-    tag = (await blobs.create("a", b"one")).tag
+    tag = checked_cast(Won, await blobs.create("a", b"one")).tag
 
-    with pytest.raises(StoreError, match="refused although what is there is what was expected"):
+    with pytest.raises(StoreError, match="refused although the object is as expected"):
         await blobs.swap("a", b"two", tag)
 
 
@@ -198,7 +199,7 @@ async def test_listing_deleting_and_versions_are_asked_for_again(fault):
 
 
 async def test_waiting_grows_and_is_spread():
-    patience = Patience(first=0.1, longest=1.0)
+    patience = RetryBudget(first=0.1, longest=1.0)
 
     assert [patience.delay(attempt, 1.0) for attempt in range(5)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
     assert patience.delay(0, 0.0) == pytest.approx(0.025)
@@ -227,7 +228,7 @@ async def test_a_condition_dropped_on_the_way_overwrites():
 async def test_every_crash_point_is_visited_and_a_dead_client_does_nothing_more():
     async def scenario(blobs: Blobs) -> None:
         await blobs.put("ready/j", b"index")
-        first = await blobs.create("tasks/j", b"waiting")
+        first = checked_cast(Won, await blobs.create("tasks/j", b"waiting"))
         await blobs.swap("tasks/j", b"running", first.tag)
         await blobs.write_many([Write("x/1", b"1"), Write("x/2", b"2")])
         await blobs.list("ready/")

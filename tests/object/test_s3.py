@@ -2,22 +2,24 @@
 
 import asyncio
 import random
+import time
 import urllib.request
 from contextlib import asynccontextmanager
 
 import pytest
 
 from millrace.domain.errors import InvalidInput, StoreError
-from millrace.store.object.blobs import Blobs, Lost, Patience, Won
-from millrace.store.object.driver import UNCHANGED, Conflict, Refused, Trouble
+from millrace.store.clock import boot_clock, system_clock
+from millrace.store.object.blobs import Blobs, LostReply, RetryBudget, Won
+from millrace.store.object.driver import UNCHANGED, Conflict, NoAnswer, Refused, Unavailable
 from millrace.store.object.probe import UnsafeStore, probe
-from millrace.store.object.s3 import Address, S3Blobs
+from millrace.store.object.s3 import BucketAddress, S3Blobs
 from millrace.store.object.s3.admin import INDEXES, BucketAdmin
 from millrace.store.object.s3.clock import ServerClock
 from millrace.store.object.s3.replies import answer_of, no_answer
 from tests.servers.proxy import Message, answer, running_proxy
 
-QUICK = Patience(attempts=5, first=0.001, longest=0.01)
+QUICK = RetryBudget(attempts=5, first=0.001, longest=0.01)
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_only_so_long(bucket, 
         await forward(request)
         await asyncio.sleep(30)
 
-    async with through(bucket, prefix, on_put(1, applied_in_silence), timeout=0.3) as (blobs, _):
+    async with through(bucket, prefix, on_put(1, applied_in_silence), timeout=2.0) as (blobs, _):
         assert isinstance(await blobs.create("tasks/0/a", b"one"), Won)
         assert blobs.tally == {"unclear": 1, "proved": 1, "won": 1}
 
@@ -130,7 +132,7 @@ async def test_a_broken_reading_is_repeated(bucket, prefix):
         assert found is not None and found.body == b"a whole body" and seen == 3
 
 
-async def test_listing_and_deleting_get_over_a_server_error(bucket, prefix):
+async def test_listing_and_deleting_get_over_a_server_error(bucket, prefix):  # O-33
     failed: set[str] = set()
 
     async def once_each(request, forward):
@@ -214,7 +216,7 @@ async def test_a_bucket_without_versions_needs_the_override(s3_server, bucket, p
         return
     loose = s3_server.address(prefix, bucket="millrace-plain")
     await asyncio.to_thread(BucketAdmin(loose).setup, versioning=False)
-    strict = Address(**{**vars(loose), "versioning": "required"})
+    strict = BucketAddress(**{**vars(loose), "versioning": "required"})
 
     with pytest.raises(UnsafeStore, match=r"the bucket keeps versions.*MILLRACE_ALLOW_NO_VERSIONING"):
         await S3Blobs(strict).connect()
@@ -231,8 +233,8 @@ async def test_a_bucket_without_versions_needs_the_override(s3_server, bucket, p
         ({"endpoint": "http://127.0.0.1:1"}, "be reached"),
     ],
 )
-async def test_what_asking_again_cannot_mend_is_said_at_once(bucket, prefix, change, words):
-    address = Address(**{**vars(bucket.server.address(prefix)), **change})
+async def test_what_asking_again_cannot_mend_is_said_at_once(bucket, prefix, change, words):  # O-33
+    address = BucketAddress(**{**vars(bucket.server.address(prefix)), **change})
     blobs = Blobs(S3Blobs(address, check=False), patience=QUICK)
 
     for attempt in (blobs.get("a"), blobs.create("a", b"x"), blobs.list(""), blobs.delete(["a"]), probe(blobs.driver)):
@@ -247,7 +249,7 @@ async def test_a_lost_race_costs_one_look_and_brings_what_is_there(bucket, prefi
 
     lost = await blobs.create("tasks/0/a", b"mine")
 
-    assert isinstance(lost, Lost) and lost.current is not None and lost.current.body == b"theirs"
+    assert isinstance(lost, LostReply) and lost.current is not None and lost.current.body == b"theirs"
     assert blobs.requests == {"put": 1, "get": 1}
     assert await blobs.get_if_changed("tasks/0/a", lost.current.tag) is UNCHANGED
 
@@ -320,7 +322,7 @@ ENV = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_S
 
 
 def test_an_address_is_read_from_its_url_and_the_environment():
-    full = Address.parse("s3://jobs/team/a?endpoint=http://127.0.0.1:9000/&region=eu-central-1", ENV)
+    full = BucketAddress.parse("s3://jobs/team/a?endpoint=http://127.0.0.1:9000/&region=eu-central-1", ENV)
     assert (full.bucket, full.prefix, full.endpoint, full.region) == (
         "jobs",
         "team/a/",
@@ -330,22 +332,22 @@ def test_an_address_is_read_from_its_url_and_the_environment():
     assert full.addressing == "path" and full.versioning == "required"
     assert (full.access_key, full.secret_key, full.session_token) == ("AKID", "hush-hush", "psst")
 
-    short = Address.parse(
+    short = BucketAddress.parse(
         "s3://jobs", {"S3_ENDPOINT": "https://s3.example.com", "S3_REGION": "x", "S3_ACCESS_KEY_ID": "k"}
     )
     assert (short.prefix, short.endpoint, short.region, short.access_key) == ("", "https://s3.example.com", "x", "k")
-    aws = Address.parse("s3:///some/prefix", {"S3_BUCKET": "named", "QO_ALLOW_NO_VERSIONING": "1"})
+    aws = BucketAddress.parse("s3:///some/prefix", {"S3_BUCKET": "named", "QO_ALLOW_NO_VERSIONING": "1"})
     assert (aws.bucket, aws.prefix, aws.addressing, aws.versioning) == ("named", "some/prefix/", "virtual", "optional")
     assert aws.server == "https://s3.us-east-1.amazonaws.com"
 
 
 def test_an_address_never_shows_its_keys():
-    address = Address.parse("s3://jobs/a?endpoint=http://127.0.0.1:9000&versioning=optional", ENV)
+    address = BucketAddress.parse("s3://jobs/a?endpoint=http://127.0.0.1:9000&versioning=optional", ENV)
     driver = S3Blobs(address)
 
     for text in (repr(address), str(address), repr(driver), driver.url, repr(Blobs(driver)), repr(driver._store)):
         assert not any(secret in text for secret in ENV.values())
-    assert Address.parse(driver.url, ENV) == address
+    assert BucketAddress.parse(driver.url, ENV) == address
 
 
 @pytest.mark.parametrize(
@@ -364,7 +366,7 @@ def test_an_address_never_shows_its_keys():
 )
 def test_a_wrong_address_is_explained_without_its_secrets(url, words):
     with pytest.raises(InvalidInput) as refused:
-        Address.parse(url, {})
+        BucketAddress.parse(url, {})
     assert words in str(refused.value) and "hush" not in str(refused.value)
 
 
@@ -379,15 +381,15 @@ def said(status, code=""):
     return Said(f"Server returned non-2xx status code: {status} X: <Error><Code>{code}</Code></Error>")
 
 
-def test_answers_mean_what_they_say():
+def test_answers_mean_what_they_say():  # O-33
     assert answer_of(said(412, "PreconditionFailed"), "u") == Refused()
     assert answer_of(said(404, "NoSuchKey"), "u") == Refused()
     assert answer_of(said(409, "ConditionalRequestConflict"), "u") == Conflict()
     assert answer_of(said(500, "UnknownError"), "u") == Conflict()  # Ceph 16, of a write that another one overtook
-    assert answer_of(said(500, "InternalError"), "u") == Trouble("HTTP 500")
-    assert answer_of(said(503, "SlowDown"), "u") == Trouble("HTTP 503")
-    assert answer_of(said(429), "u") == Trouble("HTTP 429")
-    assert isinstance(answer_of(Said("error sending request"), "u"), Trouble)
+    assert answer_of(said(500, "InternalError"), "u") == Unavailable("HTTP 500")
+    assert answer_of(said(503, "SlowDown"), "u") == Unavailable("HTTP 503")
+    assert answer_of(said(429), "u") == Unavailable("HTTP 429")
+    assert isinstance(answer_of(Said("error sending request"), "u"), Unavailable)
 
 
 @pytest.mark.parametrize(
@@ -396,11 +398,11 @@ def test_answers_mean_what_they_say():
         (403, "SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
         (403, "RequestTimeTooSkewed", "clock"),
         (404, "NoSuchBucket", "does not exist"),
-        (501, "NotImplemented", "conditional writes are needed"),
+        (501, "NotImplemented", "conditional writes are required"),
         (400, "EntityTooLarge", "EntityTooLarge"),
     ],
 )
-def test_errors_that_stay_are_raised_with_their_cause(status, code, words):
+def test_errors_that_stay_are_raised_with_their_cause(status, code, words):  # O-33
     for meaning in (answer_of, no_answer):
         with pytest.raises(StoreError, match=words):
             meaning(said(status, code), "s3://b")
@@ -426,11 +428,11 @@ def test_whole_seconds_narrow_each_other_down():
     assert clock.doubt < 60
     clock.observe((truth + local) // 1000 * 1000, local, local)
     local += 59_000
-    assert not clock.due
+    early = clock.due
     local += 1_000
-    assert clock.due
+    in_time = clock.due
     clock.put_off()
-    assert not clock.due
+    assert (early, in_time, clock.due) == (False, True, False)
 
 
 def test_a_server_whose_clock_was_set_is_believed_at_once():
@@ -441,6 +443,44 @@ def test_a_server_whose_clock_was_set_is_believed_at_once():
     clock.observe(9_000_000, 1_000, 1_000)
 
     assert abs(clock.now() - 9_000_000) <= 1_000
+
+
+@pytest.mark.parametrize("jump", [3_600_000, -3_600_000])
+def test_a_machine_that_slept_or_whose_clock_was_set_asks_the_server_before_it_believes_itself(jump):
+    """Where the steady clock stands still during a sleep, the time of day tells of it."""
+    local, wall = 0, 1_000_300
+    clock = ServerClock(lambda: local, wall=lambda: wall)
+    for _ in range(40):
+        local, wall = local + 337, wall + 337
+        clock.observe((1_000_000 + local) // 1_000 * 1_000, local, local)
+    assert (clock.due, clock.doubt < 500) == (False, True)
+
+    wall += jump
+    assert (clock.due, clock.doubt) == (True, float("inf"))
+    clock.put_off()
+    still = clock.due
+    assert still  # nothing is known, and an answer that did not come is no reason to believe it
+    truth = 1_000_000 + local + max(0, jump)
+    clock.observe(truth // 1_000 * 1_000, local, local)
+    assert abs(clock.now() - truth) <= 1_000 and not clock.due
+
+
+def test_the_steady_clock_goes_on_while_the_machine_sleeps():
+    before = time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
+    assert before <= boot_clock() <= before + 60_000
+    assert ServerClock().local is boot_clock
+
+
+async def test_a_machine_that_slept_and_cannot_ask_decides_nothing_by_the_clock(bucket, prefix):
+    driver = bucket.driver(prefix)
+    slept = 0
+    driver.clock = ServerClock(wall=lambda: system_clock() + slept)
+    await driver.now()
+    slept = 3_600_000
+    driver.address = BucketAddress(**{**vars(driver.address), "endpoint": "http://127.0.0.1:1"})
+
+    with pytest.raises(NoAnswer, match="did not return its time"):
+        await driver.now()
 
 
 @pytest.mark.parametrize("off", [-90_000, -300, 0, 300, 90_000])
@@ -465,9 +505,9 @@ async def test_the_servers_time_is_asked_for_and_then_remembered(bucket, prefix)
 
 
 async def test_a_server_that_tells_no_time_is_an_error_only_at_first(prefix, bucket):
-    address = Address(**{**vars(bucket.server.address(prefix)), "endpoint": "http://127.0.0.1:1"})
+    address = BucketAddress(**{**vars(bucket.server.address(prefix)), "endpoint": "http://127.0.0.1:1"})
     driver = S3Blobs(address, check=False)
-    with pytest.raises(StoreError, match="did not tell its time"):
+    with pytest.raises(StoreError, match="did not return its time"):
         await Blobs(driver, patience=QUICK).now()
     driver.clock.observe(5_000, 0, 0)
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.request import Query
-from millrace.store.object import objects
-from millrace.store.object.envelope import Pending, opened, plain, raw, sealed
+from millrace.store.object.engine import objects
+from millrace.store.object.engine.objects import Pending, opened, raw_value, sealed, value_bytes
+from millrace.store.object.engine.values import FeedPart, JobValue, QueueValue, TasksValue, decode, encode
 from millrace.store.object.keys import TASKS, Layout
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
 from millrace.store.object.sweep.sweeper import SWEPT
-from millrace.store.object.values import FeedPart, JobValue, QueueValue, TasksValue, decode, encode
 from millrace.store.protocol import Sweeping
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, hours, minutes, seconds
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import assert_holds, gather
+from tests.narrowing import checked_cast, the
 
 OPTIONS = ObjectOptions(
     look_every=0, feed_delay=0, lock_patience=1, listing_reuse=0, inline_limit=1_000, index_mode="index-only"
@@ -170,8 +173,8 @@ async def test_an_undecided_transaction_is_given_up(yard):
     key = yard.store.engine.layout.job("a")
     blob = await yard.store.blobs.get(key)
     assert blob is not None
-    value = plain(opened(blob.body).value)
-    pending = Pending("tx", "lines/default/g-nobody.json", raw(b'{"rev":9}'))
+    value = value_bytes(opened(blob.body).value)
+    pending = Pending("tx", "lines/default/g-nobody.json", raw_value(b'{"rev":9}'))
     await yard.store.blobs.swap(key, sealed(value, pending=pending), blob.tag)
 
     assert await yard.swept() == {"abandoned": 1}
@@ -183,8 +186,8 @@ async def test_one_that_is_young_is_left_to_its_owner(yard):
     await yard.store.enqueue([a_spec(id="a")])
     key = yard.store.engine.layout.job("a")
     blob = await yard.store.blobs.get(key)
-    pending = Pending("tx", "lines/default/g-nobody.json", raw(b'{"rev":9}'))
-    await yard.store.blobs.swap(key, sealed(plain(opened(blob.body).value), pending=pending), blob.tag)
+    pending = Pending("tx", "lines/default/g-nobody.json", raw_value(b'{"rev":9}'))
+    await yard.store.blobs.swap(key, sealed(value_bytes(opened(blob.body).value), pending=pending), blob.tag)
     yard.clock.advance(9)
 
     assert (await yard.store.sweep(full=True)).repairs == {}
@@ -221,12 +224,12 @@ async def test_who_waits_for_what_has_ended_is_told(yard):
     async def nobody(run):
         return None
 
-    told, yard.store.engine.dependents.tell = yard.store.engine.dependents.tell, nobody
+    told, yard.store.engine.dependents.update = yard.store.engine.dependents.update, nobody
     await yard.store.settle([(job.lease, Change.completed(b"1"))])
-    yard.store.engine.dependents.tell = told
+    yard.store.engine.dependents.update = told
     assert await yard.store.claim(a_claim()) == []
 
-    assert await yard.swept() == {"dependents_told": 1}
+    assert await yard.swept() == {"dependents_updated": 1}
     assert [job.id for job in await yard.store.claim(a_claim())] == ["child"]
 
 
@@ -267,12 +270,12 @@ async def test_where_no_reader_can_have_been_they_are_filed_in_their_place(yard)
     await store.connect()
     await store.enqueue([a_spec(id="a"), a_spec(id="b")])
     [part] = yard.keys("feed/")
-    whole = decode((await store.blobs.get(part)).body, FeedPart)
+    whole = decode(the(await store.blobs.get(part)).body, FeedPart)
     await store.blobs.put(part, encode(FeedPart(whole.events[:1])))
 
     yard.clock.advance(20)
     assert (await store.sweep(full=True)).repairs["events_restored"] == 1
-    assert decode((await store.blobs.get(part)).body, FeedPart) == whole
+    assert decode(the(await store.blobs.get(part)).body, FeedPart) == whole
 
 
 async def test_what_the_feed_has_forgotten_the_records_of_forgotten_jobs_need_not_remember(yard):
@@ -363,8 +366,8 @@ async def test_counters_that_are_off_are_counted_anew(yard):
     await yard.store.claim(a_claim(1, lease=1_000))
     for key, kind in ((yard.store.engine.layout.queue("default"), QueueValue), (TASKS, TasksValue)):
         blob = await yard.store.blobs.get(key)
-        value = decode(plain(opened(blob.body).value), kind)
-        row = value.row if kind is QueueValue else value.rows["work"]
+        value = decode(the(value_bytes(opened(blob.body).value)), kind)
+        row = the(value.row) if isinstance(value, QueueValue) else checked_cast(TasksValue, value).rows["work"]
         row.running = 2
         await yard.store.blobs.swap(key, sealed(encode(value)), blob.tag)
     assert await yard.store.claim(a_claim()) == []
@@ -380,17 +383,18 @@ async def test_amid_the_traffic_only_those_who_run_are_counted_anew(yard):
     await yard.store.claim(a_claim(1, lease=1_000))
     key = yard.store.engine.layout.queue("default")
     blob = await yard.store.blobs.get(key)
-    value = decode(plain(opened(blob.body).value), QueueValue)
-    value.row.running, value.row.waiting = 2, 7
+    value = decode(the(value_bytes(opened(blob.body).value)), QueueValue)
+    row = the(value.row)
+    row.running, row.waiting = 2, 7
     await yard.store.blobs.swap(key, sealed(encode(value)), blob.tag)
 
     assert (await yard.store.sweep(full=True)).repairs == {"counters_corrected": 1}
     [seen] = await yard.store.engine.objects.read([key])
-    row = decode(seen.value, QueueValue).row
+    row = the(decode(seen.value, QueueValue).row)
     assert (row.running, row.waiting) == (1, 7)
     assert (await yard.swept())["counters_corrected"] == 1  # a while later, the rest
     [seen] = await yard.store.engine.objects.read([key])
-    assert decode(seen.value, QueueValue).row.waiting == 2
+    assert the(decode(seen.value, QueueValue).row).waiting == 2
 
 
 async def test_keys_without_an_owner_and_windows_that_are_over_are_freed(yard):
@@ -476,10 +480,24 @@ async def test_a_change_after_the_last_round_is_looked_at(yard):
     yard.clock.advance(300)
     [job] = await yard.store.claim(a_claim())
     await yard.store.settle([(job.lease, a_retry_change())])
-    await yard.blobs.delete([(await yard.record(job.id)).filed])
+    await yard.blobs.delete([(await yard.record(job.id)).index_key])
     yard.clock.advance(20)
 
     assert (await yard.store.sweep()).repairs == {"index_restored": 1}
+
+
+async def test_after_the_clock_was_set_back_the_sweep_looks_at_what_came_since(yard):
+    """Its dates are earlier than those that the last round saw."""
+    await yard.store.enqueue([a_spec() for _ in range(5)])
+    yard.clock.advance(120)
+    await yard.store.sweep(full=True)
+    yard.clock.advance(-3 * 3600)
+    for _ in range(2):
+        await yard.store.enqueue([a_spec() for _ in range(3)])
+        await yard.lose("ready/")
+        yard.clock.advance(20)
+        assert (await yard.store.sweep()).index_restored >= 3
+        yard.clock.advance(120)
 
 
 async def test_what_got_lost_without_a_change_is_found_within_a_day(yard):
@@ -500,14 +518,56 @@ async def test_what_got_lost_without_a_change_is_found_within_a_day(yard):
 async def test_who_slept_for_hours_amid_a_transaction_does_not_commit_it(yard, monkeypatch):
     """The stub that would have made it fail may be gone by then."""
     times = iter([0.0, 4_000.0])
-
-    class Hours:
-        monotonic = staticmethod(objects.time.monotonic)
-        time = staticmethod(lambda: next(times, 4_000.0))
-
-    monkeypatch.setattr(objects, "time", Hours)
+    hours_later = SimpleNamespace(monotonic=time.monotonic, time=lambda: next(times, 4_000.0))
+    monkeypatch.setattr(objects, "time", hours_later)
     [answer] = await yard.store.enqueue([a_spec(id="a", group="g")])
 
     assert answer.status == "queued"  # by the second attempt
     assert yard.store.engine.tally["lost"] == 1
     assert len(await yard.store.claim(a_claim(9))) == 1
+
+
+# ── jobs that come back with their parent ─────────────────────────────────────────────────────
+
+
+async def a_parent_that_died(yard: Yard, children: int) -> None:
+    await yard.store.enqueue([a_spec(id="p"), *(a_spec(id=f"c{n}", after=("p",)) for n in range(children))])
+    await yard.store.enqueue([a_spec(id="grandchild", after=("c0",))])
+    [parent] = await yard.store.claim(a_claim())
+    await yard.store.settle([(parent.lease, a_burial("explicit_fail"))])
+
+
+async def states(yard: Yard, *ids: str) -> list[str]:
+    return [job.state.value for job in await yard.store.get(ids) if job is not None]
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "completed"])
+async def test_children_that_a_crash_left_dead_come_back_with_the_sweep(yard, monkeypatch, meanwhile):
+    """The process that replayed their parent died before it could bring them back; the parent may have run by then."""
+    await a_parent_that_died(yard, 3)
+
+    async def crash(runs):
+        raise ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(yard.store.engine.dependents, "recall", crash)
+        with pytest.raises(ConnectionError):
+            await yard.store.replay(["p"])
+    assert await states(yard, "p", "c0", "c1", "c2", "grandchild") == ["waiting", "dead", "dead", "dead", "dead"]
+    if meanwhile == "completed":
+        [parent] = await yard.store.claim(a_claim())
+        await yard.store.settle([(parent.lease, Change.completed())])
+    done = await yard.swept()
+
+    assert done["dependents_updated"] >= 3
+    assert await states(yard, "c0", "c1", "c2", "grandchild") == ["waiting"] * 4
+    grandchild = (await yard.store.get(["grandchild"]))[0]
+    assert grandchild is not None and grandchild.blocked == 1
+
+
+async def test_children_that_were_to_stay_dead_are_not_brought_back_by_the_sweep(yard):
+    await a_parent_that_died(yard, 2)
+    await yard.store.replay(["p"], children=False)
+
+    assert await yard.swept() == {}
+    assert await states(yard, "c0", "c1") == ["dead"] * 2

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millrace.domain.change import Change
-from millrace.store.object.envelope import sealed
+from millrace.store.object.engine.objects import sealed
 from millrace.store.object.store import ObjectStore
 from millrace.store.object.sweep import shared
 from millrace.testing.builders import a_claim, a_spec

@@ -18,14 +18,14 @@ from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
 from millrace.domain.job import LIVE, Job
 from millrace.domain.request import Query, Receipt
-from millrace.store.object.blobs import Patience
+from millrace.store.object.blobs import RetryBudget
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.testing.blob_faults import BlobFault, FaultyBlobs, seeded_faults
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import check, gather
+from proof.blob_faults import BlobFault, FaultyBlobs, seeded_faults
 
 OPTIONS = ObjectOptions(look_every=0, feed_delay=0, lock_patience=2, listing_reuse=0, sweep_patience=0)
 NETWORK = {
@@ -63,7 +63,7 @@ class Traffic:
     async def client(self, number: int) -> ObjectStore:
         driver = FaultyBlobs(self.blobs, seeded_faults(self.seed * 100 + number, NETWORK), delay=0.001)
         store = ObjectStore(lambda: driver, clock=self.clock, options=OPTIONS, place=f"{self.blobs.url} {number}")
-        store.blobs.patience = Patience(attempts=14, first=0.0005, longest=0.005)
+        store.blobs.patience = RetryBudget(attempts=14, first=0.0005, longest=0.005)
         await store.connect()
         return store
 

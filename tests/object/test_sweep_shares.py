@@ -13,9 +13,9 @@ from millrace.store.object.keys import Layout
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.sweep.share import Part, shares
+from millrace.store.object.sweep.round import Part, shares
 from millrace.store.object.sweep.sweeper import SWEPT
-from millrace.store.protocol import SweepingInShares
+from millrace.store.protocol import Sweeping
 from millrace.testing.builders import a_burial, a_claim, a_spec
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.invariants import assert_holds, gather
@@ -71,8 +71,8 @@ async def yard() -> Yard:
     return yard
 
 
-async def test_a_store_of_objects_can_be_swept_in_shares(yard):
-    assert isinstance(yard.store, SweepingInShares)
+async def test_a_store_of_objects_is_swept_by_workers_too(yard):
+    assert isinstance(yard.store, Sweeping)
 
 
 @pytest.mark.parametrize("n", [1, 3, 5, 16, 100])
@@ -116,7 +116,7 @@ async def damaged(yard: Yard) -> None:
             await yard.store.blobs.put(wrong, b"")
     [queue] = yard.keys("control/queues/default")
     [seen] = await yard.store.engine.objects.read([queue])
-    from millrace.store.object.envelope import sealed
+    from millrace.store.object.engine.objects import sealed
 
     assert seen.value is not None and seen.tag is not None and b'"running":8' in seen.value
     await yard.store.blobs.swap(queue, sealed(seen.value.replace(b'"running":8', b'"running":5')), seen.tag)

@@ -16,12 +16,11 @@ import msgspec
 import pytest
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.blobs import Blobs, Patience
+from millrace.store.object.blobs import Blobs, RetryBudget
 from millrace.store.object.driver import Answer, Write
-from millrace.store.object.envelope import opened, sealed
+from millrace.store.object.engine.objects import MANY_CREATES, Committed, Objects, SeenObject, Swap, opened, sealed
 from millrace.store.object.memory import MemoryBlobs
-from millrace.store.object.objects import MANY_CREATES, Change, Committed, Objects, Seen
-from millrace.testing.blob_faults import BlobFault, Crashed, FaultyBlobs, scripted_faults, seeded_faults
+from proof.blob_faults import BlobFault, Crashed, FaultyBlobs, scripted_faults, seeded_faults
 from tests.object.stopping import Stop, StoppingBlobs, Unsteady
 
 encoded = msgspec.json.encode
@@ -37,14 +36,14 @@ def client(bucket: MemoryBlobs, *, patience: float = 0.0) -> tuple[Objects, Stop
 async def given(objects: Objects, **values: str) -> None:
     for key, value in values.items():
         [seen] = await objects.read([key])
-        assert not (await objects.commit([Change(seen, encoded(value))])).lost
+        assert not (await objects.commit([Swap(seen, encoded(value))])).lost
 
 
 async def change(objects: Objects, primary: str, **values: str | None) -> Committed:
     """Read, and write all of them as one."""
     seen = await objects.read(list(values))
     wanted = [None if value is None else encoded(value) for value in values.values()]
-    return await objects.commit([Change(one, value) for one, value in zip(seen, wanted, strict=True)], primary)
+    return await objects.commit([Swap(one, value) for one, value in zip(seen, wanted, strict=True)], primary)
 
 
 async def values(objects: Objects, *keys: str) -> list[str | None]:
@@ -160,7 +159,7 @@ async def test_many_new_objects_that_were_given_up_do_not_come_back(bucket: Memo
 
     stop = driver.stop("write", "batches/")
     writing = await started(
-        a.commit([Change(seen, NEW) for seen in await a.read(names)]),
+        a.commit([Swap(seen, NEW) for seen in await a.read(names)]),
         stop,
     )
     await free(b, names[0])
@@ -259,7 +258,7 @@ async def test_a_manifest_may_be_deleted_once_it_was_carried_through(bucket: Mem
     a, _ = client(bucket)
     b, reading = client(bucket)
     names = [f"n{number}" for number in range(MANY_CREATES + 1)]
-    assert not (await a.commit([Change(seen, NEW) for seen in await a.read(names)])).lost
+    assert not (await a.commit([Swap(seen, NEW) for seen in await a.read(names)])).lost
     [manifest] = (await a.blobs.list("batches/")).entries
 
     stop = reading.stop("read", "batches/")
@@ -356,7 +355,7 @@ async def test_a_transaction_behind_a_bad_network_is_done_once(
     plain, _ = client(bucket)
     await given(plain, p="0", q="0", r="0")
     faulty = Objects(
-        Blobs(FaultyBlobs(bucket, scripted_faults({number + 3: fault})), Patience(6, 0.0001, 0.001)), patience=0.0
+        Blobs(FaultyBlobs(bucket, scripted_faults({number + 3: fault})), RetryBudget(6, 0.0001, 0.001)), patience=0.0
     )
     assert not (await change(faulty, "p", p="1", q="1", r="1")).lost
     assert await values(plain, "p", "q", "r") == ["1", "1", "1"]
@@ -382,7 +381,7 @@ async def test_a_commit_whose_answer_was_lost_and_that_was_overwritten_says_that
             return answers
 
     plan = scripted_faults({4: BlobFault.LOST_REPLY})  # two reads, q, p
-    a = Objects(Blobs(Overtaken(bucket, plan), Patience(6, 0.0001, 0.001)), patience=0.0)
+    a = Objects(Blobs(Overtaken(bucket, plan), RetryBudget(6, 0.0001, 0.001)), patience=0.0)
 
     committed = await change(a, "p", p="new", q="new")
 
@@ -396,7 +395,7 @@ async def test_a_network_that_is_gone_after_the_commit_does_not_make_it_an_error
     await given(client(bucket)[0], p="old", q="old")
     b, _ = client(bucket)
     faults = dict.fromkeys(range(5, 20), BlobFault.SERVER_ERROR)
-    a = Objects(Blobs(FaultyBlobs(bucket, scripted_faults(faults)), Patience(3, 0.0001, 0.001)), patience=0.0)
+    a = Objects(Blobs(FaultyBlobs(bucket, scripted_faults(faults)), RetryBudget(3, 0.0001, 0.001)), patience=0.0)
 
     committed = await change(a, "p", p="new", q="new")
 
@@ -423,7 +422,7 @@ async def test_a_commit_that_is_written_anew_before_its_answer_is_found_is_still
             return answers
 
     plan = scripted_faults({4: BlobFault.TWICE})  # two reads, q, p
-    a = Objects(Blobs(Overtaken(bucket, plan), Patience(6, 0.0001, 0.001)), patience=0.0)
+    a = Objects(Blobs(Overtaken(bucket, plan), RetryBudget(6, 0.0001, 0.001)), patience=0.0)
 
     committed = await change(a, "p", p="new", q="new")
 
@@ -449,7 +448,7 @@ async def test_what_is_written_as_one_is_durable_as_one(bucket: MemoryBlobs) -> 
     await given(a, p="old", q="old")
     seen.clear()
     found = await a.read(["p", "q"])
-    await a.commit([Change(one, NEW) for one in found], "p", durable=False)
+    await a.commit([Swap(one, NEW) for one in found], "p", durable=False)
     assert [write.key for write in seen if not write.durable] == []
 
 
@@ -502,14 +501,14 @@ class Chaos:
         number = next(self._numbers)
         driver = Unsteady(self.bucket, random.Random(self.seed * 1_000 + number))
         faulty = FaultyBlobs(driver, seeded_faults(self.seed * 1_000 + number, FAULTS))
-        blobs = Blobs(faulty, Patience(12, 0.0, 0.0), chance=self.chance.random, sleep=_no_time)
+        blobs = Blobs(faulty, RetryBudget(12, 0.0, 0.0), chance=self.chance.random, sleep=_no_time)
         return Objects(blobs, patience=0.0, sleep=_no_time)
 
     async def run(self, clients: int, transfers: int) -> None:
         plain = Objects(Blobs(self.bucket))
         for key in COUNTERS:
             value = Counted(START, 0, "start")
-            assert not (await plain.commit([Change(Seen(key, None, None), msgspec.json.encode(value))])).lost
+            assert not (await plain.commit([Swap(SeenObject(key, None, None), msgspec.json.encode(value))])).lost
         await asyncio.gather(*(self._live(transfers) for _ in range(clients)), self._watch(), self._sweep())
         await self._judge()
 
@@ -541,7 +540,7 @@ class Chaos:
                     await (objects.unlock(one) if self.chance.random() < 0.5 else _no_time(0))
                 continue
             changes = [self._moved(one, moved[one.key], name) for one in seen if one.key in moved]
-            changes += [Change(one, msgspec.json.encode(Receipt(moved))) for one in seen if one.key not in moved]
+            changes += [Swap(one, msgspec.json.encode(Receipt(moved))) for one in seen if one.key not in moved]
             self.chance.shuffle(changes)
             primary = self.chance.choice([None, *moved])
             committed = await objects.commit(changes, primary)
@@ -558,12 +557,12 @@ class Chaos:
         moved = {key: self.chance.randrange(1, 50) for key in keys[1:]}
         return {keys[0]: -sum(moved.values()), **moved}
 
-    def _moved(self, seen: Seen, by: int, name: str) -> Change:
+    def _moved(self, seen: SeenObject, by: int, name: str) -> Swap:
         assert seen.value is not None
         was = self._noted(seen)
-        return Change(seen, msgspec.json.encode(Counted(was.amount + by, was.times + 1, name)))
+        return Swap(seen, msgspec.json.encode(Counted(was.amount + by, was.times + 1, name)))
 
-    def _noted(self, seen: Seen) -> Counted:
+    def _noted(self, seen: SeenObject) -> Counted:
         """A value that was seen once is never another one: what is decided stays so."""
         assert seen.value is not None, f"{seen.key} is gone"
         value = msgspec.json.decode(seen.value, type=Counted)

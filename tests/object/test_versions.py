@@ -13,11 +13,11 @@ from millrace.domain.job import State
 from millrace.domain.request import Claim
 from millrace.store.object.directory import DirectoryBlobs
 from millrace.store.object.driver import Driver
-from millrace.store.object.envelope import Pending, opened, plain, sealed
+from millrace.store.object.engine.objects import Pending, opened, sealed, value_bytes
 from millrace.store.object.memory import MemoryBlobs
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.versions import Record, Versions, diff
+from millrace.store.object.versions import VersionRecord, Versions, diff
 from millrace.testing.builders import a_claim, a_spec
 from tests.object.conftest import Bucket
 
@@ -44,11 +44,11 @@ async def run_all(store: ObjectStore, claim: Claim, rounds: int) -> None:
         await store.settle([(job.lease, Change.completed(b'"done"')) for job in jobs])
 
 
-async def distinct(store: ObjectStore, job_id: str) -> list[Record]:
+async def distinct(store: ObjectStore, job_id: str) -> list[VersionRecord]:
     return [record for record in await Versions(store).oldest_first(job_id) if not record.repeats]
 
 
-def states(records: list[Record]) -> list[State | None]:
+def states(records: list[VersionRecord]) -> list[State | None]:
     return [None if record.job is None else record.job.state for record in records]
 
 
@@ -74,7 +74,7 @@ async def test_pages_of_any_size_tell_the_same(store: ObjectStore, size: int):
     versions = Versions(store)
     whole = [record async for record in versions.newest_first("b")]
 
-    paged: list[Record] = []
+    paged: list[VersionRecord] = []
     cursor: str | None = None
     while True:
         page = await versions.page("b", cursor, size)
@@ -100,7 +100,7 @@ async def pend(store: ObjectStore, job_id: str, text: bytes) -> bytes:
     key = store.engine.layout.job(job_id)
     blob = await store.blobs.get(key)
     assert blob is not None
-    value = plain(opened(blob.body).value)
+    value = value_bytes(opened(blob.body).value)
     assert value is not None
     changed = value.replace(b'"priority":4', text)
     assert changed != value

@@ -91,7 +91,7 @@ class Session:
         file = self.folder / "program.py"
         file.write_text(source, encoding="utf-8")
         command = [sys.executable, "-W", "error", str(file)]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=580)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -13,7 +13,7 @@ FIGURES = {"enqueue", "bulk", "process", "p50", "p99", "idle_cpu", "rss", "durab
 
 def printed(*command: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -43,6 +43,15 @@ def test_compare_prints_figures_of_millrace_and_the_floor(store):
     assert set(found["ratio"]) == {"enqueue", "bulk", "process", "p50"}
     assert set(found["floor_share"]) == {"enqueue", "bulk", "process"}
     assert found["peers"] == {}
+
+
+def test_compare_with_an_environment_that_is_not_there_says_so_before_it_measures(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.compare", "--store", "memory", "--before", str(tmp_path / "python")]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+
+    assert done.returncode == 2 and "no such file. Name the interpreter of an environment" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("store", ["memory", *ON_SERVERS])

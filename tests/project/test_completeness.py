@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -9,12 +10,12 @@ import pytest
 
 import millrace
 from millrace import Cancelled, Context, QueueError, Spec, Worker
-from millrace.domain.dead import REASONS
+from millrace.app.local_events import KINDS
+from millrace.app.options import JobKeywords, TaskKeywords, TaskOptions
+from millrace.app.queue import QueueKeywords
 from millrace.domain.job import ALIASES, OnDependency, OnHit, Scope
+from millrace.domain.rules.dead import REASONS
 from millrace.domain.settings import QueueSettings
-from millrace.runtime.bus import KINDS
-from millrace.runtime.options import JobKeywords, TaskKeywords, TaskOptions
-from millrace.runtime.queue import QueueKeywords
 
 ROOT = Path(__file__).resolve().parents[2]
 TASK, JOB, QUEUE = (set(kind.__annotations__) for kind in (TaskKeywords, JobKeywords, QueueKeywords))
@@ -42,7 +43,7 @@ def first_column(text: str) -> set[str]:
 
 def test_every_option_of_tasks_and_jobs_is_listed_where_it_may_be_used():
     rows = re.findall(
-        r"^\| `(\w+)` \| .*? \|( ✓)? \|( ✓)? \|", section("options.md", "Of tasks and jobs"), re.MULTILINE
+        r"^\| `(\w+)` \| .*? \|( ✓)? \|( ✓)? \|", section("options.md", "Task and job options"), re.MULTILINE
     )
 
     assert {name for name, task, _ in rows if task} == TASK | {"name"}
@@ -50,7 +51,7 @@ def test_every_option_of_tasks_and_jobs_is_listed_where_it_may_be_used():
 
 
 @pytest.mark.parametrize(
-    ("title", "expected"), [("Of queues", QUEUE), ("Of workers", WORKER)], ids=["queues", "workers"]
+    ("title", "expected"), [("Queue settings", QUEUE), ("Worker options", WORKER)], ids=["queues", "workers"]
 )
 def test_every_setting_is_listed_and_no_other(title, expected):
     assert first_column(section("options.md", title)) == expected
@@ -58,9 +59,9 @@ def test_every_setting_is_listed_and_no_other(title, expected):
 
 def test_the_defaults_it_states_are_the_defaults():
     table = (
-        section("options.md", "Of tasks and jobs")
-        + section("options.md", "Of queues")
-        + section("options.md", "Of workers")
+        section("options.md", "Task and job options")
+        + section("options.md", "Queue settings")
+        + section("options.md", "Worker options")
     )
     stated = dict(re.findall(r"^\| `(\w+)` \| (\d[\d,]*) \|", table, re.MULTILINE))
     worker = {name: parameter.default for name, parameter in inspect.signature(Worker).parameters.items()}
@@ -91,7 +92,7 @@ def test_every_error_is_listed():
         if isinstance(found := getattr(millrace, name), type) and issubclass(found, QueueError)
     }
 
-    assert first_column(section("howto/errors.md", "All of them")) == errors - {"QueueError"}
+    assert first_column(section("howto/errors.md", "All errors")) == errors - {"QueueError"}
 
 
 def test_every_local_event_is_listed():
@@ -111,7 +112,7 @@ def test_everything_a_context_offers_handlers_is_listed():
     inner |= {"enqueued_at", "started_at"}
     offered = {name for name in vars(Context) if not name.startswith("_")} - inner
 
-    assert offered <= in_code(section("howto/handlers.md", "What a handler knows"))
+    assert offered <= in_code(section("howto/handlers.md", "The context"))
 
 
 def test_every_alias_of_a_state_is_in_the_glossary():
@@ -126,8 +127,29 @@ def test_the_readme_does_not_boast():
         for file in (ROOT / "src/millrace/testing/conformance").glob("*.py")
     )
 
-    assert "over 400 sentences" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "The same 400+ tests" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert sentences > 400
+
+
+SCHEMES = ("memory://", "sqlite://", "postgresql://", "redis://", "s3://", "file://")
+
+
+def test_the_guarantees_say_of_each_store_what_an_acknowledgement_survives():
+    table = page("guarantees.md").partition("## What an acknowledgement survives")[2].partition("\n## ")[0]
+
+    assert [scheme for scheme in SCHEMES if f"| `{scheme}" not in table] == []
+
+
+def test_the_pages_on_spark_name_every_store_that_a_cluster_can_use():
+    for name in ("spark.md", "spark-cluster.md"):
+        assert [scheme for scheme in ("postgresql://", "redis://", "s3://") if f"`{scheme}" not in page(name)] == []
+
+
+def test_the_source_distribution_names_only_what_there_is():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+
+    assert [path for path in included if not (ROOT / path.lstrip("/")).exists()] == []
 
 
 R_34 = {

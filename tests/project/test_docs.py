@@ -12,7 +12,7 @@ from millrace import App
 from tests.project.page import Block, Session, assert_printed, blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks make up a project, which a test of their own puts together and runs.
 ELSEWHERE = {
     "docs/lake.md": "tests/spark/lake/test_docs.py",  # likewise

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tests.narrowing import the
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
@@ -17,7 +19,7 @@ def place(file: str) -> Path:
 
 def marks(text: str, test: str) -> str:
     """What stands above a test, up to the blank line."""
-    return re.search(rf"((?:^@.*\n)*)^(?:async )?def {test}\(", text, re.MULTILINE)[1]
+    return the(re.search(rf"((?:^@.*\n)*)^(?:async )?def {test}\(", text, re.MULTILINE))[1]
 
 
 def test_every_test_that_is_named_exists():
@@ -45,7 +47,7 @@ def test_every_sentence_that_is_named_runs_on_every_store():
 
 
 def test_every_row_of_a_table_of_promises_names_what_holds_it():
-    tables = re.findall(r"^\| promise \| held by \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    tables = re.findall(r"^\| guarantee \| tested by \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     rows = [row for table in tables for row in table.splitlines()]
 
     assert len(tables) >= 5

@@ -57,7 +57,7 @@ def test_importing_millrace_loads_no_optional_dependency(tmp_path):
     assert sorted(loaded & set(OPTIONAL)) == []
 
 
-def test_the_domain_imports_nothing_from_outside_but_msgspec():
+def test_the_domain_imports_nothing_from_outside_but_msgspec():  # E-01
     allowed = sys.stdlib_module_names | {"millrace", "msgspec"}
     files = sorted((ROOT / "src/millrace/domain").rglob("*.py"))
 
@@ -81,3 +81,11 @@ def imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module)
     return {name.partition(".")[0] for name in names}
+
+
+def test_on_windows_the_import_says_what_to_do():
+    program = "import sys; sys.platform = 'win32'; import millrace"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "ImportError: Millrace does not run on Windows" in done.stderr and "WSL" in done.stderr

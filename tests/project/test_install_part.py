@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from millrace.domain.extras import EXTRAS
 from tools.install_part import needed, normal, pin, read_lock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,3 +39,18 @@ def test_the_lock_file_holds_what_the_demo_needs():
     assert wanted >= {"msgspec", "typer", "rich", "hatchling", "editables"}
     assert wanted <= lock.keys()
     assert all(lock[name].count("--hash=") >= 1 for name in wanted)
+
+
+def test_errors_name_the_packages_that_the_extras_bring():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = {
+        name: tuple(one for one in packages if not one.startswith("millrace["))
+        for name, packages in project["project"]["optional-dependencies"].items()
+        if name != "dev"
+    }
+    assert extras == EXTRAS
+
+
+def test_the_web_extra_brings_the_command_that_serves():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "millrace[cli]" in project["project"]["optional-dependencies"]["web"]

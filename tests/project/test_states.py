@@ -6,13 +6,15 @@ import re
 import xml.etree.ElementTree as xml
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from millrace.domain import transition
 from millrace.domain.change import Change, Verb
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, Job, Spec, State, Word
+from millrace.domain.rules import transition
+from tests.narrowing import the
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -155,7 +157,7 @@ def test_states_and_derived_words_are_drawn():
     derived = {group.get("data-word") for group in PICTURE.iter(f"{SVG}g")} - {None}
 
     assert states == {state.value for state in State}
-    assert derived == set(Word.__args__) - states
+    assert derived == set(get_args(Word)) - states
 
 
 def test_the_page_lists_every_event():
@@ -165,7 +167,7 @@ def test_the_page_lists_every_event():
 
 
 def test_the_picture_is_legible_in_the_dark():
-    style = "".join(PICTURE.find(f"{SVG}style").itertext())
+    style = "".join(the(PICTURE.find(f"{SVG}style")).itertext())
     light, _, dark = style.partition("prefers-color-scheme: dark")
     coloured = {name for name, rest in re.findall(r"\.([\w-]+) \{([^}]*)\}", light) if "#" in rest}
 

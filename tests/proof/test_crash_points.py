@@ -26,15 +26,16 @@ import pytest
 from millrace.domain.errors import StoreError
 from millrace.store.memory import MemoryStore
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io
 from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
 from millrace.testing.faults import Fault, FaultyStore, InjectedFault
 from millrace.testing.invariants import assert_holds, gather
-from tests.proof.programs.crash_child import Request
-from tests.proof.programs.crash_io import CRASHED, FaultyIo
-from tests.proof.programs.crash_scenarios import SCENARIOS, Leases
-from tests.proof.programs.kill9_producer import acknowledged
+from proof.programs.crash_child import Request
+from proof.programs.crash_io import CRASHED, FaultyIo
+from proof.programs.crash_scenarios import SCENARIOS, Leases
+from proof.programs.kill9_producer import acknowledged
+from tests.narrowing import the
 
 ROOT = Path(__file__).resolve().parents[2]
 VISITED: Counter[str] = Counter()
@@ -136,13 +137,13 @@ async def recover_and_repeat(stage: Stage, database: Path, point: str) -> None:
 
 @pytest.fixture(scope="module")
 def child():
-    command = [sys.executable, "-m", "tests.proof.programs.crash_child"]
+    command = [sys.executable, "-m", "proof.programs.crash_child"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
-            process.stdin.close()
-            process.wait(timeout=10)
+            the(process.stdin).close()
+            process.wait(timeout=60)
 
 
 def ask(child, request: Request) -> int:
@@ -212,7 +213,7 @@ async def test_what_was_acknowledged_outlives_a_kill_at_any_moment(tmp_path, dur
     chance = random.Random(7)
     (tmp_path / "ledgers").mkdir()
     places = ["--database", str(tmp_path / "jobs.db"), "--ledgers", str(tmp_path / "ledgers"), "--name", "p"]
-    command = [sys.executable, "-m", "tests.proof.programs.kill9_producer", *places, "--jobs", "1000000"]
+    command = [sys.executable, "-m", "proof.programs.kill9_producer", *places, "--jobs", "1000000"]
     for _ in range(6):
         before = acknowledged(tmp_path / "ledgers", "p")
         with subprocess.Popen([*command, "--pause", "0", "--durability", durability], cwd=ROOT) as producer:

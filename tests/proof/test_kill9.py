@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from millrace.app.app import App
 from millrace.domain.job import Spec
-from millrace.runtime.app import App
 from millrace.store.sqlite import SqliteStore
-from tests.proof.programs.kill9 import Fleet, Settings, run
-from tests.proof.programs.kill9_jobs import QUEUES, read_ledger
+from proof.programs.kill9 import Fleet, Settings, run
+from proof.programs.kill9_jobs import QUEUES, read_ledger
+from tests.narrowing import the
 from tests.servers import postgres, redis_server
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(110)
 def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
     seed = int(os.environ.get("MILLRACE_SEED", "1"))
 
@@ -32,7 +32,6 @@ def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(110)
 def test_nothing_is_lost_or_held_twice_on_a_server_while_workers_are_killed(tmp_path):
     verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=redis_server.url_for(tmp_path)), tmp_path)
 
@@ -67,7 +66,6 @@ def test_a_server_outlives_a_hundred_kills_of_its_clients(tmp_path, place):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
     """SIGSTOP is what a suspended laptop or a frozen container looks like to the others."""
     fleet = Fleet(Settings(seconds=0, jobs=0, workers=0, producers=0, slots=1), tmp_path)
@@ -75,7 +73,7 @@ async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
     async with App(SqliteStore(fleet.database)) as app:
         try:
             sleeper = fleet.add_worker()
-            await app.store.enqueue([Spec("job", "on_loop", QUEUES[0], b'{"takes": 700}', lease=1_000)])
+            await app.store.enqueue([Spec("job", "on_loop", QUEUES[0], b'{"takes": 3000}', lease=3_000)])
             await until(lambda: ("began", "job") in facts(fleet, sleeper))
             await stop_outside_a_commit(sleeper.process, fleet.database)
             rescuer = fleet.add_worker()
@@ -87,7 +85,7 @@ async def test_a_worker_that_stood_still_past_its_lease_cannot_settle(tmp_path):
         finally:
             fleet.clear()
 
-    assert job.state == "completed"
+    assert the(job).state == "completed"
     assert [event.kind for event in history] == ["enqueued", "claimed", "reclaimed", "retried", "claimed", "completed"]
     assert history[-1].worker == rescuer.name
 
@@ -112,7 +110,7 @@ def facts(fleet, worker) -> set[tuple[str, str]]:
     return {(word, job) for word, job, *_ in read_ledger(file)} if file.exists() else set()
 
 
-async def until(condition, patience: float = 20.0) -> None:
+async def until(condition, patience: float = 120.0) -> None:
     async with asyncio.timeout(patience):
         while not condition():
             await asyncio.sleep(0.02)

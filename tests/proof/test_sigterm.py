@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.proof.programs.sigterm import KINDS, run
+from proof.programs.sigterm import KINDS, run
 
 SEED = int(os.environ.get("MILLRACE_SEED", "1"))
 

@@ -13,7 +13,7 @@ import pytest
 from millrace import App
 from millrace.testing.invariants import assert_holds, gather
 
-PROGRAM = Path(__file__).parent / "programs" / "shop.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "proof" / "programs" / "shop.py"
 
 
 def start(path, role, name):

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.store.object.s3 import Address
+from millrace.store.object.s3 import BucketAddress
+from tests.servers.ports import free_port
 
-START_LIMIT = 30.0
+START_LIMIT = 120.0
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class S3Server:
         """Whether we may make buckets and change their settings."""
         return self.given_bucket is None
 
-    def address(self, prefix: str, *, bucket: str = "millrace-versioned", endpoint: str | None = None) -> Address:
-        return Address(
+    def address(self, prefix: str, *, bucket: str = "millrace-versioned", endpoint: str | None = None) -> BucketAddress:
+        return BucketAddress(
             bucket=self.given_bucket or bucket,
             prefix=f"{self.scope}/{prefix}/",
             endpoint=endpoint or self.endpoint,
@@ -50,13 +51,6 @@ class S3Server:
             secret_key=self.secret_key,
             session_token=self.session_token,
         )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.servers.postgres import START_LIMIT, USER, free_port
+from tests.servers.ports import free_port
+from tests.servers.postgres import START_LIMIT, USER
 
 CONFIGURATION = """
 [databases]

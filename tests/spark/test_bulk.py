@@ -21,10 +21,10 @@ from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Claim
-from millrace.runtime.fingerprint import fingerprint
 from millrace.spark import bulk
-from millrace.spark.bulk_rate import Pace
+from millrace.spark.bulk_run import Pace
 from millrace.store.protocol import Store
+from millrace.views.fingerprint import fingerprint
 from tests.cli.stage import Stage
 from tests.spark.conftest import Place
 from tests.spark.filled import ERROR, all_jobs, fill
@@ -93,7 +93,7 @@ def test_without_yes_it_only_shows_what_it_would_do(cli: Stage, sqlite: Place, t
 
     waiting = Counter((job.queue, job.task) for job in before.values() if job.state == "waiting")
     assert {(row["queue"], row["task"]): int(row["jobs"]) for row in ran.rows} == waiting
-    assert f"{waiting.total()} jobs would be cancelled. Nothing was changed; --yes does it." in ran.err
+    assert f"{waiting.total()} jobs would be cancelled. Nothing was changed; use --yes to do it." in ran.err
     assert (told["dry_run"], told["matched"], len(told["sample"])) == (True, 4, 4)
     assert told["sample"][0]["error"].startswith("ValueError: no such address")
     assert "No job matches." in none.err
@@ -132,15 +132,17 @@ def test_jobs_that_are_not_acted_on_are_counted_by_reason(cli: Stage, directory:
     where = ("--where", "state = 'dead' or state = 'cancelled'", "--manifest", str(manifest))
     cli("pipeline", "replay", "--url", directory.url, *where)
     with directory.open() as opened:
-        opened.run(opened.store.replay(["job-1"]))
+        opened.run(opened.store.replay(["job-1", "job-6"]))  # both are back; then one ends once more
+        opened.run(opened.store.cancel(["job-1"]))
 
     ran = cli.refused("pipeline", "replay", "--url", directory.url, *where, "--yes", "--rate", "1000/s")
 
     finished = [name for name, job in before.items() if job.state in ("dead", "cancelled")]
     assert ran.code == exits.NO
     assert {row["answer"]: int(row["jobs"]) for row in ran.rows} == {"replayed": len(finished) - 1, "changed": 1}
-    assert f"{len(finished) - 1} jobs replayed, 1 not" in ran.err
-    assert {line["id"]: line["answer"] for line in lines(manifest, "answered")}["job-1"] == "changed"
+    assert f"{len(finished) - 1} jobs replayed, 1 refused" in ran.err
+    answers = {line["id"]: line["answer"] for line in lines(manifest, "answered")}
+    assert (answers["job-1"], answers["job-6"]) == ("changed", "replayed")
 
 
 class Terminal(io.BytesIO):
@@ -175,9 +177,9 @@ def test_what_cannot_be_is_refused_before_anything_happens(cli: Stage, sqlite: P
         return ran.err
 
     assert "The columns of jobs are: after, " in refused("--where", "nonsense = 1", "--yes")
-    assert "which jobs? Say --where" in refused("--yes")
-    assert "which jobs? Say --where" in refused("--manifest", "new.jsonl")
-    assert "say one of them" in refused("--where", "true", "--yes", "--dry-run")
+    assert "which jobs? Use --where" in refused("--yes")
+    assert "which jobs? Use --where" in refused("--manifest", "new.jsonl")
+    assert "--yes and --dry-run cannot be used together" in refused("--where", "true", "--yes", "--dry-run")
     assert "such as 100/s" in refused("--where", "true", "--rate", "fast")
     (tmp_path / "notes.jsonl").write_text("mine\n")
     assert "is not a manifest" in refused("--where", "true", "--manifest", "notes.jsonl", "--yes")
@@ -219,7 +221,7 @@ def test_a_stopped_run_says_how_to_go_on(
     went_on = cli(*archive, "--json").json
 
     assert ran.code == exits.INTERRUPTED
-    assert "Stopped with 6 jobs left. To go on: millrace pipeline archive --manifest m.jsonl --yes" in ran.err
+    assert "Stopped with 6 jobs left. To continue: millrace pipeline archive --manifest m.jsonl --yes" in ran.err
     assert ran.rows == [{"answer": "done", "jobs": "1"}]
     assert (went_on["matched"], went_on["answers"], went_on["left"]) == (7, {"done": 7}, 0)
 

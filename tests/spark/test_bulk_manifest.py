@@ -10,15 +10,15 @@ from millrace.domain.errors import InvalidInput
 from millrace.spark.bulk import resumed
 from millrace.spark.bulk_manifest import (
     Answered,
-    Asked,
-    Manifest,
+    BulkManifest,
+    BulkRequest,
     ManifestBusy,
     NotAManifest,
     Planned,
     opened_manifest,
 )
 
-ASKED = Asked("replay", "sqlite:////jobs.db", "task = 'x'", "2026-11-15T00:00:00.000Z")
+ASKED = BulkRequest("replay", "sqlite:////jobs.db", "task = 'x'", "2026-11-15T00:00:00.000Z")
 JOBS = [Planned(f"job-{n}", n, "mail", "send", "dead" if n % 2 else "completed", finished_ms=n) for n in range(1, 6)]
 
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "manifest.jsonl"
 
 
-def answer(manifest: Manifest, jobs: int) -> None:
+def answer(manifest: BulkManifest, jobs: int) -> None:
     manifest.begin(jobs)
     first = manifest.tally.answered
     manifest.answer([Answered(job.id, job.seq, job.state, "replayed", "now") for job in JOBS[first : first + jobs]])
@@ -39,7 +39,7 @@ def test_a_manifest_is_read_as_it_was_written(path: Path) -> None:
         answer(manifest, 2)
 
     with opened_manifest(path) as again:
-        assert again.tally.asked == ASKED
+        assert again.tally.request == ASKED
         assert again.tally.kinds == {("mail", "send", "dead"): 3, ("mail", "send", "completed"): 2}
         assert (again.tally.jobs, again.tally.answers, again.tally.begun) == (5, {"replayed": 2}, 2)
         assert list(again.pending()) == JOBS[2:]
@@ -59,7 +59,7 @@ def test_wherever_it_was_cut_off_no_answer_is_made_up_and_no_job_forgotten(path:
         path.write_bytes(whole[:size])
         with opened_manifest(path) as found:
             if size < selected:  # half a selection is none
-                assert (found.tally.asked, path.stat().st_size) == (None, 0)
+                assert (found.tally.request, path.stat().st_size) == (None, 0)
                 continue
             assert found.tally.answered == whole[:size].count(b'"answered"') - (b'"answered"' in torn(whole[:size]))
             assert list(found.pending()) == JOBS[found.tally.answered :]
@@ -90,7 +90,7 @@ def test_only_one_run_has_a_manifest_at_a_time(path: Path) -> None:
         pass
 
     with opened_manifest(path) as free:
-        assert free.tally.asked is None
+        assert free.tally.request is None
 
 
 def test_a_manifest_is_not_used_for_something_else(path: Path) -> None:
@@ -98,11 +98,11 @@ def test_a_manifest_is_not_used_for_something_else(path: Path) -> None:
         assert not resumed(manifest, ASKED)
         manifest.select(ASKED, JOBS)
 
-        assert resumed(manifest, Asked("replay", ASKED.store, ASKED.where, "later"))
+        assert resumed(manifest, BulkRequest("replay", ASKED.store, ASKED.where, "later"))
         with pytest.raises(InvalidInput, match="its operation is 'replay', not 'cancel'"):
-            resumed(manifest, Asked("cancel", ASKED.store, ASKED.where, "later"))
+            resumed(manifest, BulkRequest("cancel", ASKED.store, ASKED.where, "later"))
         with pytest.raises(InvalidInput, match="its limit is None, not 3"):
-            resumed(manifest, Asked("replay", ASKED.store, ASKED.where, "later", limit=3))
+            resumed(manifest, BulkRequest("replay", ASKED.store, ASKED.where, "later", limit=3))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

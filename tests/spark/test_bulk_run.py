@@ -18,12 +18,11 @@ from millrace.domain.event import Kind
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim
-from millrace.spark.bulk import act
-from millrace.spark.bulk_deeds import deed_named
-from millrace.spark.bulk_manifest import Answered, Asked, Manifest, Planned, opened_manifest
-from millrace.spark.bulk_rate import BATCH, Pace, read_rate
-from millrace.spark.bulk_run import answers_to, carry_out
-from millrace.spark.open import Opened
+from millrace.spark.bulk import act, action_named
+from millrace.spark.bulk_manifest import Answered, BulkManifest, BulkRequest, Planned, opened_manifest
+from millrace.spark.bulk_run import Pace, answers_to, carry_out, read_rate
+from millrace.spark.open import OpenedStore
+from millrace.views.bulk import BATCH
 from tests.spark.conftest import STORES, Place
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,26 +34,26 @@ class Killed(BaseException):
 
 
 @pytest.fixture(params=[name for name in STORES if name != "s3"])  # the same engine as the directory
-def found(request: pytest.FixtureRequest) -> Iterator[Opened]:
+def found(request: pytest.FixtureRequest) -> Iterator[OpenedStore]:
     place: Place = request.getfixturevalue(request.param)
     with place.open() as opened:
         yield opened
 
 
-def dead(found: Opened, count: int) -> list[Job]:
+def dead(found: OpenedStore, count: int) -> list[Job]:
     """So many dead jobs."""
     found.run(found.store.enqueue([Spec(f"job-{n}", "send", "mail", payload=b"{}") for n in range(count)]))
     die(found)
     return jobs(found, count)
 
 
-def die(found: Opened) -> None:
+def die(found: OpenedStore) -> None:
     """Whatever waits, dies."""
     while claimed := found.run(found.store.claim(Claim(("mail",), "w", limit=100))):
         found.run(found.store.settle([(job.lease, Change.bury(ERROR, "explicit_fail")) for job in claimed]))
 
 
-def jobs(found: Opened, count: int) -> list[Job]:
+def jobs(found: OpenedStore, count: int) -> list[Job]:
     return [job for job in found.run(found.store.get([f"job-{n}" for n in range(count)])) if job is not None]
 
 
@@ -65,11 +64,11 @@ def plan(jobs: Sequence[Job]) -> list[Planned]:
     ]
 
 
-def select(manifest: Manifest, operation: str, jobs: Sequence[Job]) -> None:
-    manifest.select(Asked(operation, "there", "true", "now"), plan(jobs))
+def select(manifest: BulkManifest, operation: str, jobs: Sequence[Job]) -> None:
+    manifest.select(BulkRequest(operation, "there", "true", "now"), plan(jobs))
 
 
-def kinds(found: Opened, job: str, kind: Kind) -> int:
+def kinds(found: OpenedStore, job: str, kind: Kind) -> int:
     return sum(event.kind is kind for event in found.run(found.store.history(job)))
 
 
@@ -79,32 +78,32 @@ class Small(Pace):
         self.size = size
 
 
-def go(found: Opened, manifest: Manifest, operation: str = "replay", size: int = 2) -> bool:
-    return carry_out(found, manifest, deed_named(operation), Small(size), lambda _answered: None)
+def go(found: OpenedStore, manifest: BulkManifest, operation: str = "replay", size: int = 2) -> bool:
+    return carry_out(found, manifest, action_named(operation), Small(size), lambda _answered: None)
 
 
 def killing(patch: pytest.MonkeyPatch, step: str, at: int) -> None:
     """Kill the run in its batch `at`: once the word is kept but nothing done, or all is done but no answer kept."""
-    begin, answer = Manifest.begin, Manifest.answer
+    begin, answer = BulkManifest.begin, BulkManifest.answer
     batches = iter(range(1, 100))
 
-    def begin_and_die(manifest: Manifest, jobs: int) -> None:
+    def begin_and_die(manifest: BulkManifest, jobs: int) -> None:
         begin(manifest, jobs)
         if next(batches) == at:
             raise Killed
 
-    def die_or_answer(manifest: Manifest, lines: Sequence[Answered]) -> None:
+    def die_or_answer(manifest: BulkManifest, lines: Sequence[Answered]) -> None:
         if next(batches) == at:
             raise Killed
         answer(manifest, lines)
 
-    patch.setattr(Manifest, step, {"begin": begin_and_die, "answer": die_or_answer}[step])
+    patch.setattr(BulkManifest, step, {"begin": begin_and_die, "answer": die_or_answer}[step])
 
 
 @pytest.mark.parametrize(("at", "size"), [(1, 1), (2, 2), (3, 5)])  # it may go on in other batches
 @pytest.mark.parametrize("step", ["begin", "answer"])
 def test_a_run_killed_in_a_batch_acts_once_on_each_job_when_it_goes_on(
-    found: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, size: int, step: str
+    found: OpenedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, size: int, step: str
 ) -> None:
     path = tmp_path / "m.jsonl"
     selected = dead(found, 6)
@@ -122,35 +121,35 @@ def test_a_run_killed_in_a_batch_acts_once_on_each_job_when_it_goes_on(
     assert [kinds(found, job.id, Kind.REPLAYED) for job in selected] == [1] * 6
 
 
-def test_cancel_and_archive_that_were_in_doubt_are_answered_as_done(found: Opened) -> None:
+def test_cancel_and_archive_that_were_in_doubt_are_answered_as_done(found: OpenedStore) -> None:
     found.run(found.store.enqueue([Spec(f"job-{n}", "send", "mail", payload=b"{}") for n in range(3)]))
     waiting = jobs(found, 3)
     found.run(found.store.cancel(["job-0"]))
 
-    cancelled = found.run(answers_to(found.store, deed_named("cancel"), plan(waiting), doubtful=2))
+    cancelled = found.run(answers_to(found.store, action_named("cancel"), plan(waiting), doubtful=2))
     finished = jobs(found, 3)
     found.run(found.store.archive(["job-0"]))
-    archived = found.run(answers_to(found.store, deed_named("archive"), plan(finished), doubtful=3))
+    archived = found.run(answers_to(found.store, action_named("archive"), plan(finished), doubtful=3))
 
     assert cancelled == ["cancelled"] * 3 and archived == ["done"] * 3
     assert [kinds(found, f"job-{n}", Kind.CANCELLED) for n in range(3)] == [1, 1, 1]
     assert [kinds(found, f"job-{n}", Kind.ARCHIVED) for n in range(3)] == [1, 1, 1]
 
 
-def test_jobs_that_lived_on_since_they_were_selected_are_left_alone(found: Opened) -> None:
+def test_jobs_that_lived_on_since_they_were_selected_are_left_alone(found: OpenedStore) -> None:
     selected = dead(found, 4)
     found.run(found.store.replay(["job-0", "job-3"]))  # an operator was faster
     die(found)
     gone = Planned("never-was", 99, "mail", "send", "dead", finished_ms=1)
     other = Planned("job-1", 10**9, "mail", "send", "dead", finished_ms=selected[1].finished_at)  # of a new enqueue
 
-    answers = found.run(answers_to(found.store, deed_named("replay"), [*plan(selected), gone, other], doubtful=0))
+    answers = found.run(answers_to(found.store, action_named("replay"), [*plan(selected), gone, other], doubtful=0))
 
     assert answers == ["changed", "replayed", "replayed", "changed", "not_found", "changed"]
     assert [kinds(found, f"job-{n}", Kind.REPLAYED) for n in range(4)] == [1, 1, 1, 1]
 
 
-def test_a_job_that_ran_meanwhile_is_still_cancelled_but_not_one_that_came_back(found: Opened) -> None:
+def test_a_job_that_ran_meanwhile_is_still_cancelled_but_not_one_that_came_back(found: OpenedStore) -> None:
     found.run(found.store.enqueue([Spec(f"job-{n}", "send", "mail", payload=b"{}") for n in range(2)]))
     waiting = plan(jobs(found, 2))
     [first] = found.run(found.store.claim(Claim(("mail",), "w", limit=1)))
@@ -158,19 +157,19 @@ def test_a_job_that_ran_meanwhile_is_still_cancelled_but_not_one_that_came_back(
     found.run(found.store.cancel(["job-1"]))
     found.run(found.store.replay(["job-1"]))
 
-    answers = found.run(answers_to(found.store, deed_named("cancel"), waiting, doubtful=0))
+    answers = found.run(answers_to(found.store, action_named("cancel"), waiting, doubtful=0))
 
     assert (first.id, answers) == ("job-0", ["cancelled", "changed"])
 
 
-def test_a_run_that_is_told_to_stop_does_so_between_batches_and_can_go_on(found: Opened, tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_stop_does_so_between_batches_and_can_go_on(found: OpenedStore, tmp_path: Path) -> None:
     selected = dead(found, 5)
     stops = iter([False, False, True])
     pace = Pace(2.0, wait=lambda _seconds: next(stops))
 
     with opened_manifest(tmp_path / "m") as manifest:
         select(manifest, "archive", selected)
-        assert not carry_out(found, manifest, deed_named("archive"), pace, lambda _answered: None)
+        assert not carry_out(found, manifest, action_named("archive"), pace, lambda _answered: None)
         assert (manifest.tally.answered, manifest.tally.left, manifest.tally.ended) == (4, 1, False)
         assert go(found, manifest, "archive")
         assert manifest.tally.answers == {"done": 5}
@@ -217,20 +216,21 @@ def test_a_rate_that_was_not_used_is_not_made_up_for() -> None:
 
 @pytest.mark.parametrize("rate", ["", "0", "-3/s", "fast", "3/d", "1e3", "nan", "3 jobs"])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
-    with pytest.raises(InvalidInput, match="such as 100/s, 30/m or 500/h"):
+    with pytest.raises(InvalidInput, match="such as 100/s, 30/m or 500/h") as refused:
         read_rate(rate)
+    assert repr(rate) in str(refused.value)
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from millrace.spark.bulk import act
-from millrace.spark.bulk_deeds import deed_named
+from millrace.spark.bulk import action_named
 from millrace.spark.bulk_manifest import opened_manifest
-from millrace.spark.bulk_rate import Pace
+from millrace.spark.bulk_run import Pace
 
 with opened_manifest(Path(sys.argv[2])) as manifest:
-    act(manifest, deed_named("replay"), sys.argv[1], Pace(200.0), lambda done: print(done, flush=True))
+    act(manifest, action_named("replay"), sys.argv[1], Pace(200.0), lambda done: print(done, flush=True))
 """
 
 
@@ -251,7 +251,7 @@ def test_a_process_killed_with_9_has_acted_on_no_job_that_is_acted_on_again(sqli
         die(found)
     with opened_manifest(path) as manifest:
         assert 200 <= manifest.tally.answered < 500
-        act(manifest, deed_named("replay"), sqlite.url, Pace(None))
+        act(manifest, action_named("replay"), sqlite.url, Pace(None))
         assert manifest.tally.answers == {"replayed": 500}
     with sqlite.open() as found:
         assert {job.replays for job in jobs(found, 500)} == {1}

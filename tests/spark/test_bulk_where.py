@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.domain.errors import InvalidInput
-from millrace.spark.bulk_deeds import DEEDS, deed_named
+from millrace.spark.bulk import action_named
 from millrace.spark.bulk_where import SELECTED, chosen, understood
 from millrace.spark.schema import JOBS
+from millrace.views.bulk import ACTIONS
 
 DAY = datetime(2026, 11, 15, tzinfo=UTC)
 TYPES = {column.name: column.type for column in JOBS.columns}
@@ -34,7 +35,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 
 def ids(rows: DataFrame, where: str, operation: str = "replay", also_running: bool = False) -> list[str]:
-    deed = deed_named(operation, also_running)
+    deed = action_named(operation, also_running)
     found = chosen(rows, understood(rows.sparkSession, where, "jobs", deed), deed)
     return sorted(row.id for row in found.collect())
 
@@ -67,7 +68,7 @@ def test_the_predicate_stays_one_whatever_it_is_made_of(rows: DataFrame) -> None
 
 
 def test_what_is_selected_has_the_declared_columns(spark: SparkSession, rows: DataFrame) -> None:
-    deed = DEEDS["replay"]
+    deed = ACTIONS["replay"]
 
     found = chosen(rows, understood(spark, "id = 'refused'", "jobs", deed), deed)
 
@@ -81,7 +82,7 @@ def test_what_is_selected_has_the_declared_columns(spark: SparkSession, rows: Da
 
 def test_what_a_predicate_does_not_speak_of_is_not_read(spark: SparkSession) -> None:
     def read(where: str) -> set[str]:
-        return set(understood(spark, where, "jobs", DEEDS["replay"]).columns)
+        return set(understood(spark, where, "jobs", ACTIONS["replay"]).columns)
 
     assert not {"payload", "result", "headers", "group"} & read("task = 'send' and died_at is not null")
     assert "payload" in read("Payload_Text like '%x%'") and "result" not in read("payload_text = ''")
@@ -102,7 +103,7 @@ def test_a_predicate_that_makes_no_sense_is_answered_with_the_columns(
     spark: SparkSession, where: str, said: str
 ) -> None:
     with pytest.raises(InvalidInput) as error:
-        understood(spark, where, "jobs", DEEDS["replay"])
+        understood(spark, where, "jobs", ACTIONS["replay"])
 
     assert said in str(error.value)
     assert "The columns of jobs are: after, archived, attempt, " in str(error.value)
@@ -112,12 +113,12 @@ def test_a_predicate_that_makes_no_sense_is_answered_with_the_columns(
 
 def test_a_table_or_an_operation_that_cannot_be_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match="nothing in the table dead can be cancelled"):
-        understood(spark, "true", "dead", DEEDS["cancel"])
+        understood(spark, "true", "dead", ACTIONS["cancel"])
     with pytest.raises(InvalidInput, match="from the table jobs or dead, not events"):
-        understood(spark, "true", "events", DEEDS["replay"])
+        understood(spark, "true", "events", ACTIONS["replay"])
     with pytest.raises(InvalidInput, match="the predicate is empty"):
-        understood(spark, "  ", "jobs", DEEDS["replay"])
+        understood(spark, "  ", "jobs", ACTIONS["replay"])
     with pytest.raises(InvalidInput, match="there is no operation 'reply'"):
-        deed_named("reply")
+        action_named("reply")
     with pytest.raises(InvalidInput, match="running jobs cannot be archived"):
-        deed_named("archive", also_running=True)
+        action_named("archive", also_running=True)

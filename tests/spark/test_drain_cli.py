@@ -71,7 +71,7 @@ def test_ctrl_c_lets_running_jobs_end_and_leaves_the_rest_for_later(sqlite: Plac
 
     assert drain.returncode == 0, err
     said = json.loads(out)
-    assert "asked to stop: running jobs may end within 25s" in err
+    assert "stopping: running jobs may finish within 25s" in err
     assert {worker["ended"] for worker in said["workers"]} == {"stopped"}
     assert (said["dead"], said["released"], said["lost"]) == (1, 0, 0)  # each was let to its end
     assert said["completed"] == runs(ledger) - 1

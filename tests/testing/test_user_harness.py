@@ -92,7 +92,7 @@ async def test_nothing_is_left_running_and_the_store_is_let_go(mail: Mail):
     del mill
 
     assert asyncio.all_tasks() == tasks
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while threading.active_count() > threads:  # told to end, and about to
             await asyncio.sleep(0.01)
         while store() is not None:  # a thread that has just ended may have held it
@@ -342,7 +342,7 @@ async def test_jobs_without_an_end_do_not_hang_the_test(mail: Mail, monkeypatch)
         await mail.app.queue("default").drain()
 
         await again.options(delay=1).enqueue(1)
-        with pytest.raises(AssertionError, match="no end to it"):
+        with pytest.raises(AssertionError, match="without an end"):
             await mill.advance("1h")
 
         assert (await mill.advance(3)).completed in (3, 4)  # and goes on after that

@@ -62,7 +62,7 @@ async def test_arguments_and_result_come_out_as_the_annotations_say():
 
     assert await run(double, order) == Order(7, Decimal("2.20"))
     assert await run(double, order=order, times=3) == Order(7, Decimal("3.30"))
-    with pytest.raises(InvalidInput, match="an event loop runs here"):
+    with pytest.raises(InvalidInput, match="an event loop is running"):
         run_sync(double, order)
 
 
@@ -157,5 +157,5 @@ def test_a_function_that_is_no_task_is_refused_with_what_to_do():
     def plain(n: int) -> int:
         return n
 
-    with pytest.raises(InvalidInput, match=r"rehearses a task, not .*plain.*@app\.task"):
+    with pytest.raises(InvalidInput, match=r"rehearse takes a task, not .*plain.*@app\.task"):
         run_sync(plain, 1)  # type: ignore[arg-type]

@@ -169,6 +169,8 @@ async def workers() -> None:
         assert_type(worker.stats.completed, int)
         await worker.stop(deadline=1.5)
     await app.worker("mail").run(handle_signals=False)
+    app.worker(lease="1m", timeout=None, retry=[1, "5s"], max_attempts=None)
+    App("memory://", lease=60, timeout=timedelta(minutes=1), retry=backoff(1), max_attempts=3)
 
 
 def listeners() -> None:

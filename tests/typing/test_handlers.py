@@ -36,15 +36,27 @@ async def with_contexts(contexts: list[Context], names: list[str]) -> list[str]:
     return [ctx.id for ctx in contexts] + names
 
 
+@app.batch_task
+def route(contexts: list[Context], parcels: list[float]) -> None: ...
+
+
+@app.batch_task
+async def route_later(contexts: list[Context], parcels: list[float]) -> list[str]:
+    return [ctx.id for ctx in contexts]
+
+
 async def a_batch_task_is_enqueued_item_by_item_and_called_as_its_function() -> None:
     assert_type(await send_many.enqueue("ada"), Enqueued)
     assert_type(await weigh.enqueue(1.5), Enqueued)
     assert_type(await with_contexts.enqueue("ada"), Enqueued)
+    assert_type(await route.enqueue(1.5), Enqueued)
+    assert_type(await route_later.enqueue(1.5), Enqueued)
     assert_type(await send_many(["ada"]), list[int | Retry])
 
     await send_many.enqueue(7)  # type: ignore[arg-type]
     await send_many.enqueue(["ada"])  # type: ignore[arg-type]
     await with_contexts.enqueue(7)  # type: ignore[arg-type]
+    await route.enqueue("heavy")  # type: ignore[arg-type]
     app.batch_task(size="many")  # type: ignore[call-overload]
 
 

@@ -158,6 +158,14 @@ async def a_worker_option_with_a_slip() -> None:
     app.worker(slot=3)  # type: ignore[call-arg]
 
 
+async def a_worker_with_a_function_for_its_delays() -> None:
+    app.worker(retry=lambda failures: 1.0)  # type: ignore[arg-type]
+
+
+def an_app_with_attempts_in_words() -> None:
+    App("memory://", max_attempts="three")  # type: ignore[arg-type]
+
+
 def an_event_that_does_not_exist(listener: object) -> None:
     app.on("finished")  # type: ignore[call-overload]
 

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from millrace import App
 from millrace.web import application
-from millrace.web.house import House
+from millrace.web.state import ServerState
 
 HERE = "127.0.0.1:8321"
 TOKENS = {
@@ -36,9 +36,9 @@ class Web:
         self.client = client
 
     @property
-    def house(self) -> House:
-        house: House = self.served.state.house
-        return house
+    def server(self) -> ServerState:
+        server: ServerState = self.served.state.server
+        return server
 
     async def ask(self, method: str, path: str, body: Any = None, status: int | None = None, **more: Any) -> Any:
         given = {} if body is None else {"json": body}
@@ -47,7 +47,7 @@ class Web:
             assert response.status_code == status, (response.status_code, response.text)
         return response
 
-    async def get(self, path: str, code: int = 200, **query: Any) -> Any:
+    async def get(self, path: str, code: int = 200, /, **query: Any) -> Any:
         return (await self.ask("GET", path, status=code, params=query)).json()
 
     async def post(self, path: str, body: Any = None, code: int = 200, **query: Any) -> Any:
@@ -103,7 +103,7 @@ class Stream:
 
     async def __aexit__(self, *_: object) -> None:
         self._gone.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self._task
 
     async def _receive(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Stream:
         return {"type": "http.disconnect"}
 
     async def _next(self) -> dict[str, Any]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._messages.get()
 
     async def message(self) -> dict[str, str]:

@@ -17,10 +17,10 @@ async def test_those_who_are_not_let_in_push_nobody_out():
     async with opened(App("memory://"), heads={}, tokens=TOKENS) as web:
         await web.ask("POST", "/api/jobs", {"task": "pack", "id": "j"}, 201, headers=bearer("admin"))
         for _ in range(REFUSED_KEPT + 5):
-            web.house.audit.note("nobody", "10.0.0.1", "enqueueJob", "/api/jobs", 401, {})
+            web.server.audit.note("nobody", "10.0.0.1", "enqueueJob", "/api/jobs", 401, {})
         await web.ask("POST", "/api/jobs/j/cancel", status=401)
         await web.ask("POST", "/api/jobs/j/cancel", status=200, headers=bearer("admin"))
-        entries = web.house.audit.latest(KEPT)
+        entries = web.server.audit.latest(KEPT)
 
     assert [entry.status for entry in entries] == [200, *[401] * REFUSED_KEPT, 201]
     assert [entry.action for entry in entries[:2]] == ["cancelJob", "cancelJob"]
@@ -30,7 +30,7 @@ async def test_nobody_can_make_an_entry_long(tmp_path: Path):
     file = tmp_path / "audit.jsonl"
     async with opened(App("memory://"), heads={}, tokens=TOKENS, audit=file) as web:
         await web.ask("POST", f"/api/jobs/{'x' * 50_000}/cancel", status=401)
-        [entry] = web.house.audit.latest(9)
+        [entry] = web.server.audit.latest(9)
     assert len(entry.path) == len(entry.facts["id"]) == LONGEST
     assert len(file.read_bytes()) < 3 * LONGEST
 

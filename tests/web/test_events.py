@@ -11,8 +11,9 @@ import pytest
 from millrace import App, CursorExpired, StoreError
 from millrace.domain.job import Job
 from millrace.domain.request import EventPage
-from millrace.web import events
-from millrace.web.glance import Glances
+from millrace.testing.conformance.events import beyond
+from millrace.web.event_cache import EventCache
+from millrace.web.routes import events
 from tests.web.stage import Stream, Web, opened
 
 STREAM = "/api/events/stream"
@@ -130,17 +131,31 @@ async def test_a_stream_that_was_overtaken_by_retention_says_how_much_is_lost(we
     assert (gone["code"], gone["lost"]) == ("cursor_expired", 41)
 
 
+async def test_a_stream_of_a_store_that_lost_events_says_so_and_goes_on(web: Web):
+    """Nobody knows how many are missing; the page reads everything anew."""
+    await web.enqueue(id="a")
+    ahead = beyond((await (await web.app.connected()).events(None, 10)).cursor)
+    async with Stream(web.served, STREAM, heads={"last-event-id": ahead}) as stream:
+        assert (await stream.message())["event"] == "begin"
+        lost = await stream.message()
+        assert lost["event"] == "lost" and json.loads(lost["data"])["lost"] is None
+        await web.enqueue(id="b")
+        assert json.loads((await stream.message())["data"])["job"] == "b"
+    gone = await web.get("/api/events", 410, cursor=ahead)
+    assert gone["code"] == "cursor_unknown" and "restored from a backup" in gone["detail"]
+
+
 async def test_a_stream_ends_when_the_server_stops():
     async with opened(App("memory://")) as web, Stream(web.served, STREAM) as stream:
         await stream.message()
-        web.house.closing.set()
-        async with asyncio.timeout(5):
+        web.server.shutdown.set()
+        async with asyncio.timeout(60):
             await stream._task
 
 
 async def test_streams_are_bounded():
     async with opened(App("memory://")) as web:
-        web.house.streams._most = 1
+        web.server.streams._most = 1
         async with Stream(web.served, STREAM) as stream:
             await stream.message()
             assert (await web.get(STREAM, 503))["code"] == "busy"
@@ -151,10 +166,10 @@ async def test_streams_are_bounded():
 async def test_a_stream_that_never_begins_keeps_no_place():
     async with opened(App("memory://")) as web:
         await web.ask("HEAD", STREAM, status=200)
-        assert web.house.streams.inside == 0
-        web.house.streams._most = 0
+        assert web.server.streams.open == 0
+        web.server.streams._most = 0
         assert (await web.get(STREAM, 503))["code"] == "busy"
-        assert web.house.streams.inside == 0
+        assert web.server.streams.open == 0
 
 
 async def test_a_stream_ends_by_itself_and_its_client_comes_back_at_once(monkeypatch: pytest.MonkeyPatch):
@@ -163,7 +178,7 @@ async def test_a_stream_ends_by_itself_and_its_client_comes_back_at_once(monkeyp
         await web.enqueue(id="before")
         async with Stream(web.served, STREAM) as stream:
             begin = (await stream.message())["id"]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await stream._task
             assert (await stream._next())["body"] == b"retry: 50\n\n"
         await web.enqueue(id="meanwhile")
@@ -193,11 +208,11 @@ async def test_a_store_that_fails_behind_an_event_is_told_of_and_the_event_comes
             await web.enqueue("charge", id="j")
             monkeypatch.setattr(store, "get", get)
             await app.worker(burst=True).run(handle_signals=False)
-            trouble = await stream.message()
-            assert (trouble["event"], "disk is full" in trouble["data"]) == ("trouble", True)
+            message = await stream.message()
+            assert (message["event"], "disk is full" in message["data"]) == ("unavailable", True)
             fails = False
             message = await stream.message()
-            while message["event"] == "trouble":
+            while message["event"] == "unavailable":
                 message = await stream.message()
             assert json.loads(message["data"])["job"] == "j"
 
@@ -213,15 +228,15 @@ async def test_streams_that_wait_at_the_same_place_ask_the_store_once():
                 raise CursorExpired("bad", 1, "2")
             return EventPage((), cursor)
 
-    glances, feed = Glances(), Feed()
-    pages = await asyncio.gather(*(glances.events(feed, "1", 10, fresh=60) for _ in range(50)))  # type: ignore[arg-type]
+    cache, feed = EventCache(), Feed()
+    pages = await asyncio.gather(*(cache.events(feed, "1", 10, fresh=60) for _ in range(50)))  # type: ignore[arg-type]
     assert asked == ["1"] and len(pages) == 50
-    await glances.events(feed, "2", 10, fresh=60)  # type: ignore[arg-type]
-    await glances.events(feed, "1", 10, fresh=0)  # type: ignore[arg-type]
+    await cache.events(feed, "2", 10, fresh=60)  # type: ignore[arg-type]
+    await cache.events(feed, "1", 10, fresh=0)  # type: ignore[arg-type]
     assert asked == ["1", "2", "1"]
     for _ in range(2):  # a failure is not kept
         with pytest.raises(CursorExpired):
-            await glances.events(feed, "bad", 10, fresh=60)  # type: ignore[arg-type]
+            await cache.events(feed, "bad", 10, fresh=60)  # type: ignore[arg-type]
     assert asked.count("bad") == 2
 
 
@@ -231,9 +246,9 @@ async def test_a_listener_that_leaves_does_not_take_the_answer_from_the_others()
             await asyncio.sleep(0.05)
             return EventPage((), "end")
 
-    glances, slow = Glances(), Slow()
-    first = asyncio.create_task(glances.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
-    second = asyncio.create_task(glances.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
+    cache, slow = EventCache(), Slow()
+    first = asyncio.create_task(cache.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
+    second = asyncio.create_task(cache.events(slow, "1", 10, fresh=60))  # type: ignore[arg-type]
     await asyncio.sleep(0.01)
     first.cancel()
     assert (await second).cursor == "end"

@@ -19,12 +19,12 @@ from schemathesis.checks import CHECKS, load_all_checks
 
 from millrace import App, Spec
 from millrace.web import application
-from millrace.web.table import ROUTES
+from millrace.web.routes import OPERATIONS
 from tests.servers import redis_server
 from tests.web.stage import TOKENS
 
 AS_ADMIN = {"Authorization": f"Bearer {TOKENS['admin']}"}
-NAMES = [f"{route.method} {route.path}" for route in ROUTES]
+NAMES = [f"{route.method} {route.path}" for route in OPERATIONS]
 
 
 def bounded(examples: int, **more: Any) -> settings:
@@ -53,7 +53,7 @@ def documented(url: str) -> Iterator[Any]:
     logging.getLogger("millrace").setLevel(logging.CRITICAL)
     load_all_checks()
     served = application(url, tokens=TOKENS, hosts=["testserver"])
-    served.state.house.closing.set()  # streams end at once
+    served.state.server.shutdown.set()  # streams end at once
     yield schemathesis.openapi.from_asgi("/openapi.json", served)
     logging.getLogger("millrace").setLevel(logging.NOTSET)
 
@@ -127,15 +127,15 @@ def walk(
 ) -> list[str]:
     calls: list[str] = []
 
-    house = schema.app.state.house
+    server = schema.app.state.server
     schema = schema.include(tag=["jobs", "queues"])
     schema.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE])
 
     class Walk(schema.as_state_machine()):  # type: ignore[misc]
         def setup(self) -> None:
             """Each chain begins in the same store: what is drawn must not depend on the chains before."""
-            house.app = App(fresh())
-            house.app.sync.enqueue([Spec(f"job-{number}", "pack", f"queue-{number % 3}") for number in range(9)])
+            server.app = App(fresh())
+            server.app.sync.enqueue([Spec(f"job-{number}", "pack", f"queue-{number % 3}") for number in range(9)])
 
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
             impatient(case)

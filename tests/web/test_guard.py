@@ -12,11 +12,10 @@ import pytest
 
 from millrace import App, InvalidInput
 from millrace.web import application
-from millrace.web.guard import Guard
+from millrace.web.guard import Guard, Tokens
+from millrace.web.operation import Operation
 from millrace.web.problem import Problem
-from millrace.web.roles import Tokens
-from millrace.web.route import Route
-from millrace.web.table import ROUTES
+from millrace.web.routes import OPERATIONS
 from tests.web.stage import HERE, TOKENS, bearer, opened
 
 RANK = {"open": 0, "nobody": 0, "viewer": 1, "operator": 2, "admin": 3}
@@ -45,19 +44,19 @@ CREDENTIALS: dict[str, dict[str, str]] = {
 }
 
 
-def path_of(route: Route) -> str:
+def path_of(route: Operation) -> str:
     return route.path.replace("{id}", "some-job").replace("{name}", "some-queue")
 
 
-async def status(web: Any, route: Route, heads: dict[str, str]) -> int:
-    body = {} if route.changes and route.body is not None else None
+async def status(web: Any, route: Operation, heads: dict[str, str]) -> int:
+    body: dict[str, Any] | None = {} if route.changes and route.body is not None else None
     return int((await web.ask(route.method, path_of(route), body, headers=heads)).status_code)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-async def test_with_tokens_only_the_role_counts(route: Route):
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
+async def test_with_tokens_only_the_role_counts(route: Operation):
     async with opened(App(), heads={}, tokens=TOKENS) as web:
-        web.house.closing.set()  # so that the stream of events ends
+        web.server.shutdown.set()  # so that the stream of events ends
         for (who, credential), (site, heads) in itertools.product(CREDENTIALS.items(), SITES.items()):
             got = await status(web, route, {**credential, **heads})
             case = (route.name, who, site, got)
@@ -72,10 +71,10 @@ async def test_with_tokens_only_the_role_counts(route: Route):
 
 
 @pytest.mark.parametrize("local", ["viewer", "operator", "admin"])
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-async def test_without_tokens_changes_come_from_pages_of_this_server_only(route: Route, local: str):
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
+async def test_without_tokens_changes_come_from_pages_of_this_server_only(route: Operation, local: str):
     async with opened(App(), heads={}, local=local) as web:
-        web.house.closing.set()
+        web.server.shutdown.set()
         for site, heads in SITES.items():
             got = await status(web, route, heads)
             allowed = site in (CHANGES_FROM if route.changes else LOOKS_FROM) and RANK[local] >= RANK[route.role]
@@ -85,12 +84,12 @@ async def test_without_tokens_changes_come_from_pages_of_this_server_only(route:
                 assert got == 403, (route.name, site, got)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-async def test_behind_a_login_of_ones_own_its_roles_count_and_other_sites_stay_out(route: Route):
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
+async def test_behind_a_login_of_ones_own_its_roles_count_and_other_sites_stay_out(route: Operation):
     """A login is a cookie, which a browser sends along from any site: so the site is looked at for every role."""
     for role in (None, "viewer", "operator", "admin"):
         async with opened(App(), heads={"host": HERE}, role_of=lambda scope, role=role: role) as web:
-            web.house.closing.set()
+            web.server.shutdown.set()
             web.client._transport.client = ("10.0.0.7", 1)  # type: ignore[attr-defined]
             for site, heads in SITES.items():
                 got = await status(web, route, heads)
@@ -112,7 +111,7 @@ def test_tokens_and_a_login_exclude_each_other():
         application(App(), tokens=TOKENS, role_of=lambda scope: "admin")
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
 @pytest.mark.parametrize(
     ("client", "heads"),
     [
@@ -125,9 +124,9 @@ def test_tokens_and_a_login_exclude_each_other():
     ],
     ids=["elsewhere", "elsewhere, mapped", "a proxy", "another proxy", "a third proxy", "nobody knows"],
 )
-async def test_without_tokens_nobody_else_is_served(route: Route, client: Any, heads: dict[str, str]):
+async def test_without_tokens_nobody_else_is_served(route: Operation, client: Any, heads: dict[str, str]):
     async with opened(App(), heads={"sec-fetch-site": "same-origin"}) as web:
-        web.house.closing.set()
+        web.server.shutdown.set()
         web.client._transport.client = client  # type: ignore[attr-defined]
         got = await status(web, route, heads)
         assert got == 403 if route.role != "open" else got < 400
@@ -197,8 +196,8 @@ async def test_looking_changes_nothing(url: str):
             await app.queue("some-queue").settings(),
             await app.store.events(None, 100),
         )
-        web.house.closing.set()
-        for route in ROUTES:
+        web.server.shutdown.set()
+        for route in OPERATIONS:
             if not route.changes:
                 for method in ("GET", "HEAD"):
                     assert (await web.ask(method, path_of(route))).status_code < 500, route.name
@@ -207,8 +206,8 @@ async def test_looking_changes_nothing(url: str):
         assert after == before
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-async def test_a_refused_change_changes_nothing_and_is_noted(route: Route):
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
+async def test_a_refused_change_changes_nothing_and_is_noted(route: Operation):
     if not route.changes:
         return
     app = App("memory://")
@@ -217,13 +216,13 @@ async def test_a_refused_change_changes_nothing_and_is_noted(route: Route):
             await web.ask("POST", "/api/jobs", {"task": "pack", "id": "some-job"}, 201, headers=bearer("admin"))
         ).json()
         before = await app.store.events(None, 100)
-        noted = len(web.house.audit.latest(500))
+        noted = len(web.server.audit.latest(500))
         lower = {"operator": "viewer", "admin": "operator"}[route.role]
 
         assert await status(web, route, bearer(lower)) == 403
 
         assert await app.store.events(None, 100) == before
-        entry, *_ = latest = web.house.audit.latest(500)
+        entry, *_ = latest = web.server.audit.latest(500)
         assert len(latest) == noted + 1
         assert (entry.action, entry.status, entry.facts["refused"]) == (route.name, 403, "role")
         assert spec_id["id"] == "some-job"
@@ -282,6 +281,6 @@ async def test_a_role_may_have_several_tokens_and_the_log_tells_them_apart():
         for token in tokens["operator"]:
             heads = {"authorization": f"Bearer {token}"}
             await web.ask("POST", "/api/jobs", {"task": "pack"}, 201, headers=heads)
-        names = {entry.who for entry in web.house.audit.latest(10)}
+        names = {entry.who for entry in web.server.audit.latest(10)}
         assert len(names) == 2
         assert not any(token in str(names) for token in tokens["operator"])

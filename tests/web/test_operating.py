@@ -10,11 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace import App, StoreError
+from millrace.app.jobs import Jobs
 from millrace.domain.request import Cancelled, WorkerInfo
-from millrace.runtime import deeds
-from millrace.runtime.jobs import Jobs
-from millrace.web import bulk, taken
-from tests.web.stage import HERE, Web, opened
+from millrace.testing.conformance.events import beyond
+from millrace.views import bulk as bulk_actions
+from millrace.web import requests
+from millrace.web.routes import bulk, server
+from tests.narrowing import the
+from tests.web.stage import HERE, TOKENS, Web, bearer, opened
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def app(url: str) -> App:
 
 
 async def worked(app: App) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await app.worker(burst=True).run(handle_signals=False)
 
 
@@ -75,6 +78,44 @@ async def test_by_filter_the_dry_run_comes_first(app: App):
         assert entry["facts"]["answers"] == {"replayed": 3} and entry["facts"]["filter"]["queue"] == "money"
 
 
+async def test_jobs_that_die_after_the_count_do_not_stop_what_was_agreed_to(app: App):
+    async with opened(app) as web:
+        for card in range(2):
+            await web.enqueue("charge", payload={"card": card}, id=f"dead-{card}")
+        await worked(app)
+        counted = await web.post("/api/bulk", {"action": "replay", "filter": {"queue": "money", "finished_from": "1h"}})
+        await passed(app, at_least=2)
+        await web.enqueue("charge", payload={"card": 9}, id="dead-later")
+        await worked(app)
+
+        again = {"action": "replay", "filter": counted["filter"], "dry_run": False, "expect": counted["matched"]}
+        done = await web.post("/api/bulk", again)
+
+        assert (done["matched"], done["answers"]) == (2, {"replayed": 2})
+        assert (await web.get(web.job("dead-later")))["state"] == "dead"
+
+
+async def test_jobs_that_come_after_the_count_are_not_cancelled(app: App):
+    async with opened(app) as web:
+        await web.enqueue("charge", payload={"card": 1}, id="counted")
+        counted = await web.post("/api/bulk", {"action": "cancel", "filter": {"queue": "money"}})
+        await passed(app, at_least=2)
+        await web.enqueue("charge", payload={"card": 2}, id="later")
+
+        again = {"action": "cancel", "filter": counted["filter"], "dry_run": False, "expect": counted["matched"]}
+        assert (await web.post("/api/bulk", again))["answers"] == {"cancelled": 1}
+
+        assert (await web.get(web.job("later")))["state"] == "ready"
+
+
+async def passed(app: App, at_least: int) -> None:
+    """So many milliseconds of the store's clock."""
+    store = await app.connected()
+    began = await store.now()
+    while await store.now() < began + at_least:
+        await asyncio.sleep(0.001)
+
+
 async def test_by_id_each_is_counted_by_its_answer(web: Web):
     await web.enqueue(id="one")
     await web.enqueue(id="../two")
@@ -92,6 +133,53 @@ async def test_by_id_each_is_counted_by_its_answer(web: Web):
     assert back["done"] == 2
 
 
+async def test_dead_letters_are_purged_by_filter_and_by_id(app: App):
+    async with opened(app) as web:
+        for card in range(4):
+            await web.enqueue("charge", payload={"card": card}, id=f"dead-{card}")
+        await worked(app)
+        await web.enqueue("pack", id="live")
+
+        one = await web.post(web.job("dead-0", "/delete"))
+        assert (one["answer"], one["done"]) == ("deleted", True)
+        refused = await web.post(web.job("live", "/delete"), code=409)
+        assert (refused["answer"], refused["done"]) == ("not_finished", False)
+        chosen = {"action": "delete", "filter": {"status": "dead", "queue": "money"}}
+        assert (await web.post("/api/bulk", chosen))["matched"] == 3
+        assert (await web.get("/api/dead"))["total"] == 3
+        done = await web.post("/api/bulk", {**chosen, "dry_run": False, "expect": 3})
+        assert (done["done"], done["answers"]) == (3, {"deleted": 3})
+        assert [job["id"] for job in (await web.get("/api/jobs"))["jobs"]] == ["live"]
+
+
+async def test_children_come_back_with_their_parent_unless_told_not_to(app: App):
+    async with opened(app) as web:
+        await web.enqueue("charge", payload={"card": 1}, id="parent")
+        await web.enqueue("pack", id="child", after=["parent"])
+        await worked(app)
+        dead = await web.get(web.job("child"))
+        assert (dead["state"], dead["reason"]) == ("dead", "dependency_failed")
+        assert dead["expires_at"] > dead["finished_at"]
+
+        await web.post(web.job("parent", "/replay"), {"children": False})
+        assert (await web.get(web.job("child")))["state"] == "dead"
+        await app.jobs.cancel("parent")
+        body = {"action": "replay", "ids": ["parent"], "dry_run": False}
+        await web.post("/api/bulk", {**body, "children": False})
+        assert (await web.get(web.job("child")))["state"] == "dead"
+        await app.jobs.cancel("parent")
+        assert (await web.post("/api/bulk", body))["answers"] == {"replayed": 1}
+        assert (await web.get(web.job("child")))["state"] == "blocked"
+
+
+async def test_an_operator_may_not_delete(app: App):
+    async with opened(app, tokens=TOKENS) as web:
+        body = {"action": "delete", "ids": ["nobody"], "dry_run": False}
+        refused = await web.ask("POST", "/api/bulk", body, 403, headers=bearer("operator"))
+        assert refused.json()["code"] == "role"
+        await web.ask("POST", "/api/bulk", body, 200, headers=bearer("admin"))
+
+
 async def test_two_who_replay_the_same_at_once_make_no_job_run_twice(app: App, monkeypatch: pytest.MonkeyPatch):
     """While one of them still looks at its last page, the other has replayed what was found, and it has run again."""
     async with opened(app) as web:
@@ -102,9 +190,9 @@ async def test_two_who_replay_the_same_at_once_make_no_job_run_twice(app: App, m
         seen = bulk._refuse_unexpected
         meanwhile: list[str] = ["dead-0", "dead-1"]
 
-        def agreed(body: taken.Bulk, matched: int) -> None:
+        def agreed(body: requests.Bulk, matched: int) -> None:
             seen(body, matched)
-            web.house.app.jobs = Overtaken(web.house.app, meanwhile)  # type: ignore[assignment]
+            web.server.app.jobs = Overtaken(web.server.app, meanwhile)
 
         monkeypatch.setattr(bulk, "_refuse_unexpected", agreed)
         done = await web.post("/api/bulk", again)
@@ -129,7 +217,7 @@ class Overtaken(Jobs):
 
 
 async def test_a_deed_that_breaks_off_tells_and_notes_what_was_done(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deeds, "BATCH", 2)
+    monkeypatch.setattr(bulk_actions, "BATCH", 2)
     async with opened(App("memory://")) as web:
         ids = [await web.enqueue(id=f"job-{number}") for number in range(5)]
         store = await web.app.connected()
@@ -362,7 +450,21 @@ async def test_metrics_count_what_the_store_holds_and_what_happened(app: App):
         assert (await samples(web))["millrace_events_total", "enqueued", "line", "pack"] == 2  # each is counted once
 
 
+async def test_metrics_go_on_from_now_when_the_store_lost_events(app: App, caplog: pytest.LogCaptureFixture):
+    async with opened(app) as web:
+        await web.enqueue("pack", queue="line")
+        await samples(web)
+        exporter = web.server.exporter
+        exporter._cursor = beyond(the(exporter._cursor))
+
+        assert not [name for name in await samples(web) if name[0] == "millrace_events_total"]
+        assert "restored from a backup" in caplog.text
+        await web.enqueue("pack", queue="line")
+        assert (await samples(web))["millrace_events_total", "enqueued", "line", "pack"] == 1
+
+
 async def test_health_says_whether_the_store_answers(web: Web, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "BUDGET", 60)
     assert (await web.get("/health"))["status"] == "ok"
 
     async def down() -> int:

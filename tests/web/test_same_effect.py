@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace import App
-from millrace.web.table import ROUTES
+from millrace.web.routes import OPERATIONS
 from tests.cli.stage import Stage
 from tests.web.stage import opened
 
@@ -34,6 +34,7 @@ ACTIONS: dict[str, tuple[tuple[str, str, Any], list[str], str]] = {
     "replayJob": (("POST", "/api/jobs/gone/replay", None), ["replay", "gone"], ""),
     "archiveJob": (("POST", "/api/jobs/gone/archive", None), ["archive", "gone"], ""),
     "unarchiveJob": (("POST", "/api/jobs/hidden/unarchive", None), ["unarchive", "hidden"], ""),
+    "deleteJob": (("POST", "/api/jobs/gone/delete", None), ["delete", "gone"], ""),
     "actOnJobs": (
         ("POST", "/api/bulk", {"action": "cancel", "filter": {"queue": "line"}, "dry_run": False, "expect": 3}),
         ["cancel", "--queue", "line", "--yes"],
@@ -101,7 +102,7 @@ async def facts(app: App) -> Any:
 
 
 def test_every_action_is_tried():
-    assert set(ACTIONS) == {route.name for route in ROUTES if route.changes}
+    assert set(ACTIONS) == {route.name for route in OPERATIONS if route.changes}
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -118,9 +119,8 @@ async def test_the_route_and_the_command_do_the_same(name: str, tmp_path: Path, 
                 response = await web.ask(method, path, body)
                 assert response.status_code in (200, 201), response.text
             else:
-                ran = await asyncio.to_thread(
-                    lambda url=url: Stage(monkeypatch)(*typed, "--url", url, stdin=stdin, ok=False)
-                )
+                cli = Stage(monkeypatch)
+                ran = await asyncio.to_thread(cli, *typed, "--url", url, stdin=stdin, ok=False)
                 assert ran.code == 0, ran
             after = await facts(app)
         assert after != before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,21 +11,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from millrace import App
 from tests.cli.stage import Stage
+from tests.servers.ports import free_port
 from tests.web.stage import TOKENS, bearer
 
+PATIENCE = 120.0  # seconds: it only ends a wait for something that never comes
+IN_TIME = 40.0  # seconds: less than a stream or a wait takes that nobody ends
 ADMIN = {"MILLRACE_ADMIN_TOKEN": TOKENS["admin"]}
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 BY_UVICORN = """
@@ -56,33 +53,44 @@ def served(
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{port}{mounted or ''}"
-        for _ in range(600):
-            try:
-                httpx.get(f"{url}/health", timeout=5)
-                break
-            except httpx.TransportError:
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.05)
+        until = time.monotonic() + PATIENCE
+        while not _answers(url):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until, "it did not start"
+            time.sleep(0.05)
         yield url, process
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE)
+
+
+def _answers(url: str) -> bool:
+    try:
+        ask("GET", f"{url}/health")
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def ask(method: str, url: str, **more: Any) -> httpx.Response:
+    """With more patience than httpx has by default, which a busy machine may exceed."""
+    return httpx.request(method, url, timeout=PATIENCE, **more)
 
 
 def test_it_serves_a_store_and_ends_in_time_although_somebody_still_listens(tmp_path: Path):
     audit = tmp_path / "audit.jsonl"
     with served(tmp_path, "--audit", str(audit)) as (url, process):
-        made = httpx.post(f"{url}/api/jobs", json={"task": "pack", "id": "a/b"}, headers={"origin": url})
+        made = ask("POST", f"{url}/api/jobs", json={"task": "pack", "id": "a/b"}, headers={"origin": url})
         assert made.status_code == 201
-        assert httpx.get(f"{url}/api/jobs/a%2Fb").json()["id"] == "a/b"
-        assert httpx.post(f"{url}/api/jobs", json={"task": "pack"}).status_code == 403
-        assert httpx.get(f"{url}/health", headers={"host": "evil.example"}).status_code == 421
-        assert "server" not in httpx.get(f"{url}/health").headers
-        with httpx.stream("GET", f"{url}/api/events/stream", timeout=10) as stream:
+        assert ask("GET", f"{url}/api/jobs/a%2Fb").json()["id"] == "a/b"
+        assert ask("POST", f"{url}/api/jobs", json={"task": "pack"}).status_code == 403
+        assert ask("GET", f"{url}/health", headers={"host": "evil.example"}).status_code == 421
+        assert "server" not in ask("GET", f"{url}/health").headers
+        with httpx.stream("GET", f"{url}/api/events/stream", timeout=PATIENCE) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("retry:")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(10) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+            assert process.wait(IN_TIME) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
         assert [line.count('"enqueueJob"') for line in audit.read_text().splitlines()] == [1, 1]
 
 
@@ -91,30 +99,30 @@ def test_run_by_uvicorn_it_ends_when_told_to_although_somebody_still_listens_or_
     """uvicorn waits for all requests to end, for as long as they like, and tells them nothing."""
     with served(tmp_path, mounted=place) as (url, process), ThreadPoolExecutor(1) as beside:
         origin = {"origin": url.removesuffix(place)}
-        with httpx.stream("GET", f"{url}/api/events/stream", timeout=30) as stream:
+        with httpx.stream("GET", f"{url}/api/events/stream", timeout=PATIENCE) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("retry:")
             body = {"task": "pack", "id": "j"}
-            waits = beside.submit(httpx.post, f"{url}/api/jobs?wait=50", json=body, headers=origin, timeout=60)
+            waits = beside.submit(ask, "POST", f"{url}/api/jobs?wait=60", json=body, headers=origin)
             while not any('"job":"j"' in line for line in lines):
                 pass
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(IN_TIME)
         assert waits.result().json()["outcome"]["finished"] is False
 
 
 def test_with_a_token_everything_but_health_asks_for_it(tmp_path: Path):
     with served(tmp_path, **ADMIN) as (url, _):
-        assert httpx.get(f"{url}/api/jobs").status_code == 401
-        assert httpx.get(f"{url}/metrics").status_code == 401
-        assert httpx.get(f"{url}/api/jobs", headers=bearer("admin")).status_code == 200
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert ask("GET", f"{url}/api/jobs").status_code == 401
+        assert ask("GET", f"{url}/metrics").status_code == 401
+        assert ask("GET", f"{url}/api/jobs", headers=bearer("admin")).status_code == 200
+        assert ask("GET", f"{url}/health").status_code == 200
 
 
 def test_read_only_is(tmp_path: Path):
     with served(tmp_path, "--read-only") as (url, _):
-        assert httpx.get(f"{url}/api/me").json()["role"] == "viewer"
-        made = httpx.post(f"{url}/api/jobs", json={"task": "pack"}, headers={"origin": url})
+        assert ask("GET", f"{url}/api/me").json()["role"] == "viewer"
+        made = ask("POST", f"{url}/api/jobs", json={"task": "pack"}, headers={"origin": url})
         assert made.status_code == 403
 
 
@@ -145,8 +153,8 @@ def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp
         port = url.rpartition(":")[2]
         env = {**os.environ, "MILLRACE_URL": f"sqlite:///{tmp_path}/jobs.db"}
         command = [sys.executable, "-m", "millrace", "serve", "--port", port]
-        second = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-        assert second.returncode == 3 and "is another server there?" in second.stderr
+        second = subprocess.run(command, env=env, capture_output=True, text=True, timeout=580, check=False)
+        assert second.returncode == 3 and "Another server may use this port; choose another --port" in second.stderr
         assert "Traceback" not in second.stderr
 
 

@@ -11,9 +11,10 @@ from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim
-from millrace.runtime.flow import MOST, STEP, Mark, mark, marks_before, series
 from millrace.store.memory import MemoryStore
+from millrace.store.protocol import Store
 from millrace.testing.clock import VirtualClock
+from millrace.views.throughput import FRESH, MOST, STEP, Mark, mark, marks_before, series
 from tests.web.stage import Web, opened
 
 MINUTE = 60_000
@@ -72,7 +73,7 @@ async def test_the_time_before_the_first_look_is_told_by_the_history():
 
 
 async def test_where_much_happened_only_as_much_is_read_as_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("millrace.runtime.flow.MOST", 30)
+    monkeypatch.setattr("millrace.views.throughput.MOST", 30)
     clock = VirtualClock(NOW - 20 * MINUTE)
     store = MemoryStore(clock=clock)
     async with App(store):
@@ -89,7 +90,23 @@ async def test_where_much_happened_only_as_much_is_read_as_is_bounded(monkeypatc
 # ── over HTTP ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_it_is_counted_over_all_queues_on_every_store(url: str):
+class StoppedClock:
+    """The store's clock, which goes on only when a test says so: a slow machine changes nothing."""
+
+    def __init__(self, now: int) -> None:
+        self.at = now
+
+    async def now(self) -> int:
+        return self.at
+
+
+async def stopped(store: Store, monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    clock = StoppedClock(await store.now())
+    monkeypatch.setattr(store, "now", clock.now)
+    return clock
+
+
+async def test_it_is_counted_over_all_queues_on_every_store(url: str, monkeypatch: pytest.MonkeyPatch):
     app = App(url)
 
     @app.task(queue="line", max_attempts=1)
@@ -99,13 +116,14 @@ async def test_it_is_counted_over_all_queues_on_every_store(url: str):
 
     async with opened(app) as web:
         await pack.enqueue_many([{"n": n} for n in range(4)])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await app.worker(burst=True).run(handle_signals=False)
         await asyncio.sleep(0.01)
+        await stopped(await app.connected(), monkeypatch)
         answer = await web.get("/api/throughput")
         assert answer["step"] == 10
         # What happened within the step that has not ended yet is not in it; the marks have it all.
-        marks = await web.house.flow.marks(await app.connected())
+        marks = await web.server.throughput.marks(await app.connected())
         assert (marks[-1].completed, marks[-1].died) == (3, 1)
         assert (marks[0].completed, marks[0].died) == (0, 0)
         assert marks[-1].at - marks[0].at == 900_000
@@ -123,8 +141,15 @@ async def test_many_readers_cost_one_look(web: Web, monkeypatch: pytest.MonkeyPa
         return await count()
 
     monkeypatch.setattr(store, "count", counted)
+    clock = await stopped(store, monkeypatch)
     await asyncio.gather(*(web.get("/api/throughput") for _ in range(10)))
     assert looks == 1
+    clock.at += FRESH - 1
+    await web.get("/api/throughput")
+    assert looks == 1
+    clock.at += 1
+    await asyncio.gather(*(web.get("/api/throughput") for _ in range(10)))
+    assert looks == 2
 
 
 # ── what runs after a job ─────────────────────────────────────────────────────────────────────

@@ -10,8 +10,8 @@ from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim
-from millrace.runtime.flow import STEP, Mark, unfinished
-from millrace.web import dead
+from millrace.views.throughput import STEP, Mark, point_view, series, unfinished
+from millrace.web.routes import dead
 from tests.web.stage import Web
 
 NOW = 1_800_000_000_000
@@ -64,9 +64,10 @@ async def test_causes_are_looked_for_further_from_where_a_short_look_ended(web: 
     for job in await store.claim(Claim(("default",), "w", 5)):
         await store.settle([(job.lease, Change.bury(Failure("Broken", "as always"), "timeout"))])
     monkeypatch.setattr(dead, "PAGE", 2)
-    monkeypatch.setattr(dead, "PATIENCE", -1)
+    monkeypatch.setattr(dead, "BUDGET", -1)
 
-    seen, query = [], {}
+    seen = []
+    query: dict[str, str] = {}
     while True:
         answer = await web.get("/api/dead", **query)
         seen.append(answer["total"])
@@ -86,6 +87,16 @@ def test_the_step_that_is_not_over_counts_from_where_the_last_ended():
     assert unfinished([Mark(NOW + 3, 9, 9)]) == (NOW + 3, 0, 0)
 
 
+@pytest.mark.parametrize("offset", [1, 1_215, 3_335, 5_000, 9_999])
+def test_interpolated_points_add_up_to_what_was_counted(offset: int):
+    marks = [Mark(NOW, 0, 0), Mark(NOW + 8 * STEP + offset, 10, 1), Mark(NOW + 20 * STEP + 7, 11, 3)]
+
+    points = [point_view(point) for point in [*series(marks), unfinished(marks)]]
+
+    assert sum(point.completed for point in points) == pytest.approx(11, abs=1e-9)
+    assert sum(point.died for point in points) == pytest.approx(3, abs=1e-9)
+
+
 async def test_what_completed_just_now_is_in_the_step_that_is_not_over(web: Web):
     store = await web.app.connected()
     await store.enqueue([spec("done")])
@@ -95,5 +106,5 @@ async def test_what_completed_just_now_is_in_the_step_that_is_not_over(web: Web)
     flow = await web.get("/api/throughput")
 
     told = [*flow["points"], flow["unfinished"]]
-    assert sum(point["completed"] for point in told) == 1
+    assert sum(point["completed"] for point in told) == pytest.approx(1, abs=1e-9)
     assert flow["unfinished"]["at"] == flow["now"]

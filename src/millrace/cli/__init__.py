@@ -1,22 +1,25 @@
-"""The command line: `millrace`, and `python -m millrace`.
+"""The command line: `millrace`, or `python -m millrace`.
 
-It does what the API does and nothing besides: data on stdout, words on stderr, an exit code that says how it went.
+Every command uses the public API. Data is written to stdout, messages to stderr, and the exit code reports success.
+Start reading at `root.py`, the table of commands; `views/` defines how jobs are shown.
 """
 
 from __future__ import annotations
 
 import sys
 
+from millrace.domain.extras import install
+
 
 def main() -> None:
-    """The entry point. What it needs comes with an extra, so that a library user need not install it."""
+    """Run the command line and exit. If the packages of the `cli` extra are missing, print how to install them."""
     try:
         import rich as _rich
         import typer as _typer
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
-        print("The command line needs two more packages. Run: pip install 'millrace[cli]'", file=sys.stderr)
+        print(f"The command line needs two more packages. Run: {install('cli')}", file=sys.stderr)
         sys.exit(2)
     del _rich, _typer
     from millrace.cli.root import run

@@ -1,4 +1,4 @@
-"""An error in the words of the command line: the API advises in Python, and here one types."""
+"""Messages of exceptions, rewritten for the command line: flags are named instead of Python arguments."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import shlex
 
 from millrace.domain.errors import WaitTimeout
 
-TYPED = {
-    "pass allow_missing=True": "say --allow-missing",
-    "enqueue with on_hit='keep', 'replace' or 'extend'": "submit with --on-hit keep, replace or extend",
-    "use one that it gave out, or None": "use one that it gave out",
+FLAGS_FOR = {
+    "pass allow_missing=True": "use --allow-missing",
+    "enqueue with on_hit='keep' or 'replace'": "submit with --on-hit keep or replace",
+    "Pass scope='window' with a window": "Use --window",
+    "Pass key, or remove": "Use --key, or remove",
+    "Pass one that the store returned, or None": "Pass one that the store returned",
 }
 BAD_SETTING = re.compile(r"^bad setting: Expected `([^`]*)`, got `([^`]*)` - at `\$\.(\w+)`$")
-TYPES = {"float": "a number", "int": "a whole number", "str": "a word", "bool": "true or false", "null": "none"}
+TYPE_NAMES = {"float": "a number", "int": "a whole number", "str": "a word", "bool": "true or false", "null": "none"}
 
 
 def as_typed(error: BaseException) -> str:
     if isinstance(error, WaitTimeout):
         again = f"millrace status {shlex.quote(error.job)} --wait 1m"
-        text = f"job {error.job!r} has not finished within {error.waited:g} s. It goes on; ask: {again}"
+        text = f"job {error.job!r} has not finished within {error.waited:g} s. The job continues. Check it: {again}"
     else:
         text = str(error) or type(error).__name__
     text = "\n".join([text, *getattr(error, "__notes__", [])])
-    for in_code, typed in TYPED.items():
-        text = text.replace(in_code, typed)
-    return BAD_SETTING.sub(_setting, text)
+    for in_code, flag in FLAGS_FOR.items():
+        text = text.replace(in_code, flag)
+    return BAD_SETTING.sub(_bad_setting, text)
 
 
-def _setting(found: re.Match[str]) -> str:
+def _bad_setting(found: re.Match[str]) -> str:
     wanted, got, name = found.groups()
-    kinds = " or ".join(TYPES.get(kind.strip(), kind.strip()) for kind in wanted.split("|"))
-    return f"{name} takes {kinds}, not {TYPES.get(got, got)}"
+    kinds = " or ".join(TYPE_NAMES.get(kind.strip(), kind.strip()) for kind in wanted.split("|"))
+    return f"{name} takes {kinds}, not {TYPE_NAMES.get(got, got)}"

@@ -1,7 +1,8 @@
-"""One command: its parameters, the options that all commands share, and how its end becomes an exit code.
+"""Turns an async function into a command. It derives the options from the parameters, adds the options that all
+commands share, and sets the exit code.
 
-A command is an async function that takes the session first and answers an exit code. A parameter whose type is a
-dataclass stands for the options that are its fields, so that commands which filter jobs share one list of filters.
+The first parameter of the function is the session, and its return value is the exit code. A parameter whose type is a
+dataclass becomes one option per field. So all commands that filter jobs share one dataclass of filter options.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import typer
 from millrace.cli import exits
 from millrace.cli.advice import as_typed
 from millrace.cli.output import Output
-from millrace.cli.session import Session
+from millrace.cli.session import CommandSession
 from millrace.cli.text import safe_block
 from millrace.domain.errors import QueueError
 
@@ -30,7 +31,7 @@ Command = Callable[..., Awaitable[int]]
 
 @dataclass
 class Common:
-    """What every command takes, before its name or after it."""
+    """Options of every command. They can be given before or after the command's name."""
 
     url: Annotated[
         str | None, typer.Option("--url", help="The store, e.g. sqlite:///jobs.db (MILLRACE_URL).", metavar="URL")
@@ -42,7 +43,9 @@ class Common:
 
 
 def as_command(function: Command) -> Callable[..., None]:
-    """What typer registers for `function`: its parameters and the common ones, all on one level."""
+    """Return a function for typer that runs `function`. It has the parameters of `function` and the common options. A
+    dataclass parameter is replaced by one parameter per field.
+    """
     hints = get_type_hints(function, include_extras=True)
     bundles: dict[str, type[Any]] = {"": Common}
     flat: list[inspect.Parameter] = []
@@ -54,14 +57,14 @@ def as_command(function: Command) -> Callable[..., None]:
             flat.append(_keyword(name, hints[name], parameter.default))
     flat += _options(Common)
 
-    def run(**given: Any) -> None:
-        context = given.pop("_context")
+    def run(**values: Any) -> None:
+        context = values.pop("_context")
         parts = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             for name, kind in bundles.items()
         }
         common = parts.pop("")
-        raise typer.Exit(_ended(function, _merged(common, context.obj), {**given, **parts}))
+        raise typer.Exit(_run(function, _merged(common, context.obj), {**values, **parts}))
 
     flat.insert(0, _keyword("_context", typer.Context, inspect.Parameter.empty))
     run.__name__ = function.__name__
@@ -84,52 +87,56 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _merged(after: Common, before: Common | None) -> Common:
-    """What stands after the command's name wins over what stands before it."""
+    """Return the common options of a command. Options after the command's name take precedence over options before
+    it.
+    """
     if before is None:
         return after
     return Common(after.url or before.url, after.app or before.app, after.json or before.json)
 
 
-def _ended(function: Command, common: Common, arguments: dict[str, Any]) -> int:
-    """Run it and answer the exit code. Every way for it to go wrong ends here, in words."""
+def _run(function: Command, common: Common, arguments: dict[str, Any]) -> int:
+    """Run the command and return its exit code. An exception becomes a message on stderr."""
     try:
-        session = Session({"url": common.url, "app": common.app}, Output(common.json))
+        session = CommandSession({"url": common.url, "app": common.app}, Output(common.json))
         with asyncio.Runner(loop_factory=_loop_for(function)) as runner:
-            return runner.run(_closing(function(session, **arguments)))
+            return runner.run(_awaited(function(session, **arguments)))
     except BrokenPipeError:
         return exits.PIPE_CLOSED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except (QueueError, OSError) as error:
-        return _complain(error, exits.code_of(error))
+        return _report(error, exits.code_of(error))
     except Exception as error:
-        return _complain(error, exits.BUG)
+        return _report(error, exits.BUG)
 
 
 def _loop_for(function: Command) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """A server answers a quarter more requests on uvloop, where that is installed; nothing else needs it."""
+    """Return uvloop's loop factory for `serve` if uvloop is installed, else None. With uvloop, the server handles about
+    25 % more requests.
+    """
     if function.__name__ != "serve" or find_spec("uvloop") is None:
         return None
-    made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    return made
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return new_loop
 
 
-async def _closing(command: Awaitable[int]) -> int:
+async def _awaited(command: Awaitable[int]) -> int:
     return await command
 
 
-def _complain(error: Exception, code: int) -> int:
+def _report(error: Exception, code: int) -> int:
     if os.environ.get("MILLRACE_TRACEBACK"):
         import traceback
 
         traceback.print_exception(error)
     elif code == exits.BUG:
-        _tell(f"{type(error).__name__}: {error}")
-        _tell("This is a defect in millrace. Please report it with what MILLRACE_TRACEBACK=1 shows.")
+        _print_error(f"{type(error).__name__}: {error}")
+        _print_error("This is a bug in Millrace. Please report it with the output of MILLRACE_TRACEBACK=1.")
         return code
-    _tell(as_typed(error))
+    _print_error(as_typed(error))
     return code
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"millrace: {safe_block(text)}", file=sys.stderr)

@@ -1,26 +1,26 @@
-"""`millrace config`: every setting, its value, and where it came from."""
+"""`millrace config`: shows every setting, its value and its origin."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from millrace.app.settings import HIDDEN, SETTINGS, ProgramSettings, masked
 from millrace.cli import exits
 from millrace.cli.output import Cell
-from millrace.cli.session import Session
-from millrace.runtime.settings import HIDDEN, SETTINGS, Settings, masked
+from millrace.cli.session import CommandSession
 
 EXAMPLES = {
     "config": (
         "Settings come from a flag, the environment, [tool.millrace] in pyproject.toml, or a default, in this order:\n"
         "  [tool.millrace]\n"
-        '  url = "sqlite:///jobs.db"      # beside the pyproject.toml\n'
+        '  url = "sqlite:///jobs.db"      # relative to pyproject.toml\n'
         '  app = "shop.tasks:app"\n'
         "  slots = 20",
     )
 }
 
 
-async def config(session: Session) -> int:
+async def config(session: CommandSession) -> int:
     """Show every setting, its value and its origin. Passwords are hidden."""
     settings = session.settings
     if session.output.json:
@@ -41,17 +41,17 @@ async def config(session: Session) -> int:
             ("setting", "value", "origin", "where", "variable"), [_row(settings, name) for name in SETTINGS]
         )
     for name in settings.strangers:
-        session.output.say(f"note: {name} is set, but there is no such setting")
+        session.output.say(f"note: {name} is set, but Millrace has no such setting")
     return exits.OK
 
 
-def _row(settings: Settings, name: str) -> list[Cell]:
+def _row(settings: ProgramSettings, name: str) -> list[Cell]:
     value, found = shown(settings, name), settings.values[name]
-    text: Cell = ",".join(value) if isinstance(value, list) else value
+    text = None if value is None else ",".join(value) if isinstance(value, list) else str(value)  # not 8,321
     return [name, text, found.origin, found.where, SETTINGS[name].env]
 
 
-def shown(settings: Settings, name: str) -> Any:
+def shown(settings: ProgramSettings, name: str) -> Any:
     value = settings[name]
     if SETTINGS[name].secret and value is not None:
         return HIDDEN

@@ -1,4 +1,4 @@
-"""Exit codes: a small table that scripts can rely on. `docs/cli.md` and `millrace --help` show the same one."""
+"""Exit codes and their meaning. `docs/cli.md` and `millrace --help` show the same table."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PIPE_CLOSED = 141
 
 MEANING: dict[int, str] = {
     OK: "done",
-    NO: "the answer is no: not found, refused, failed, or a check failed",
+    NO: "not found, refused, failed, or a check failed",
     USAGE: "wrong usage: an argument, a setting, a payload or the app",
     STORE: "the store cannot be reached or used",
-    WAITING: "not finished within the time given; the job goes on",
-    BUG: "a defect in millrace; please report it",
+    WAITING: "not finished within the given time; the job continues",
+    BUG: "a bug in Millrace; please report it",
     INTERRUPTED: "interrupted (Ctrl-C)",
-    PIPE_CLOSED: "the reader of the output went away (| head)",
+    PIPE_CLOSED: "the reader of the output closed the pipe (| head)",
 }
 
 

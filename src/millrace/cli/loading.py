@@ -1,4 +1,4 @@
-"""`module:name` becomes an app. Whatever goes wrong here is about the user's code, and is said in those terms."""
+"""Loads an app by its name `module:name`. Errors name the line of the user's code that caused them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from millrace.app.app import App
 from millrace.domain.errors import InvalidInput
-from millrace.runtime.app import App
 
 HOW = "Name it as module:name, e.g. --app shop.tasks:app"
 
 
 def load_app(name: str, folders: tuple[Path, ...] = ()) -> App:
-    """The app called `module:name`; without a name, the one app that the module holds."""
+    """Return the app that is named as `module:name`. For `module` alone, return the only app in that module. Raises
+    InvalidInput if there is no such app.
+    """
     module_name, colon, attribute = name.partition(":")
     if not all(
         part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")][: None if colon else -1]
@@ -35,7 +37,7 @@ def load_app(name: str, folders: tuple[Path, ...] = ()) -> App:
             others = ", ".join(_apps(module)) or "none"
             raise InvalidInput(f"module {module_name!r} has no {attribute!r}. Apps in it: {others}")
     if not isinstance(found, App):
-        raise InvalidInput(f"{name!r} is a {type(found).__name__}, not a millrace App. {HOW}")
+        raise InvalidInput(f"{name!r} is a {type(found).__name__}, not a Millrace App. {HOW}")
     return found
 
 
@@ -45,16 +47,18 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise InvalidInput(
-                f"there is no module {error.name!r} to load the app from. It is looked for in the working directory "
-                "and where Python finds its modules."
+                f"there is no module {error.name!r} to load the app from. Python searches the working directory "
+                "and its module path."
             ) from None
         raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
+    except (Exception, SystemExit) as error:  # the user's module may raise anything on import
         raise _failed(name, error) from error
 
 
 def _failed(name: str, error: BaseException) -> InvalidInput:
-    """The last line of theirs that ran, instead of a traceback through ours and the import system's."""
+    """Return an error that names the failed line of the user's code. A traceback through the import system would hide
+    it.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     place = ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -64,7 +68,7 @@ def _failed(name: str, error: BaseException) -> InvalidInput:
     text = str(error).strip() or "no message"
     return InvalidInput(
         f"importing {name!r} failed: {type(error).__name__}: {text}{place}. "
-        "Correct that first; MILLRACE_TRACEBACK=1 shows the whole way there."
+        "Fix that first; MILLRACE_TRACEBACK=1 shows the full traceback."
     )
 
 
@@ -73,8 +77,8 @@ def _only_app(module: ModuleType, name: str) -> App:
     if len(apps) == 1:
         return next(iter(apps.values()))
     if not apps:
-        raise InvalidInput(f"module {name!r} holds no millrace App. {HOW}")
-    raise InvalidInput(f"module {name!r} holds several apps: {', '.join(apps)}. Say which, e.g. {name}:{min(apps)}")
+        raise InvalidInput(f"module {name!r} has no Millrace App. {HOW}")
+    raise InvalidInput(f"module {name!r} has several apps: {', '.join(apps)}. Name one, e.g. {name}:{min(apps)}")
 
 
 def _apps(module: ModuleType) -> dict[str, App]:

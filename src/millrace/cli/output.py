@@ -1,8 +1,8 @@
-"""Where output goes and how it looks: data on stdout, words on stderr.
+"""The output of commands: data on stdout, messages on stderr.
 
-One set of values, three looks. On a terminal: a table with colours and ages such as "3m ago". In a pipe: columns
-between tabs under a line of names, instants in ISO 8601 and durations in seconds, nothing cut short. With --json:
-one document, or one line per item where there is no end to wait for.
+A command prints its values in one of three forms. On a terminal, it prints a table with colours and with ages such as
+"3m ago". In a pipe, it prints tab-separated columns under a header line, with instants in ISO 8601 and durations in
+seconds; no value is shortened. With --json, it prints one document, or one line per item for streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from millrace.cli.text import ago, instant, safe, safe_block, span
+from millrace.app.format import instant, span
+from millrace.cli.text import ago, safe, safe_block
 
 STYLES = {
     "ready": "cyan",
@@ -44,38 +45,42 @@ STYLES = {
 }
 
 
-PROSE = ("limits", "details", "error", "do")  # columns of words: they wrap, and no word of them is cut off
+IDS = ("id", "job")  # they wrap where the terminal is narrow
+PROSE = ("limits", "details", "error", "do")  # text columns: they wrap between words
+NARROWEST = 12  # the least width of a text column
 
 
 @dataclass(frozen=True)
 class At:
-    """An instant of the store, in milliseconds; on a terminal it is told as seen from `now`."""
+    """A table cell with an instant in milliseconds, by the store's clock. On a terminal, it is shown relative to
+    `now`.
+    """
 
     at: int | None
     now: int
 
 
 @dataclass(frozen=True)
-class Span:
-    """A duration in milliseconds."""
+class StyledSpan:
+    """A table cell with a duration in milliseconds."""
 
     length: int | None
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word that has a colour of its own."""
+    """A table cell with a coloured word, such as the state of a job."""
 
     word: str
 
 
-Cell = str | int | float | None | At | Span | Word
+Cell = str | int | float | None | At | StyledSpan | Word
 
 
 class Output:
     def __init__(self, json: bool = False) -> None:
         self.json = json
-        self.log: logging.Logger | None = None  # takes the words of a command that keeps a log
+        self.log: logging.Logger | None = None  # if set, `say` logs here instead of printing
 
     @property
     def terminal(self) -> bool:
@@ -84,46 +89,56 @@ class Output:
     # ── data ──────────────────────────────────────────────────────────────────────────────────
 
     def document(self, value: Any) -> None:
-        """The one JSON document of a command."""
+        """Print a value as an indented JSON document."""
         self._write(msgspec.json.format(encoded(value), indent=2))
 
     def line(self, value: Any) -> None:
-        """One of many JSON documents, each on a line and handed over at once."""
+        """Print a value as JSON on one line, and flush stdout."""
         self._write(encoded(value))
         sys.stdout.flush()
 
     def _write(self, text: str) -> None:
-        if self.terminal and not text.isprintable():  # JSON leaves some control characters as they are
+        if self.terminal and not text.isprintable():  # JSON does not escape all control characters
             text = "".join(one if one == "\n" or one.isprintable() else f"\\u{ord(one):04x}" for one in text)
         print(text)
 
     def table(
         self, names: Sequence[str], rows: Sequence[Sequence[Cell]], title: str | None = None, spare: Sequence[str] = ()
     ) -> None:
-        """`spare` columns are left out on a terminal, where room is short, while they say nothing in any row."""
+        """Print a table. On a terminal, a column in `spare` is left out if all its cells are empty, or if the terminal
+        is too narrow.
+        """
         if self.terminal:
             shown = [
-                at for at, name in enumerate(names) if name not in spare or any(not _silent(row[at]) for row in rows)
+                at for at, name in enumerate(names) if name not in spare or any(not _is_empty(row[at]) for row in rows)
             ]
-            self._pretty([names[at] for at in shown], [[row[at] for at in shown] for row in rows], title)
+            wide = [_width(name, [row[at] for row in rows]) for at, name in enumerate(names)]
+            room = _console(sys.stdout).width
+            for at in reversed(shown):
+                if names[at] in spare and sum(wide[one] + 2 for one in shown) - 2 > room:
+                    shown = [one for one in shown if one != at]
+            fits = sum(wide[at] + 2 for at in shown) - 2 <= room
+            self._pretty([names[at] for at in shown], [[row[at] for at in shown] for row in rows], title, fits)
             return
         print("\t".join(names))
         for row in rows:
             print("\t".join(map(_plain, row)))
 
     def row(self, cells: Sequence[Cell]) -> None:
-        """One line of a table that has no end; as in a pipe, but for eyes on a terminal."""
+        """Print one row of a table whose rows arrive one by one, and flush stdout."""
         if not self.terminal:
             print("\t".join(map(_plain, cells)), flush=True)
             return
         from rich.text import Text
 
-        line = Text("  ").join(Text(_told(cell), style=_style(cell)) for cell in cells if not _silent(cell))
+        line = Text("  ").join(Text(_display(cell), style=_style(cell)) for cell in cells if not _is_empty(cell))
         _console(sys.stdout).print(line, soft_wrap=True)
         sys.stdout.flush()
 
     def record(self, fields: Sequence[tuple[str, Cell]]) -> None:
-        """Names and values of one thing, a line each; a value of several lines stands below its name."""
+        """Print pairs of name and value, one pair per line. On a terminal, a value of several lines is printed below
+        its name.
+        """
         if not self.terminal:
             for name, value in fields:
                 print(f"{name}\t{_plain(value)}")
@@ -133,13 +148,13 @@ class Output:
         width = max((len(name) for name, _ in fields), default=0)
         console = _console(sys.stdout)
         for name, value in fields:
-            told = _told(value, lines=True)
-            if "\n" in told:
-                told = "\n" + "\n".join(f"  {line}" for line in told.split("\n"))
+            shown = _display(value, lines=True)
+            if "\n" in shown:
+                shown = "\n" + "\n".join(f"  {line}" for line in shown.split("\n"))
             line = Text(f"{name:<{width}}  ", style="bold")
-            console.print(line.append(Text(told, style=_style(value) or "not bold")), soft_wrap=True)
+            console.print(line.append(Text(shown, style=_style(value) or "not bold")), soft_wrap=True)
 
-    def _pretty(self, names: Sequence[str], rows: Sequence[Sequence[Cell]], title: str | None) -> None:
+    def _pretty(self, names: Sequence[str], rows: Sequence[Sequence[Cell]], title: str | None, fits: bool) -> None:
         from rich.table import Table
         from rich.text import Text
 
@@ -147,37 +162,41 @@ class Output:
         for index, name in enumerate(names):
             cells = [row[index] for row in rows if row[index] is not None]
             numbers = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
-            whole = name in ("id", "job", "state", "queue", "fingerprint", "status", "kind")
-            whole = whole or (bool(cells) and all(isinstance(cell, At | Span) for cell in cells))
+            whole = name in ("state", "queue", "task", "fingerprint", "status", "kind") or (fits and name in IDS)
+            whole = whole or (bool(cells) and all(isinstance(cell, At | StyledSpan) for cell in cells))
             table.add_column(
                 name.replace("_", " "),
                 header_style="bold",
                 justify="right" if numbers else "left",
                 no_wrap=whole or numbers,
-                overflow="fold" if name in ("id", "example", *PROSE) else "ellipsis",
-                min_width=12 if name in PROSE and cells else None,
+                overflow="fold" if name in (*IDS, "example", *PROSE) else "ellipsis",
+                min_width=NARROWEST if name in PROSE and cells else None,
             )
         for row in rows:
-            table.add_row(*(Text(_told(cell), style=_style(cell, name)) for name, cell in zip(names, row, strict=True)))
+            table.add_row(
+                *(Text(_display(cell), style=_style(cell, name)) for name, cell in zip(names, row, strict=True))
+            )
         _console(sys.stdout).print(table)
 
     # ── words ─────────────────────────────────────────────────────────────────────────────────
 
     def say(self, text: str) -> None:
-        """Tell the person; never data."""
+        """Print a message for people on stderr, or log it if `log` is set."""
         if self.log is not None:
             self.log.info("%s", text)
             return
         print(safe_block(text), file=sys.stderr)
 
     def hint(self, text: str) -> None:
-        """What one might want next: for people only, so not when a program reads the output."""
+        """Print a suggestion on stderr. Nothing is printed with --json, or if stdout is not a terminal."""
         if self.terminal and not self.json:
             print(safe_block(text), file=sys.stderr)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """A bar on a terminal, for work that takes a while; elsewhere nothing. The function takes the count so far."""
+        """Show a progress bar, if stderr is a terminal and --json is not set. Yields a function that sets the current
+        count.
+        """
         if self.json or not _is_terminal(sys.stderr):
             yield lambda _done: None
             return
@@ -189,13 +208,13 @@ class Output:
             yield lambda done: bar.update(task, completed=done)
 
     def confirm(self, question: str) -> bool | None:
-        """Yes or no; None when there is nobody to ask."""
+        """Ask a yes-or-no question and return the answer. Returns None with --json or without a terminal."""
         if self.json or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
             return None
         return (self.ask(f"{question} [y/N] ") or "").lower() in ("y", "yes")
 
     def ask(self, question: str) -> str | None:
-        """The line that was typed; None when there is nobody to ask."""
+        """Ask for a line of text and return it. Returns None with --json or without a terminal."""
         if self.json or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
             return None
         print(safe(question), end="", file=sys.stderr, flush=True)
@@ -203,7 +222,7 @@ class Output:
 
 
 def encoded(value: Any) -> str:
-    """JSON, also of what was typed in bytes that are no text: a question mark stands for each of those."""
+    """Return the value as JSON. Characters that UTF-8 cannot encode (lone surrogates) become question marks."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
@@ -212,11 +231,11 @@ def encoded(value: Any) -> str:
 
 def _plain(cell: Cell) -> str:
     match cell:
-        case None | At(at=None) | Span(length=None) | "":
+        case None | At(at=None) | StyledSpan(length=None) | "":
             return "-"
         case At(at=int(at)):
             return instant(at)
-        case Span(length=int(length)):
+        case StyledSpan(length=int(length)):
             return f"{length / 1000:g}"
         case Word(word=word):
             return safe(word)
@@ -226,11 +245,18 @@ def _plain(cell: Cell) -> str:
             return safe(str(cell))
 
 
-def _told(cell: Cell, lines: bool = False) -> str:
+def _width(name: str, cells: Sequence[Cell]) -> int:
+    """Return the width that a column needs. Columns with prose can wrap, so a fixed minimum is enough for them."""
+    return max(
+        len(name), NARROWEST if name in PROSE and cells else max((len(_display(cell)) for cell in cells), default=0)
+    )
+
+
+def _display(cell: Cell, lines: bool = False) -> str:
     match cell:
         case At(at=int(at), now=now):
             return ago(at, now)
-        case Span(length=int(length)):
+        case StyledSpan(length=int(length)):
             return span(length)
         case int() if not isinstance(cell, bool):
             return f"{cell:,}"
@@ -240,20 +266,22 @@ def _told(cell: Cell, lines: bool = False) -> str:
             return _plain(cell)
 
 
-def _silent(cell: Cell) -> bool:
+def _is_empty(cell: Cell) -> bool:
     match cell:
-        case None | 0 | "" | At(at=None) | Span(length=None):
+        case None | 0 | "" | At(at=None) | StyledSpan(length=None):
             return True
         case _:
             return False
 
 
 def _style(cell: Cell, column: str = "") -> str:
-    """A word's own colour; a count of jobs in a state has that state's, and nothing at all stands back."""
+    """Return the style of a cell. A Word has the style of its text, a number has the style of its column, and empty
+    cells are grey.
+    """
     match cell:
         case Word(word=word):
             return STYLES.get(word.rstrip(), "")
-        case _ if _silent(cell):
+        case _ if _is_empty(cell):
             return "bright_black"
         case int():
             return STYLES.get(column, "")

@@ -1,4 +1,4 @@
-"""Pools: their lanes, and how each of them stands."""
+"""`millrace pools`: shows pools and the state of their lanes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from typing import Annotated
 
 import typer
 
+from millrace.app.pools.status import LaneState, PoolStatus
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
-from millrace.cli.session import Session
+from millrace.cli.session import CommandSession
 from millrace.domain.settings import QueueSettings
-from millrace.runtime.pool_status import LaneState, PoolStatus
-from millrace.runtime.pools_seen import all_pools, pool_plain
+from millrace.views.queue_view import all_pools, pool_view
 
 EXAMPLES = {
     "pools": (
         "Examples:\n"
         "  millrace pools\n"
         "  millrace pools orders                        its lanes\n"
-        "  millrace pause orders --lane 3               stop one of them (see: millrace pause --help)",
+        "  millrace pause orders --lane 3               pause one of them (see: millrace pause --help)",
     )
 }
 
 
 async def pools(
-    session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[POOL]", help="Only this.", show_default=False)] = None,
+    session: CommandSession,
+    name: Annotated[str | None, typer.Argument(metavar="[POOL]", help="Only this pool.", show_default=False)] = None,
 ) -> int:
-    """Show pools; with a name, each lane of it. Exit 1 when there is no such pool."""
+    """Show all pools, or the lanes of one pool. Exit 1 if there is no such pool."""
     async with session.connected() as (app, _store):
         if name is not None:
-            app.queue(name)  # a name that cannot be one is said to be so
+            app.queue(name)  # raises on an invalid name
         known = [pool for pool in await all_pools(app) if name in (None, pool[0].pool)]
     if session.output.json:
-        plain = [pool_plain(*pool) for pool in known]
-        session.output.document(plain if name is None else next(iter(plain), None))
+        shown = [pool_view(*pool) for pool in known]
+        session.output.document(shown if name is None else next(iter(shown), None))
     elif name is None:
         columns = ("pool", "state", "lanes", "waiting", "running", "processed", "dead", "max_depth")
         session.output.table(columns, [_row(*pool) for pool in known])

@@ -1,4 +1,4 @@
-"""Queues: how full they are, what bounds them, and stopping and emptying them."""
+"""Commands for queues: list, settings, throughput, pause, resume, drain."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from millrace.app.app import App
+from millrace.app.format import plural, span
+from millrace.app.queue import Queue
 from millrace.cli import exits
-from millrace.cli.output import Cell, Span, Word
-from millrace.cli.session import Session
-from millrace.cli.text import plural, span
-from millrace.cli.throughput import show_throughput
+from millrace.cli.output import Cell, StyledSpan, Word
+from millrace.cli.session import CommandSession
 from millrace.domain.errors import InvalidInput
 from millrace.domain.request import LaneStatus, QueueCounts
 from millrace.domain.settings import QueueSettings
-from millrace.runtime.app import App
-from millrace.runtime.shape import IN_MILLISECONDS, Plain, queue_plain, settings_plain
+from millrace.store.protocol import Store
+from millrace.views.job_view import seconds, when
+from millrace.views.queue_view import DURATIONS, queue_view, settings_view
+from millrace.views.throughput import STEP, Point, mark, marks_before, point_view, series
 
 EXAMPLES = {
     "queues": (
@@ -30,9 +33,12 @@ EXAMPLES = {
     ),
     "pause": ("Examples:\n  millrace pause mail\n  millrace pause orders --lane 3",),
     "resume": ("Examples:\n  millrace resume mail\n  millrace resume orders --lane 3",),
-    "drain": ("Examples:\n  millrace drain mail --dry-run\n  millrace drain mail --yes",),
+    "drain": (
+        "Examples:\n  millrace drain mail --dry-run\n  millrace drain mail --yes\n  millrace drain orders --lane 3",
+    ),
 }
 STATES = ("ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled")
+PER_MINUTE = 60_000 // STEP
 SPARE = ("scheduled", "retrying", "blocked", "cancelled", "oldest_ready", "limits")
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue or pool.", show_default=False)]
 Lane = Annotated[
@@ -41,36 +47,36 @@ Lane = Annotated[
 
 
 async def queues(
-    session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this one.", show_default=False)] = None,
+    session: CommandSession,
+    name: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a setting of the queue; may be repeated."),
     ] = None,
     throughput: Annotated[
-        bool, typer.Option("--throughput", help="Of all queues: completed and dead jobs by the minute, lately.")
+        bool, typer.Option("--throughput", help="Completed and dead jobs per minute, over all queues.")
     ] = False,
 ) -> int:
     """Show queues: jobs by state, ages and limits.
 
-    With a name, its settings and lanes too. Exit 1 when the queue was never used.
+    With a name, also show the settings and lanes of this queue. Exit 1 if the queue was never used.
     """
     if changes and name is None:
         raise InvalidInput("--set changes one queue: name it, e.g. millrace queues mail --set rate=100")
     if throughput and (changes or name is not None):
-        raise InvalidInput("--throughput is of all queues together: leave the queue's name and --set out")
+        raise InvalidInput("--throughput covers all queues; remove the queue's name and --set")
     async with session.connected() as (app, store):
         if throughput:
-            return await show_throughput(session, store)
+            return await _throughput(session, store)
         if changes and name is not None:
             await app.queue(name).set(**dict(map(_change, changes)))
         if name is not None:
-            app.queue(name)  # a name that cannot be one is said to be so
+            app.queue(name)  # raises on an invalid name
         counts = [one for one in await app.jobs.count() if name in (None, one.queue)]
         known = [(one, await app.queue(one.queue).settings(), await _lanes(app, one.queue)) for one in counts]
     if session.output.json:
-        plain = [queue_plain(*one) for one in known]
-        session.output.document(plain if name is None else next(iter(plain), None))
+        shown = [queue_view(*one) for one in known]
+        session.output.document(shown if name is None else next(iter(shown), None))
     else:
         _show(session, known, name)
     if name is not None and not known:
@@ -83,7 +89,9 @@ async def _lanes(app: App, queue: str) -> list[LaneStatus]:
     return await app.queue(queue).lanes()
 
 
-def _show(session: Session, known: list[tuple[QueueCounts, QueueSettings, list[LaneStatus]]], name: str | None) -> None:
+def _show(
+    session: CommandSession, known: list[tuple[QueueCounts, QueueSettings, list[LaneStatus]]], name: str | None
+) -> None:
     names = ("queue", *STATES, "oldest_ready", "limits")
     session.output.table(names, [_row(counts, settings) for counts, settings, _ in known], spare=SPARE)
     if not known:
@@ -93,7 +101,8 @@ def _show(session: Session, known: list[tuple[QueueCounts, QueueSettings, list[L
     _, settings, lanes = known[0]
     if session.output.terminal:
         print()
-        session.output.record([(one, _told(one, value)) for one, value in settings_plain(settings).items()])
+        values = msgspec.structs.asdict(settings_view(settings))
+        session.output.record([(one, _setting_text(one, value)) for one, value in values.items()])
         if lanes:
             print()
             columns = ("lane", "waiting", "running", "processed", "died", "state")
@@ -111,7 +120,7 @@ def _row(counts: QueueCounts, settings: QueueSettings) -> list[Cell]:
     paused: Cell = Word("paused") if settings.paused else " ".join(limits)
     if settings.paused and limits:
         paused = f"paused {' '.join(limits)}"
-    return [counts.queue, *(getattr(counts, state) for state in STATES), Span(counts.oldest_ready), paused]
+    return [counts.queue, *(getattr(counts, state) for state in STATES), StyledSpan(counts.oldest_ready), paused]
 
 
 def _lane_row(lane: LaneStatus) -> list[Cell]:
@@ -119,9 +128,9 @@ def _lane_row(lane: LaneStatus) -> list[Cell]:
     return [lane.lane, lane.waiting, lane.running, lane.processed, lane.died, Word(state)]
 
 
-def _told(name: str, value: Any) -> str:
-    """A setting as a person would write it."""
-    if name in IN_MILLISECONDS and value is not None:
+def _setting_text(name: str, value: Any) -> str:
+    """Return the value of a setting as text for people."""
+    if name in DURATIONS and value is not None:
         return span(value * 1000)
     match value:
         case None:
@@ -137,7 +146,9 @@ def _told(name: str, value: Any) -> str:
 
 
 def _change(text: str) -> tuple[str, Any]:
-    """`rate=100`, `max_depth=none`, `keep_dead=7d`: JSON where it is JSON, else a word."""
+    """Parse a change such as `rate=100`, `max_depth=none` or `keep_dead=7d`, and return the name and the value. The
+    value is decoded as JSON if possible, and is text otherwise.
+    """
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not name:
@@ -153,32 +164,68 @@ def _change(text: str) -> tuple[str, Any]:
         return name, value
 
 
-async def pause(session: Session, name: Name, lane: Lane = None) -> int:
-    """Stop claims from a queue, or from one lane of a pool. What runs goes on; jobs are still taken in."""
+async def _throughput(session: CommandSession, store: Store) -> int:
+    now = mark(await store.count(), await store.now())
+    points = series(await marks_before(store, now))
+    if session.output.json:
+        shown = [point_view(point) for point in points]
+        session.output.document({"now": when(now.at), "step": seconds(STEP), "points": shown})
+        return exits.OK
+    first = len(points) % PER_MINUTE
+    minutes = [points[n : n + PER_MINUTE] for n in range(first, len(points), PER_MINUTE)]
+    session.output.table(("until", "completed", "dead"), [_minute_row(minute) for minute in minutes])
+    if not minutes:
+        session.output.hint("There are too many recent events to count here; see /metrics of millrace serve.")
+    return exits.OK
+
+
+def _minute_row(minute: list[Point]) -> list[Cell]:
+    return [
+        when(minute[-1].at),
+        round(sum(point.completed for point in minute)),
+        round(sum(point.died for point in minute)),
+    ]
+
+
+async def pause(session: CommandSession, name: Name, lane: Lane = None) -> int:
+    """Stop claims from a queue, or from one lane of a pool. Running jobs continue, and new jobs are accepted."""
     return await _switch(session, name, lane, paused=True)
 
 
-async def resume(session: Session, name: Name, lane: Lane = None) -> int:
-    """Let claims go on. Due times were kept: a job in backoff still waits for its time."""
+async def resume(session: CommandSession, name: Name, lane: Lane = None) -> int:
+    """Allow claims from a paused queue or lane again. Due times do not change: a job in backoff still waits."""
     return await _switch(session, name, lane, paused=False)
 
 
-async def _switch(session: Session, name: str, lane: int | None, *, paused: bool) -> int:
+async def _switch(session: CommandSession, name: str, lane: int | None, *, paused: bool) -> int:
     async with session.connected() as (app, _store):
         queue = app.queue(name)
         known = [one.queue for one in await app.jobs.count()]
         settings = await (queue.pause(lane) if paused else queue.resume(lane))
-        counts = await queue.counts()
+        waiting = await _waiting(queue, lane)
     if session.output.json:
         session.output.document({"queue": name, "lane": lane, **_pauses(settings)})
     else:
-        place = f"lane {lane} of {name}" if lane is not None else f"queue {name}"
         session.output.say(
-            f"{place} is {'paused' if paused else 'open'}; {plural(counts.waiting, 'job waits', 'jobs wait')}"
+            f"{_place(name, lane)} is {'paused' if paused else 'resumed'}; {plural(waiting, 'job waits', 'jobs wait')}"
         )
-    if name not in known:  # it may be meant, before the first job; more often it is misspelt
+    if name not in known:  # allowed before the first job, but more often a typo
         session.output.say(f"note: queue {name} was never used before{_meant(name, known)}")
     return exits.OK
+
+
+async def _waiting(queue: Queue, lane: int | None) -> int:
+    if lane is None:
+        return (await queue.counts()).waiting
+    lanes = await queue.lanes()
+    if lane >= len(lanes):
+        known = f"has lanes 0 to {len(lanes) - 1}" if lanes else "has no lanes"
+        raise InvalidInput(f"{queue.name} {known}; there is no lane {lane}. See: millrace queues {queue.name}")
+    return lanes[lane].waiting
+
+
+def _place(name: str, lane: int | None) -> str:
+    return f"queue {name}" if lane is None else f"lane {lane} of {name}"
 
 
 def _meant(name: str, known: list[str]) -> str:
@@ -186,30 +233,31 @@ def _meant(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _pauses(settings: QueueSettings) -> Plain:
+def _pauses(settings: QueueSettings) -> dict[str, Any]:
     return {"paused": settings.paused, "paused_lanes": list(settings.paused_lanes)}
 
 
 async def drain(
-    session: Session,
+    session: CommandSession,
     name: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many it would be.")] = False,
+    lane: Lane = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many jobs would be cancelled.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
-    """Cancel every job that waits in a queue. What runs goes on."""
+    """Cancel every waiting job of a queue, or of one lane of a pool. Running jobs continue."""
     async with session.connected() as (app, _store):
         queue = app.queue(name)
-        waiting = (await queue.counts()).waiting
+        waiting = await _waiting(queue, lane)
         if dry_run:
             done = waiting
         else:
-            if waiting and not yes and not _agreed(session, name, waiting):
+            if waiting and not yes and not _confirmed(session, _place(name, lane), waiting):
                 return exits.NO
             with session.output.progress("draining", waiting) as progress:
-                done = await queue.drain(progress)
+                done = await queue.drain(progress, lane=lane)
     if session.output.json:
         session.output.document(
-            {"queue": name, "dry_run": dry_run, "cancelled": 0 if dry_run else done, "waiting": waiting}
+            {"queue": name, "lane": lane, "dry_run": dry_run, "cancelled": 0 if dry_run else done, "waiting": waiting}
         )
     else:
         print(done)
@@ -217,8 +265,10 @@ async def drain(
     return exits.OK
 
 
-def _agreed(session: Session, name: str, waiting: int) -> bool:
-    answer = session.output.confirm(f"Cancel {plural(waiting, 'waiting job')} of queue {name}?")
+def _confirmed(session: CommandSession, place: str, waiting: int) -> bool:
+    answer = session.output.confirm(f"Cancel {plural(waiting, 'waiting job')} of {place}?")
     if answer is None:
-        raise InvalidInput(f"{plural(waiting, 'job')} would be cancelled, and there is nobody to ask. Say --yes.")
+        raise InvalidInput(
+            f"{plural(waiting, 'job')} would be cancelled, and there is no terminal to confirm on. Use --yes."
+        )
     return answer

@@ -1,40 +1,39 @@
-"""The root of the command line: which commands there are, in which order help shows them, and how a run ends."""
+"""The root command: the table of all commands in the order of the help, and the exit code of the program."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from millrace.cli import exits
-from millrace.cli.command import Common, as_command
+from millrace.cli.command import Common
+from millrace.cli.group import LazyGroup, load_command, new_typer
 
 # command, module, function: in the order of the help.
 SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Start": (
-        ("demo", "millrace.cli.demo", "demo"),
-        ("init", "millrace.cli.init", "init"),
+        ("demo", "millrace.cli.demo.command", "demo"),
+        ("init", "millrace.cli.init.command", "init"),
         ("config", "millrace.cli.config", "config"),
-        ("doctor", "millrace.cli.doctor", "doctor"),
+        ("doctor", "millrace.cli.doctor.command", "doctor"),
     ),
     "Jobs": (
-        ("submit", "millrace.cli.submit", "submit"),
-        ("status", "millrace.cli.look", "status"),
-        ("history", "millrace.cli.history", "history"),
-        ("list", "millrace.cli.look", "list_jobs"),
-        ("cancel", "millrace.cli.act", "cancel"),
-        ("replay", "millrace.cli.act", "replay"),
-        ("archive", "millrace.cli.act", "archive"),
-        ("unarchive", "millrace.cli.act", "unarchive"),
-        ("dead", "millrace.cli.dead", "dead"),
-        ("tail", "millrace.cli.tail", "tail"),
+        ("submit", "millrace.cli.jobs.submit", "submit"),
+        ("status", "millrace.cli.jobs.views", "status"),
+        ("history", "millrace.cli.jobs.history", "history"),
+        ("list", "millrace.cli.jobs.views", "list_jobs"),
+        ("cancel", "millrace.cli.jobs.actions", "cancel"),
+        ("replay", "millrace.cli.jobs.actions", "replay"),
+        ("archive", "millrace.cli.jobs.actions", "archive"),
+        ("unarchive", "millrace.cli.jobs.actions", "unarchive"),
+        ("delete", "millrace.cli.jobs.actions", "delete"),
+        ("dead", "millrace.cli.jobs.dead", "dead"),
+        ("tail", "millrace.cli.jobs.tail", "tail"),
     ),
     "Queues": (
         ("queues", "millrace.cli.queues", "queues"),
@@ -46,12 +45,12 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("schedules", "millrace.cli.schedules", "schedules"),
     ),
     "Workers": (
-        ("worker", "millrace.cli.worker", "worker"),
-        ("workers", "millrace.cli.workers", "workers"),
-        ("monitor", "millrace.cli.monitor", "monitor"),
+        ("worker", "millrace.cli.workers.worker", "worker"),
+        ("workers", "millrace.cli.workers.listing", "workers"),
+        ("monitor", "millrace.cli.workers.monitor", "monitor"),
     ),
     "Web": (("serve", "millrace.cli.serve", "serve"),),
-    "Data": (("pipeline", "millrace.cli.pipeline", "GROUP"),),
+    "Data": (("pipeline", "millrace.cli.pipeline.group", "GROUP"),),
 }
 
 PLACES = {name: (module, function) for commands in SECTIONS.values() for name, module, function in commands}
@@ -59,79 +58,42 @@ PLACES = {name: (module, function) for commands in SECTIONS.values() for name, m
 EPILOG = "\n\n".join(
     [
         "\b\nTry:\n"
-        "  millrace init --example tasks.py            make a store, and a small app\n"
+        "  millrace init --example tasks.py            create a store and a small app\n"
         "  export MILLRACE_URL=sqlite:///jobs.db MILLRACE_APP=tasks:app\n"
         '  millrace submit send_email \'{"to": "ada@example.com"}\'\n'
-        "  millrace worker                             run what was submitted\n"
-        "  millrace queues                             see how it goes",
+        "  millrace worker                             run the submitted jobs\n"
+        "  millrace queues                             see the state of the queues",
         "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for code, meaning in exits.MEANING.items()),
-        "Data goes to stdout and words to stderr. In a pipe, tables are columns between tabs. "
+        "Data goes to stdout and messages to stderr. In a pipe, tables are tab-separated. "
         "NO_COLOR=1 turns colours off.",
     ]
 )
 
 
-# Whatever the parser objects to (ClickException). Typer has it from click, or by now from a copy of click's.
+# The parser's errors (ClickException). Typer takes the class from click, or newer versions from their own copy.
 Wrong: Any = typer.BadParameter.__mro__[2]
 
 
-class Root(TyperGroup):
-    """Commands by section in the help, each loaded when it is asked for, and a guess at what a misspelt one was to be.
+class Root(LazyGroup):
+    """The root group, whose help lists the commands by section."""
 
-    A command needs its own module and what that imports; to load all of them would be felt at every start.
-    """
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(PLACES)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return command(cmd_name) if cmd_name in PLACES else None
+    places = PLACES
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for section, names in SECTIONS.items():
             with formatter.section(section):
-                rows = [
-                    (name, command.get_short_help_str(90))
-                    for name, *_ in names
-                    if (command := self.get_command(ctx, name)) is not None
-                ]
-                formatter.write_dl(rows)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0] if args else ""
-        if name and self.get_command(ctx, name) is None and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-            ctx.fail(f"there is no command {name!r}. " + (f"Did you mean {close[0]!r}?" if close else "See --help."))
-        return super().resolve_command(ctx, args)
+                formatter.write_dl([(name, command(name).get_short_help_str(90)) for name, *_ in names])
 
 
-def _typer(**more: Any) -> typer.Typer:
-    return typer.Typer(
-        rich_markup_mode=None,  # plain help: the same on a terminal and in a pipe, and quick
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-        **more,
-    )
-
-
-@functools.cache
 def command(name: str) -> Any:
-    """One command as the parser sees it; made once, because a process may run more than one (tests do)."""
-    module, function = PLACES[name]
-    found = import_module(module)
-    if function == "GROUP":
-        return found.GROUP
-    epilog = "\n\n".join("\b\n" + part for part in getattr(found, "EXAMPLES", {}).get(name, ()))
-    alone = _typer(add_completion=False)
-    alone.command(name, epilog=epilog or None)(as_command(getattr(found, function)))
-    return typer.main.get_command(alone)
+    return load_command(name, PLACES[name])
 
 
 @functools.cache
 def parser() -> Any:
-    """The whole command line as the parser sees it."""
-    words = "Millrace: a job queue for Python. Submit jobs, run workers, and see what became of each job."
-    app = _typer(name="millrace", cls=Root, help=words, epilog=EPILOG)
+    """Return the parser of the whole command line."""
+    words = "Millrace: a job queue for Python. Submit jobs, run workers, and inspect jobs and their history."
+    app = new_typer(name="millrace", cls=Root, help=words, epilog=EPILOG)
     app.callback(invoke_without_command=True)(_root)
     return typer.main.get_command(app)
 
@@ -155,11 +117,11 @@ def _root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse, run, and answer the exit code; whatever happens, it ends in words and a documented code."""
+    """Parse the arguments, run the command and return its exit code. An error becomes a message and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="backslashreplace")  # a terminal that cannot show a character still gets the rest
+            reconfigure(errors="backslashreplace")  # characters that the terminal cannot show are escaped
     code = exits.OK
     try:
         code = _parsed(list(arguments))
@@ -170,11 +132,11 @@ def run(arguments: Sequence[str]) -> int:
         code = exits.PIPE_CLOSED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
-    except OSError as error:  # what was printed could not be written: said here, unless the command itself met it
+    except OSError as error:  # the output could not be written; report it, unless the command already did
         if code == exits.OK:
             print(f"millrace: {error}", file=sys.stderr)
             code = exits.code_of(error)
-    # Python flushes stdout once more when it exits; there is nobody left to hear it.
+    # Python flushes stdout once more at exit, which would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 

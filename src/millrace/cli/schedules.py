@@ -1,4 +1,4 @@
-"""Schedules: when each puts its next job in, and stopping and forgetting them."""
+"""`millrace schedules`: lists schedules, and pauses, resumes or forgets one."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from typing import Annotated
 
 import typer
 
+from millrace.app.app import App
 from millrace.cli import exits
 from millrace.cli.output import At, Cell, Word
-from millrace.cli.session import Session
+from millrace.cli.session import CommandSession
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Schedule
-from millrace.runtime.app import App
-from millrace.runtime.shape import schedule_plain
+from millrace.views.worker_view import schedule_view
 
 EXAMPLES = {
     "schedules": (
         "Examples:\n"
         "  millrace schedules\n"
         "  millrace schedules cleanup --pause\n"
-        "  millrace schedules cleanup --resume          ticks that passed meanwhile were not missed\n"
+        "  millrace schedules cleanup --resume          ticks during the pause are skipped\n"
         "  millrace schedules old-report --forget --yes",
     )
 }
 
 
 async def schedules(
-    session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="[SCHEDULE]", help="Only this.", show_default=False)] = None,
-    pause: Annotated[bool, typer.Option("--pause", help="Put no more jobs in.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on, from now.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Remove it from the store.")] = False,
+    session: CommandSession,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SCHEDULE]", help="Only this schedule.", show_default=False)
+    ] = None,
+    pause: Annotated[bool, typer.Option("--pause", help="Stop enqueueing jobs.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Enqueue jobs again, from the next tick on.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the schedule from the store.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Show schedules and their ticks; pause, resume or forget one."""
     if pause + resume + forget > 1:
-        raise InvalidInput("--pause, --resume and --forget exclude each other; give one of them")
+        raise InvalidInput("--pause, --resume and --forget cannot be used together")
     if name is None and (pause or resume or forget):
         raise InvalidInput("which schedule? Name it, e.g. millrace schedules cleanup --pause")
     async with session.connected() as (app, store):
@@ -54,24 +56,24 @@ async def schedules(
     return _show(session, [schedule], now, name)
 
 
-async def _forget(session: Session, app: App, name: str, yes: bool) -> int:
+async def _forget(session: CommandSession, app: App, name: str, yes: bool) -> int:
     agreed = yes or session.output.confirm(f"Forget schedule {name}?")
     if agreed is None:
-        raise InvalidInput("there is nobody to ask; say --yes")
+        raise InvalidInput("there is no terminal to confirm on; use --yes")
     if not agreed:
         return exits.NO
     await app.schedule(name).forget()
     if session.output.json:
         session.output.document({"name": name, "forgotten": True})
     else:
-        session.output.say(f"Schedule {name} is forgotten. A running scheduler whose app declares it makes it anew.")
+        session.output.say(f"Schedule {name} is removed. A running scheduler whose app declares it creates it again.")
     return exits.OK
 
 
-def _show(session: Session, known: list[Schedule], now: int, name: str | None) -> int:
+def _show(session: CommandSession, known: list[Schedule], now: int, name: str | None) -> int:
     if session.output.json:
-        plain = [schedule_plain(schedule) for schedule in known]
-        session.output.document(plain if name is None else plain[0])
+        shown = [schedule_view(schedule) for schedule in known]
+        session.output.document(shown if name is None else shown[0])
         return exits.OK
     columns = ("schedule", "state", "times", "tz", "task", "queue", "next", "last", "missed")
     session.output.table(columns, [_row(schedule, now) for schedule in known])

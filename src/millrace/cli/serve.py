@@ -1,4 +1,4 @@
-"""`millrace serve`: the HTTP API, live events, metrics and the dashboard over one store."""
+"""`millrace serve`: serves the HTTP API, live events, metrics and the dashboard for one store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from millrace.cli import exits
-from millrace.cli.logs import start_logging
-from millrace.cli.session import Session
+from millrace.cli.paths import path_option
+from millrace.cli.session import CommandSession
+from millrace.cli.workers.logs import start_logging
 from millrace.domain.errors import InvalidInput, MissingExtra, StoreError
 
 EXAMPLES = {
     "serve": (
         "Examples:\n"
         "  millrace serve                                   for this machine only: http://127.0.0.1:8321\n"
-        "  millrace serve --read-only                       to look at, not to act\n"
+        "  millrace serve --read-only                       reading only\n"
         "  export MILLRACE_ADMIN_TOKEN=$(python -c 'import secrets; print(secrets.token_urlsafe(32))')\n"
         "  millrace serve --host 0.0.0.0 --allow-host jobs.example.com --audit /var/log/millrace-audit.jsonl\n"
         '  curl -H "Authorization: Bearer $MILLRACE_ADMIN_TOKEN" http://127.0.0.1:8321/api/queues',
@@ -31,23 +32,30 @@ log = logging.getLogger("millrace.web")
 
 
 async def serve(
-    session: Session,
-    host: Annotated[str | None, typer.Option("--host", help="Listen at (127.0.0.1).", metavar="ADDRESS")] = None,
-    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=65_535, help="(8321)", metavar="N")] = None,
+    session: CommandSession,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).", metavar="ADDRESS")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", "-p", min=1, max=65_535, help="Port to listen on (default 8321).", metavar="N"),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="A name that it is reached by; may be repeated.", metavar="NAME"),
+        typer.Option(
+            "--allow-host", help="Additional host name to accept in the Host header; may be repeated.", metavar="NAME"
+        ),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Without tokens: this machine may only look.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Without tokens: allow reading only.")] = False,
     audit: Annotated[
-        str | None, typer.Option("--audit", help="Append every change to this file, as JSON lines.", metavar="FILE")
+        str | None, path_option("--audit", "FILE", "Append every change to this file, as JSON lines.", str)
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and store, and serve nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and store, then exit.")] = False,
 ) -> int:
     """Serve the HTTP API, metrics and the dashboard.
 
-    Without a token only this machine is served; to listen elsewhere, set one. Ctrl-C ends it.
+    Without a token, the server accepts only local connections; set a token to listen elsewhere. Press Ctrl-C to stop.
     """
     session = session.with_flags(host=host, port=port, allow_hosts=allow_host)
     settings = session.settings
@@ -66,7 +74,7 @@ async def serve(
     tokens = {role: token for role in ("viewer", "operator", "admin") if (token := settings[f"{role}_token"])}
     if not tokens and not is_loopback(settings["host"]):
         raise InvalidInput(
-            f"--host {settings['host']} would open the store to whoever can reach this machine. Set a token first: "
+            f"--host {settings['host']} would open the store to anyone who can reach this machine. Set a token first: "
             "export MILLRACE_ADMIN_TOKEN=$(python -c 'import secrets; print(secrets.token_urlsafe(32))')"
         )
     served = application(
@@ -84,50 +92,54 @@ async def serve(
         log_config=None,
         access_log=access_log,
         server_header=False,
-        proxy_headers=False,  # who asks is who connects: nobody else can be believed
+        proxy_headers=False,  # trust only the address of the connection
         timeout_graceful_shutdown=5,
         lifespan="on",
     )
     async with session.connected(app) as (_, store):
-        server = _server(uvicorn.Server, config, served.state.house)
-        url = f"http://{_named(settings['host'])}:{settings['port']}"
+        server = _server(uvicorn.Server, config, served.state.server.shutdown)
+        url = f"http://{_bracketed(settings['host'])}:{settings['port']}"
         if dry_run:
-            _would(session, store.url, url, sorted(tokens))
+            _show_plan(session, store.url, url, sorted(tokens))
             return exits.OK
-        session.output.say(f"{store.url} at {url} (Ctrl-C ends it)")
-        with _in_words(settings["host"], settings["port"]):
+        session.output.say(f"{store.url} at {url} (Ctrl-C stops it)")
+        with _listen_errors(settings["host"], settings["port"]):
             await server.serve()
     return exits.OK
 
 
-def _would(session: Session, store: str, url: str, roles: list[str]) -> None:
+def _show_plan(session: CommandSession, store: str, url: str, roles: list[str]) -> None:
     if session.output.json:
         session.output.document({"store": store, "url": url, "tokens": roles})
         return
     print(url)
-    who = f"whoever has a token ({', '.join(roles)})" if roles else "this machine"
+    who = f"clients with a token ({', '.join(roles)})" if roles else "this machine"
     session.output.say(f"{store} would be served there, to {who}.")
 
 
-def _server(kind: type[Any], config: Any, house: Any) -> Any:
+def _server(kind: type[Any], config: Any, shutdown: Any) -> Any:
     class Server(kind):  # type: ignore[misc]
-        """Streams never end by themselves, so they are told when the server is to stop."""
+        """A uvicorn server that ends event streams on shutdown. They would otherwise stay open."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
-            house.closing.set()
+            shutdown.set()
             super().handle_exit(sig, frame)
 
     return Server(config)
 
 
 @contextmanager
-def _in_words(host: str, port: int) -> Iterator[None]:
-    """uvicorn exits when it cannot listen, after logging why."""
+def _listen_errors(host: str, port: int) -> Iterator[None]:
+    """Raise StoreError if uvicorn exits because it cannot listen on this port. uvicorn has already logged the
+    reason.
+    """
     try:
         yield
     except SystemExit:
-        raise StoreError(f"cannot listen at {host}:{port}: is another server there? Choose another --port") from None
+        raise StoreError(
+            f"cannot listen on {host}:{port}. Another server may use this port; choose another --port"
+        ) from None
 
 
-def _named(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host

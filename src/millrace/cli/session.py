@@ -1,4 +1,4 @@
-"""What one command works with: its settings, its output, and an app on the right store."""
+"""The session of a command: its settings, its output, and an app with the configured store."""
 
 from __future__ import annotations
 
@@ -7,42 +7,46 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from millrace.app.app import App
+from millrace.app.settings import ITS_BUCKET, SETTINGS, ProgramSettings, load_settings, masked
 from millrace.cli.loading import load_app
 from millrace.cli.output import Output
-from millrace.cli.place import OBJECT_SCHEMES, file_of, require_store, scheme_of
+from millrace.cli.store_url import OBJECT_SCHEMES, file_of, require_store, scheme_of
 from millrace.domain.errors import InvalidInput, QueueError
-from millrace.runtime.app import App
-from millrace.runtime.settings import SETTINGS, Settings, load_settings, masked
 from millrace.store.protocol import Store
 
 NO_STORE = (
-    "no store is named. Give --url sqlite:///jobs.db, or set MILLRACE_URL, or url under [tool.millrace] in "
-    "pyproject.toml, or name your app with --app. A new store is made by: millrace init"
+    "no store is set. Use --url sqlite:///jobs.db, or set MILLRACE_URL (or S3_BUCKET), or url under [tool.millrace] "
+    "in pyproject.toml, or name your app with --app. To create a store: millrace init"
 )
 
 
-class Session:
+class CommandSession:
     def __init__(self, flags: dict[str, Any], output: Output) -> None:
         self._flags = flags
-        self.settings: Settings = load_settings(flags)
+        self.settings: ProgramSettings = load_settings(flags)
         self.output = output
 
-    def with_flags(self, **flags: Any) -> Session:
-        """The same, with further flags of one command; None means that a flag was not given."""
-        return Session({**self._flags, **flags}, self.output)
+    def with_flags(self, **flags: Any) -> CommandSession:
+        """Return a copy of the session with the flags of one command. The value of a flag that was not given is
+        None.
+        """
+        return CommandSession({**self._flags, **flags}, self.output)
 
     @property
     def has_app(self) -> bool:
         return self.settings["app"] is not None
 
     def app(self) -> App:
-        """The user's app, on its own store unless a URL was set, which then wins."""
+        """Return the user's app. It uses the configured store, or its own store if no URL is configured. Raises
+        InvalidInput if no app is configured.
+        """
         name = self.settings["app"]
         if name is None:
-            raise InvalidInput("no app is named. Give --app module:name, or set MILLRACE_APP")
+            raise InvalidInput("no app is set. Use --app module:name, or set MILLRACE_APP")
         folders = () if self.settings.project is None else (self.settings.project,)
         app = load_app(name, folders)
-        url = self.settings["url"]
+        url = self.settings["url"] or self._bucket_for(app)
         if url is None:
             if scheme_of(url_of(app)) in OBJECT_SCHEMES and self._tuning():
                 app.use(self._tuned(url_of(app)))
@@ -50,12 +54,20 @@ class Session:
             own = url_of(app)
             app.use(self._tuned(url))
             if not _same(own, url_of(app)):
-                where = self.settings.values["url"].where
+                where = self.settings.values["url"].where or self.settings.values["s3_bucket"].where
                 self.output.say(f"note: using {url_of(app)} ({where}), not the app's own store {own}")
         return app
 
+    def _bucket_for(self, app: App) -> str | None:
+        """Return a URL for the bucket in the setting `s3_bucket`. Return None if it is not set, or if the app names a
+        store.
+        """
+        return ITS_BUCKET if self.settings["s3_bucket"] is not None and url_of(app) == "memory://" else None
+
     def plain(self) -> App:
-        """An app without tasks on the store that is set; the user's code is loaded only to learn of its store."""
+        """Return an app without tasks that uses the configured store. If no URL is configured, return the user's app.
+        Raises InvalidInput if there is no app either.
+        """
         url = self.settings["url"]
         if url is not None:
             return App(self._tuned(url))
@@ -64,9 +76,11 @@ class Session:
         raise InvalidInput(NO_STORE)
 
     def _tuning(self) -> dict[str, str]:
-        """What a store would find in the environment if flags and pyproject.toml stood there."""
-        given = self.settings.as_variables("flag", "pyproject.toml")
-        return {one.env: given[one.env] for one in SETTINGS.values() if one.of_object_stores and one.env in given}
+        """Return the object store settings that come from flags or pyproject.toml, as environment variables."""
+        variables = self.settings.as_variables("flag", "pyproject.toml")
+        return {
+            one.env: variables[one.env] for one in SETTINGS.values() if one.of_object_stores and one.env in variables
+        }
 
     def _tuned(self, url: str) -> str | Store:
         tuning = self._tuning()
@@ -77,23 +91,27 @@ class Session:
         return connect(url, env=self.environment())
 
     def environment(self) -> dict[str, str]:
-        """The environment as a bucket or a directory shall see it, with what flags and pyproject.toml add to it."""
+        """Return the environment variables, with the object store settings from flags and pyproject.toml added."""
         return {**os.environ, **self._tuning()}
 
     @asynccontextmanager
     async def connected(self, app: App | None = None, create: bool = False) -> AsyncIterator[tuple[App, Store]]:
-        """The app (by default without tasks) and its store, open. A file that is not there is made only on request."""
+        """Open the app and its store, and yield both. Without `app`, open an app without tasks. Raises StoreError if
+        the database file or directory is missing, unless `create` is set.
+        """
         app = self.plain() if app is None else app
         if not create:
             require_store(url_of(app))
         if url_of(app) == "memory://":
-            self.output.say("note: memory:// lives in this process only and ends with it")
+            self.output.say("note: memory:// exists only in this process; its jobs are lost when the process ends")
         async with app:
             yield app, await app.connected()
 
 
 def url_of(app: App) -> str:
-    """Of its store, without a password. A store that cannot be made has no URL; opening it says why."""
+    """Return the URL of the app's store, without a password. Return an empty string if the store cannot be created; the
+    reason is reported when the store is opened.
+    """
     try:
         return app.store.url
     except QueueError:

@@ -1,26 +1,24 @@
-"""Text for people: what came from outside made harmless, instants and durations made readable.
+"""Text for people: escapes untrusted text, and formats instants and durations.
 
-Ids, names and errors are whatever somebody enqueued. Control characters in them could rewrite a terminal's screen,
-so none gets through; in plain output a tab or a line break inside a value would break the columns.
+Ids, names and errors may contain any text. Control characters could change the terminal, and tabs and line breaks would
+break the columns of tab-separated output, so they are escaped.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from millrace.runtime.duration import milliseconds
-from millrace.runtime.words import instant, moment, plural, span
-
-__all__ = ["ago", "clock", "cut", "duration", "instant", "moment", "plural", "safe", "safe_block", "span"]
+from millrace.app.duration import milliseconds
+from millrace.app.format import span
 
 
 def safe(text: str) -> str:
-    """One line, with every character that does not print written as an escape."""
+    """Return the text on one line, with every non-printing character escaped."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def safe_block(text: str) -> str:
-    """The same for text of several lines."""
+    """Return the text with every non-printing character escaped, except line breaks."""
     return "\n".join(map(safe, text.splitlines()))
 
 
@@ -35,7 +33,7 @@ def cut(text: str, width: int) -> str:
 
 
 def clock(at: int) -> str:
-    """The time of day here, for eyes; with the date when that is not today's."""
+    """Return the instant as local time of day. The date is added unless it is today."""
     try:
         when = datetime.fromtimestamp(at / 1000, UTC).astimezone()
     except (OverflowError, ValueError, OSError):
@@ -49,7 +47,7 @@ def ago(at: int, now: int) -> str:
 
 
 def duration(what: str, text: str) -> int:
-    """Milliseconds, from what people type: 90 is seconds, 10m and 1h30m say their units."""
+    """Parse a duration and return milliseconds. A bare number (90) is seconds; 10m and 1h30m have units."""
     plain = text.strip()
     if plain.isascii() and plain.replace(".", "", 1).isdigit() and len(plain) <= 20:
         return milliseconds(what, float(plain))

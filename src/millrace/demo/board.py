@@ -1,4 +1,7 @@
-"""The board: where everything stands, learnt from the store's events alone, whichever process caused them."""
+"""The board: the current state of all queues, computed from the events of the store.
+
+The events are those of all processes.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from dataclasses import dataclass, field
 
 from millrace.domain.event import Event, Kind
 
-STEP = 250  # milliseconds that one bar of the throughput stands for
+STEP = 250  # milliseconds of one bar of the throughput
 STEPS = 240
 NOTES = 200
 _ENDS = {Kind.COMPLETED: "completed", Kind.BURIED: "dead", Kind.CANCELLED: "cancelled"}
 
 
 @dataclass
-class Line:
-    """One queue: jobs by what they are doing now."""
+class BoardLine:
+    """The jobs of one queue, counted by their current state."""
 
     total: int = 0
     now: Counter[str] = field(default_factory=Counter[str])  # waiting, retrying, running, completed, dead, cancelled
@@ -28,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth telling: a retry, a death, a recovery."""
+    """A line of text about a notable event, such as a retry, a dead job or a recovered job."""
 
     at: int
     kind: str
@@ -46,7 +49,7 @@ class Running:
 
 class Board:
     def __init__(self, queues: Iterable[str]) -> None:
-        self.queues = {name: Line() for name in queues}
+        self.queues = {name: BoardLine() for name in queues}
         self.running: dict[int, Running] = {}
         self.done: Counter[int] = Counter()  # finished jobs by step of time
         self.notes: deque[Note] = deque(maxlen=NOTES)
@@ -70,11 +73,14 @@ class Board:
         return [one for one in self.running.values() if one.worker == worker]
 
     def say(self, at: int, kind: str, text: str) -> None:
-        """A note on what the demo itself does."""
+        """Add a note about an action of the demo itself."""
         self.notes.append(Note(at, kind, "", text))
 
     def throughput(self, now: int, width: int) -> list[int]:
-        """Jobs finished in each of the last `width` steps, the newest last."""
+        """Return the number of jobs finished in each of the last `width` intervals, oldest first.
+
+        An interval has STEP milliseconds.
+        """
         last = now // STEP
         return [self.done[step] for step in range(last - width, last)]
 
@@ -82,7 +88,7 @@ class Board:
         self.events.append(event)
         if self.began is None:
             self.began = event.at
-        line = self.queues.setdefault(event.queue, Line())
+        line = self.queues.setdefault(event.queue, BoardLine())
         before = self._state.get(event.seq)
         if before is None:
             line.total += 1

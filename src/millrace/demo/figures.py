@@ -1,4 +1,4 @@
-"""The figures of a finished run, as plain data: what the summary tells and what `--json` writes. Times in seconds."""
+"""The figures of a finished demo, as JSON data: for the summary and for `--json`. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -9,20 +9,29 @@ from math import ceil
 from typing import Any
 
 from millrace.demo import victim
-from millrace.demo.audit import Check, Evidence, audit, cut_off
+from millrace.demo.audit import TICK, DemoCheck, audit
 from millrace.demo.run import SMS_BURST, Demo
+from millrace.domain.audit import Evidence, taken_over
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
-from millrace.runtime.fingerprint import fingerprint
+from millrace.domain.settings import QueueSettings
+from millrace.views.fingerprint import fingerprint
 
 Plain = dict[str, Any]
 
 
 def summary(demo: Demo) -> Plain:
     events, settings = demo.board.events, demo.settings
-    killed = None if demo.strike is None or demo.interrupted else victim.NAME
-    rates = {"sms": (demo.sms_rate, float(SMS_BURST))}
-    checks = audit(Evidence(events, demo.jobs, frozenset(demo.accepted), rates, killed))
+    evidence = Evidence(
+        demo.jobs,
+        events,
+        settings={"sms": QueueSettings(rate=demo.sms_rate, burst=SMS_BURST)},
+        fixed_limits=True,
+        answers=demo.accepted,
+        lost_workers=() if demo.strike is None or demo.interrupted else (victim.NAME,),
+        ticks={TICK: 1_000},
+    )
+    checks = audit(evidence)
     states = Counter(job.state.value for job in demo.jobs)
     kinds = Counter(event.kind for event in events)
     return {
@@ -51,7 +60,7 @@ def summary(demo: Demo) -> Plain:
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float | None]:
-    """The smallest value that so many per cent do not exceed."""
+    """Return the percentiles 50, 95 and 99 of the values by the nearest-rank method, or None for no values."""
     ordered = sorted(values)
     return {
         f"p{part}": round(ordered[ceil(len(ordered) * part / 100) - 1], 3) if ordered else None for part in (50, 95, 99)
@@ -59,7 +68,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float | None]:
 
 
 def causes(jobs: Sequence[Job], url: str) -> list[Plain]:
-    """Dead jobs by what they died of, and the command that brings those back."""
+    """Return the causes of dead jobs, the most frequent first. Each has the command that replays its jobs."""
     groups: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         if job.state is State.DEAD:
@@ -80,16 +89,19 @@ def causes(jobs: Sequence[Job], url: str) -> list[Plain]:
 
 
 def _error(job: Job) -> str:
-    """The error of one of them; the others' differ in numbers and names at most."""
+    """Return the error of a job as text.
+
+    Other jobs with the same cause have the same text, except for numbers and names.
+    """
     return "" if job.error is None else f"{job.error.type}: {job.error.message}".removeprefix("Bury: ")
 
 
 def _recovery(demo: Demo) -> Plain | None:
-    """What became of the jobs that the killed worker held."""
+    """Return figures about the jobs that the killed worker held, or None if no worker was killed."""
     strike = demo.strike
     if strike is None:
         return None
-    held, taken = cut_off(demo.board.events, victim.NAME)
+    held, taken = taken_over(demo.board.events, victim.NAME)
     recovered = [job for job in demo.jobs if job.seq in taken]
     completed = [job for job in recovered if job.state is State.COMPLETED]
     return {
@@ -139,5 +151,5 @@ def _lost(event: Event) -> bool:
     return event.error is not None and event.error.type in ("WorkerLost", "LeaseLost")
 
 
-def _check(check: Check) -> Plain:
+def _check(check: DemoCheck) -> Plain:
     return asdict(check)

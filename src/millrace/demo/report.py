@@ -1,6 +1,6 @@
-"""The last page of the demo: its history through the data pipeline, as a report.
+"""The last part of the demo: a report, which the data pipeline makes from the demo's history.
 
-It runs in a process of its own, because Spark brings a JVM, and has a lot to say on stderr.
+The pipeline runs in a separate process, because Spark starts a JVM, which writes a lot to stderr.
 
     python -m millrace.demo.report sqlite:///shop.db FOLDER
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 
 LAKE, PAGE = "lake", "report.html"
 TITLE = "The demo’s web shop"
-LIMIT = 240.0  # seconds; the demo is over by then, and nobody waits longer for its picture
+LIMIT = 240.0  # seconds to draw the report after the demo
 
 
 class NoReport(Exception):
-    """Why there is none, in one sentence."""
+    """The report could not be made. The message has the reason."""
 
 
 def has_spark() -> bool:
@@ -27,7 +27,7 @@ def has_spark() -> bool:
 
 
 async def make(url: str, folder: Path) -> Path:
-    """The page's path. NoReport when Spark could not make it; the demo is whole without."""
+    """Make the report and return its path. Raises NoReport if this fails; the demo continues without a report."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "millrace.demo.report", url, str(folder)),
         stdin=asyncio.subprocess.DEVNULL,
@@ -36,27 +36,27 @@ async def make(url: str, folder: Path) -> Path:
     )
     try:
         async with asyncio.timeout(LIMIT):
-            _, told = await child.communicate()
+            _, output = await child.communicate()
     except TimeoutError:
         raise NoReport(f"it took longer than {LIMIT:g} s") from None
     finally:
         with suppress(ProcessLookupError):
             child.kill()
     if child.returncode:
-        last = told.decode(errors="replace").strip().splitlines()[-1:]
+        last = output.decode(errors="replace").strip().splitlines()[-1:]
         raise NoReport(last[0] if last else f"it ended with {child.returncode}")
     return folder / PAGE
 
 
 def main(url: str, folder: Path) -> None:
-    from millrace.spark.lake import Asked, Lake, Place, StoreFeed, take
+    from millrace.spark.lake import Lake, LakePlace, StoreFeed, TakeRequest, take
     from millrace.spark.report import Wanted, html, report_of
     from millrace.spark.session import QUICK, session
 
     spark = session("millrace-demo", "local[*]", java_options=QUICK, settings={"spark.sql.shuffle.partitions": "2"})
     try:
         feed = StoreFeed(spark, url=url)
-        take(Place(folder / LAKE), spark, feed, Asked(groups=True), lambda _told: None)
+        take(LakePlace(folder / LAKE), spark, feed, TakeRequest(groups=True), lambda _text: None)
         found = report_of(Lake(folder / LAKE, spark), Wanted(title=TITLE, feed=feed))
     finally:
         spark.stop()

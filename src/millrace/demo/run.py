@@ -1,4 +1,4 @@
-"""The run: a store, two workers, customers, and a worker that is killed halfway."""
+"""Runs the demo: a store, customers, and two workers. One worker is killed halfway, and a third one replaces it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from millrace.demo.victim import Victim
 from millrace.demo.workload import QUEUES, SLOTS, Arrival, Workload, draw
 from millrace.domain.errors import QueueError
 from millrace.domain.job import Job
-from millrace.domain.request import Query
-from millrace.runtime.worker import Worker
+from millrace.domain.request import Enqueued, Query
 from millrace.store.protocol import Store
+from millrace.worker.worker import Worker
 
 FRONT, STAND_IN = "front-desk", "stand-in"
 FRAME = 0.125
@@ -28,7 +28,7 @@ FILE = "shop.db"
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     seconds: float
     jobs: int
     seed: int
@@ -40,18 +40,21 @@ class Settings:
 
     @property
     def lease(self) -> float:
-        """Short, so that a recovery can be watched; usually it is 30 s."""
+        """The lease in seconds.
+
+        It is shorter than the default of 30 s, so that the recovery happens during the demo.
+        """
         return max(1.0, min(2.0, self.seconds / 8))
 
     @property
     def latest(self) -> float:
-        """When it ends even if there is work left, as there may be on a slow machine."""
+        """The number of seconds after which the demo ends even if jobs are left, for example on a slow machine."""
         return self.seconds * 1.5 + 10
 
 
 @dataclass
 class Strike:
-    """The kill: when, by the store's clock, and how many jobs the worker held."""
+    """The kill of a worker: its time by the store's clock, and how many jobs the worker held."""
 
     at: int
     pid: int
@@ -59,16 +62,16 @@ class Strike:
 
 
 class Demo:
-    """Made for one run. What it has learnt is there to be looked at while it runs, and afterwards."""
+    """One execution of the demo. Its attributes can be read while the demo runs and afterwards."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DemoSettings) -> None:
         self.settings = settings
         self.board = Board(QUEUES)
         self.stage = "starting two workers"
-        self.accepted: set[str] = set()
+        self.accepted: list[tuple[str, Enqueued]] = []
         self.duplicates = 0
         self.cancelled = 0
-        self.answers: list[float] = []  # seconds that each question waited for its answer
+        self.answers: list[float] = []  # seconds that each caller waited for its result
         self.strike: Strike | None = None
         self.jobs: list[Job] = []
         self.sms_rate = 0.0
@@ -85,7 +88,10 @@ class Demo:
         self.stopping.set()
 
     async def run(self, shown: Callable[[], None]) -> None:
-        """From an empty store to a quiet one; `shown` is called for every frame."""
+        """Run the demo on an empty store, until all jobs have ended or the demo is stopped.
+
+        `shown` is called whenever the display should be updated.
+        """
         self._shown = shown
         shop.app.use(self.settings.url)
         workload = draw(self.settings.seconds, self.settings.jobs, self.settings.seed)
@@ -95,10 +101,10 @@ class Demo:
             store = await shop.app.connected()
             following = asyncio.create_task(self._follow(store))
             try:
-                async with AsyncExitStack() as crew:
-                    crew.push_async_callback(second.end)
-                    await self._open(store, second, workload, crew)
-                    await self._work(store, second, workload, crew)
+                async with AsyncExitStack() as workers:
+                    workers.push_async_callback(second.end)
+                    await self._open(store, second, workload, workers)
+                    await self._work(store, second, workload, workers)
                     self.stage = "stopping the workers"
                 self.elapsed = perf_counter() - (self.began or perf_counter())
             finally:
@@ -107,13 +113,13 @@ class Demo:
                     await following
             await self._read_all(store)
 
-    async def _open(self, store: Store, second: Victim, workload: Workload, crew: AsyncExitStack) -> None:
+    async def _open(self, store: Store, second: Victim, workload: Workload, workers: AsyncExitStack) -> None:
         await shop.app.queue("sms").limits(rate=workload.sms_rate, burst=SMS_BURST)
         await second.start(store, self.stopping)
-        await self._hire(crew, FRONT, tuple(queue for queue in QUEUES if queue != "reports"), SLOTS)
+        await self._start_worker(workers, FRONT, tuple(queue for queue in QUEUES if queue != "reports"), SLOTS)
 
-    async def _hire(self, crew: AsyncExitStack, name: str, queues: tuple[str, ...], slots: int) -> None:
-        """A worker in this process. It looks for lost jobs often, because the demo is short."""
+    async def _start_worker(self, workers: AsyncExitStack, name: str, queues: tuple[str, ...], slots: int) -> None:
+        """Start a worker in this process. It looks for expired leases often, because the demo is short."""
         self.workers[name] = worker = shop.app.worker(
             queues,
             slots=slots,
@@ -125,15 +131,15 @@ class Demo:
             shutdown_deadline=2.0,
             grace=0.5,
         )
-        await crew.enter_async_context(worker)
+        await workers.enter_async_context(worker)
 
-    async def _work(self, store: Store, second: Victim, workload: Workload, crew: AsyncExitStack) -> None:
+    async def _work(self, store: Store, second: Victim, workload: Workload, workers: AsyncExitStack) -> None:
         self.began = perf_counter()
         self.stage = "customers are coming"
         async with asyncio.TaskGroup() as group:
             group.create_task(self._serve(workload))
             group.create_task(self._ask(workload))
-            group.create_task(self._kill(store, second, workload, crew))
+            group.create_task(self._kill(store, second, workload, workers))
         self.stage = "finishing what is left"
         await shop.app.schedule(shop.RATES).pause()
         while not self.stopping.is_set() and self._clock() < self.settings.latest:
@@ -152,16 +158,16 @@ class Demo:
             while arrival is not None and arrival.at <= self._clock() and len(due) < 500:
                 due.append(arrival)
                 arrival = next(arrivals, None)
-            await self._put_in(due)
+            await self._enqueue(due)
 
-    async def _put_in(self, due: list[Arrival]) -> None:
-        """What came in the same moment is one step of the store, all or nothing."""
+    async def _enqueue(self, due: list[Arrival]) -> None:
+        """Enqueue the jobs of these arrivals in one call, then cancel the jobs of arrivals that have `cancel` set."""
         specs = [spec for arrival in due for spec in arrival.jobs]
         if not specs:
             return
-        for answer in await shop.app.enqueue(specs):
+        for spec, answer in zip(specs, await shop.app.enqueue(specs), strict=True):
             if answer.status == "queued":
-                self.accepted.add(answer.id)
+                self.accepted.append((spec.token, answer))
             else:
                 self.duplicates += 1
         regretted = [spec for arrival in due if arrival.cancel for spec in arrival.jobs]
@@ -169,20 +175,20 @@ class Demo:
             await shop.app.jobs.cancel(regretted)
 
     async def _ask(self, workload: Workload) -> None:
-        """Request and response: a customer looks at a price, and the page waits for it."""
+        """Call a task and wait for its result, as a web page does when a customer asks for a price."""
         for number, at in enumerate(workload.questions):
             await self._pause(at - self._clock())
             if self.stopping.is_set():
                 return
             begun = perf_counter()
-            with suppress(QueueError):  # no answer within its time: the job goes on, and the audit sees it
+            with suppress(QueueError):  # no result in time: the job continues, and the audit checks it
                 await shop.quote_shipping.options(wait="10s").call("DE", 300 + 10 * number)
                 self.answers.append(perf_counter() - begun)
 
     # ── the accident ──────────────────────────────────────────────────────────────────────────
 
-    async def _kill(self, store: Store, second: Victim, workload: Workload, crew: AsyncExitStack) -> None:
-        """Wait until it is in the middle of something, end it, and put another worker in its place."""
+    async def _kill(self, store: Store, second: Victim, workload: Workload, workers: AsyncExitStack) -> None:
+        """Wait until the second worker is running reports, kill it, and start another worker."""
         await self._pause(0.3 * workload.busy + 0.3 - self._clock())
         while not self._busy_with_reports() and not self.stopping.is_set() and self._clock() < workload.busy + 2:
             await self._pause(0.03)
@@ -192,9 +198,9 @@ class Demo:
         at, pid = await store.now(), second.pid
         second.kill()
         self.strike = Strike(at, pid, held)
-        text = f"kill -9 {pid}: {victim.NAME} is gone in the middle of {held} jobs; their leases must run out first"
+        text = f"kill -9 {pid}: {victim.NAME} died while running {held} jobs; they run again when their leases expire"
         self.board.say(at, "KILLED", text)
-        await self._hire(crew, STAND_IN, victim.QUEUES, victim.SLOTS)
+        await self._start_worker(workers, STAND_IN, victim.QUEUES, victim.SLOTS)
 
     def _busy_with_reports(self) -> bool:
         return sum(one.task == "sales_report" for one in self.board.held_by(victim.NAME)) >= 3
@@ -212,7 +218,7 @@ class Demo:
             await asyncio.sleep(FRAME if len(page.events) < PAGE else 0)
 
     async def _read_all(self, store: Store) -> None:
-        """The whole history and every record, once nobody writes any more."""
+        """Read the whole history and every record, after the last write."""
         page = await store.events(None, PAGE)
         board = Board(QUEUES)
         while page.events:
@@ -228,7 +234,7 @@ class Demo:
                 return
 
     def clock(self) -> float:
-        """Seconds since the customers began to come; 0 before."""
+        """Return the seconds since the first customers arrived, or 0 before that."""
         return 0.0 if self.began is None else self._clock()
 
     def _clock(self) -> float:
@@ -236,7 +242,7 @@ class Demo:
         return perf_counter() - self.began
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, unless the demo is being stopped."""
+        """Sleep for this many seconds, or until the demo is stopped."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return

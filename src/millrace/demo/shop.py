@@ -1,7 +1,7 @@
-"""A web shop's background work: what `millrace demo` runs, and an app to read.
+"""The background work of a web shop: the app that `millrace demo` runs, and an example to read.
 
-Nothing is really sent or charged: a handler sleeps for as long as the other side would take. What goes wrong is
-drawn from the job's own arguments, so that the same seed gives the same troubles.
+Nothing is really sent or charged: a handler sleeps for as long as the remote service would take. Failures are derived
+from the arguments of a job, so that the same seed gives the same failures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zlib
 
 from millrace import App, Bury, Context, backoff
 
-app = App("memory://")  # the demo and its worker process put it on the store of the run
+app = App("memory://")  # the demo and its worker process replace this store
 SOON = backoff("200ms", factor=2, maximum="1s")
 RATES = "exchange-rates"
 
@@ -33,7 +33,10 @@ class NotFound(Exception):
 
 
 def unlucky(percent: int, *what: object) -> bool:
-    """The same answer for the same job and attempt, on every run."""
+    """Return whether an attempt fails. About `percent` % of attempts do.
+
+    The result depends only on the arguments, so the same attempts fail in every demo.
+    """
     return zlib.crc32(repr(what).encode()) % 100 < percent
 
 
@@ -52,7 +55,7 @@ async def send_email(to: str, template: str, ms: int) -> str:
     return f"{template} sent to {to}"
 
 
-@app.task(queue="sms", retry=SOON)  # the provider takes so many a second: the demo sets a rate on the queue
+@app.task(queue="sms", retry=SOON)  # the provider limits the rate: the demo sets a rate limit on the queue
 async def send_sms(to: str, ms: int) -> None:
     await takes(ms)
 
@@ -73,7 +76,7 @@ async def orders(ctx: Context, customer: str, step: int, what: str, ms: int) -> 
 @app.task(queue="billing", priority=5, max_attempts=4, retry=SOON)
 async def charge_card(ctx: Context, order: int, cents: int, card: str, ms: int) -> str:
     await takes(ms)
-    if card == "expired" and not ctx.job.replays:  # whoever replays it has asked the customer for another card
+    if card == "expired" and not ctx.job.replays:  # before a replay, the customer was asked for another card
         raise CardDeclined(f"card of order {order} has expired")
     if unlucky(30, "charge", order, ctx.attempt):
         raise GatewayTimeout("the payment gateway closed the connection")
@@ -82,9 +85,12 @@ async def charge_card(ctx: Context, order: int, cents: int, card: str, ms: int) 
 
 @app.task(queue="billing", process=True, max_attempts=2, retry=SOON, timeout=30)
 def render_invoice(order: int, logo: str) -> str:
-    """Work for the processor, in a process of its own: when the kernel kills that one, nothing else is harmed."""
+    """Render an invoice. This is CPU-bound work in a child process.
+
+    If the kernel kills the process, no other job is affected.
+    """
     if logo == "40-gigapixels.tiff":
-        os.kill(os.getpid(), signal.SIGKILL)  # as it does when memory runs out
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
     page = b"invoice"
     for _ in range(2_000):
         page = hashlib.sha256(page).digest()
@@ -103,7 +109,7 @@ async def fetch_image(product: int, url: str, ms: int) -> None:
 
 @app.task(queue="images")
 def resize_image(product: int, width: int, ms: int) -> int:
-    time.sleep(ms / 1000)  # a plain function runs in a thread
+    time.sleep(ms / 1000)  # a `def` handler runs in a thread
     return width
 
 
@@ -117,7 +123,7 @@ async def rebuild_search_index(ms: int) -> None:
     await takes(ms)
 
 
-# ── reports, schedules, and questions that somebody waits on ───────────────────────────────────
+# ── reports, schedules, and questions with a waiting caller ────────────────────────────────────
 
 
 @app.task(queue="reports", priority=8, retry=SOON)

@@ -1,4 +1,4 @@
-"""The second worker: a process of its own, there to be killed with SIGKILL in the middle of its work."""
+"""The second worker: a separate process that is killed with SIGKILL while it runs jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 
 class Victim:
-    """`millrace worker` as anybody would start it. Should the demo vanish, its stdin closes and it stops."""
+    """A `millrace worker` process. If the demo itself is killed, the process's stdin closes, and the worker stops."""
 
     def __init__(self, folder: Path, url: str, lease: float) -> None:
         self._folder = folder
@@ -37,7 +37,10 @@ class Victim:
         return 0 if self._process is None else self._process.pid
 
     async def start(self, store: Store, stopping: asyncio.Event) -> None:
-        """Answers once it is at work, so that the store knows it by name; or once the demo is being stopped."""
+        """Start the process, and wait until the worker is registered in the store or the demo is stopped.
+
+        Raises StoreError if the worker does not start.
+        """
         with open(self._folder / f"{NAME}.log", "wb") as log:  # noqa: ASYNC230  # before anything runs
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -46,7 +49,7 @@ class Victim:
                 stdin=PIPE,
                 stdout=DEVNULL,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which then stops it
+                start_new_session=True,  # Ctrl-C reaches only the demo, which then stops it
             )
         begun = asyncio.get_running_loop().time()
         while not stopping.is_set() and NAME not in {record.info.id for record in await store.workers()}:
@@ -56,7 +59,7 @@ class Victim:
             await asyncio.sleep(0.05)
 
     def kill(self) -> None:
-        """kill -9: no clean-up, no goodbye to the store."""
+        """Kill the process with SIGKILL: the worker cannot clean up or notify the store."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)

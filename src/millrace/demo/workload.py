@@ -1,4 +1,7 @@
-"""The workload: which jobs the shop's customers cause, and when. Drawn from a seed, before anything runs."""
+"""The workload: the jobs that the shop's customers cause, and the time at which each is enqueued.
+
+It is computed from a seed before the workers start.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from dataclasses import dataclass, field
 from millrace.demo import shop
 from millrace.domain.job import Spec
 
-PER_SECOND = 40  # jobs for each second of the demo, unless told otherwise
+PER_SECOND = 40  # jobs for each second of the demo, by default
 LEAST_JOBS, MOST_JOBS = 60, 100_000
-TAIL = 3.5  # seconds at the end, for what the customers have left; less when the whole is short
+TAIL = 3.5  # seconds at the end to run the remaining jobs; less if the demo is short
 SLOTS = 12
 CUSTOMERS = ("ada", "bob", "chloe", "dmitri", "emeka", "fatima", "grace", "hiro")
 STEPS = ("reserve stock", "pack", "hand to carrier", "tell customer")
@@ -23,7 +26,7 @@ WIDTHS = (160, 640, 1280)
 
 @dataclass(frozen=True)
 class Arrival:
-    """Jobs that come together, so many seconds after the start; `cancel` ones are thought better of at once."""
+    """Jobs that are enqueued together, `at` seconds after the start. If `cancel` is set, they are then cancelled."""
 
     at: float
     jobs: tuple[Spec, ...]
@@ -34,7 +37,7 @@ class Arrival:
 class Workload:
     busy: float  # seconds
     arrivals: list[Arrival] = field(default_factory=list[Arrival])
-    questions: list[float] = field(default_factory=list[float])  # when somebody asks for a price, and waits
+    questions: list[float] = field(default_factory=list[float])  # when a caller asks for a price, and waits
     sms_rate: float = 1.0
 
     @property
@@ -43,10 +46,10 @@ class Workload:
 
 
 def draw(seconds: float, jobs: int, seed: int) -> Workload:
-    """About `jobs` jobs for a demo of that length."""
+    """Return a workload of about `jobs` jobs for a demo of `seconds` seconds."""
     chance = random.Random(seed)
     busy = seconds - min(TAIL, 0.45 * seconds)
-    pace = min(2.0, SLOTS * busy / (jobs * 0.15))  # a job takes as long as the slots allow, within reason
+    pace = min(2.0, SLOTS * busy / (jobs * 0.15))  # job durations fill the slots, within limits
     made = _Draw(chance, busy, pace)
     texts = max(4, jobs * 6 // 100)
     made.images(max(3, jobs * 14 // 100 // 6))
@@ -80,12 +83,15 @@ class _Draw:
         return round(self.pace * usual * self.chance.uniform(0.5, 1.8))
 
     def spread(self, count: int, poisoned: int) -> Iterator[tuple[int, bool]]:
-        """Numbers, some of them of jobs that cannot succeed; those come early enough to use up their attempts."""
+        """Return pairs (number, bad) for the numbers 0 to `count` - 1.
+
+        `bad` is True for `poisoned` numbers, chosen at random. The jobs with these numbers cannot succeed.
+        """
         bad = set(self.chance.sample(range(count), min(poisoned, count - 1)))
         return ((number, number in bad) for number in range(count))
 
     def images(self, products: int) -> None:
-        """One picture is not to be found, and what was to follow dies with it."""
+        """Add the jobs for product pictures. One picture does not exist, so its job and the dependent jobs die."""
         for product, missing in self.spread(products, 1):
             at = self.when() * (0.5 if missing else 0.9)
             url = f"https://cdn.example.com/{product}.jpg" + ("?missing" if missing else "")
@@ -94,7 +100,7 @@ class _Draw:
             sizes = [resize.spec(product, width, self.ms(120)) for width in WIDTHS]
             publish = shop.publish_product.options(after=sizes).spec(product, self.ms(60))
             self.add(at, fetch, *sizes, publish)
-            # Every product asks for it; while one is waiting or running, that one is enough.
+            # Every product enqueues it; while one is waiting or running, its key keeps it unique.
             self.add(at, shop.rebuild_search_index.options(key="search-index").spec(self.ms(400)))
 
     def orders(self, steps: int) -> None:
@@ -115,7 +121,7 @@ class _Draw:
             self.add(at, shop.render_invoice.spec(order, "40-gigapixels.tiff" if huge else "logo.png"))
 
     def reports(self, counts: int) -> None:
-        """The reports come just before a worker is killed, and take long enough to be cut off by it."""
+        """Add reports and stock counts. The reports are still running when the worker is killed."""
         for region in REPORTS:
             self.add(0.3 * self.busy, shop.sales_report.spec(region, 900))
         for number, hangs in self.spread(counts, 2):
@@ -123,12 +129,15 @@ class _Draw:
             self.add(self.when() * 0.6, shop.count_stock.spec(warehouse, self.ms(80)))
 
     def texts(self, count: int) -> None:
-        """A campaign: all at once, and more than the provider takes in a second."""
+        """Add text messages, all at the same time. They are more than the provider accepts per second."""
         jobs = [shop.send_sms.spec(f"+49 30 55{number:05}", self.ms(40)) for number in range(count)]
         self.add(0.1 * self.busy, *jobs)
 
     def mail(self, jobs: int) -> None:
-        """As many as are left: a newsletter in bulk, and what single customers cause, which goes before it."""
+        """Add the remaining jobs: a newsletter, and mail to single customers.
+
+        Password resets have a higher priority.
+        """
         send = shop.send_email
         for number, wrong in self.spread(4, 3):
             host = "exampel.con" if wrong else "example.com"

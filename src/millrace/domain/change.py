@@ -1,4 +1,4 @@
-"""Changes: what to write about a run that ended, decided once, in Python, for every store."""
+"""Changes: what a store writes to a job when a run ends. `rules/decide.py` derives the change from the outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ RETURNS_TO_WAITING = frozenset({Verb.RETRY, Verb.SNOOZE, Verb.RELEASE})
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """`failed` and `stalled` are what the run adds to those counters; `jobs` are enqueued in the same step."""
+    """What `settle` writes to a job when a run ends.
+
+    `failed` and `stalled` are added to the job's failures and stalls. `jobs` are enqueued in the same step.
+    """
 
     verb: Verb
     delay: int = 0

@@ -1,25 +1,28 @@
-"""Every error of the API, under `QueueError`. Each says what happened and what to do next."""
+"""The errors of the API. All inherit from `QueueError`; each message says what happened and what to do next."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from millrace.domain.extras import install
 
 if TYPE_CHECKING:
     from millrace.domain.outcome import Failure
 
 
 class QueueError(Exception):
-    """The root of all errors that Millrace raises on purpose."""
+    """Base class of all errors that Millrace raises."""
 
 
 class InvalidInput(QueueError, ValueError):
-    """A value that can never be right: a bad name, a negative delay, an unknown option."""
+    """An argument is invalid: a bad name, a negative delay, an unknown option."""
 
 
 class PayloadInvalid(QueueError, ValueError):
-    """The payload does not fit the task's parameters, or cannot be encoded, or is too large.
+    """The payload does not match the task's parameters, cannot be encoded, or is too large.
 
-    Raised by a pool, it says which one, and which lane the job was meant for if a partition key tells (W-19).
+    When a pool raises it, `pool` and `instance` are set, and `lane` if the job has a partition key.
     """
 
     pool: str | None = None
@@ -27,12 +30,19 @@ class PayloadInvalid(QueueError, ValueError):
     instance: str | None = None
 
 
+class ResultInvalid(PayloadInvalid):
+    """The handler's return value cannot be encoded or is too large.
+
+    The job is buried without a retry: the handler has already run, and another run would repeat its effects.
+    """
+
+
 class UnknownTask(QueueError, LookupError):
-    """A task name that this app has not registered."""
+    """No task of this name is registered on the app."""
 
 
 class UnknownPool(QueueError, LookupError):
-    """A pool name that this app has not registered."""
+    """No pool of this name is registered on the app."""
 
     def __init__(self, pool: str, hint: str) -> None:
         self.pool = pool
@@ -40,13 +50,14 @@ class UnknownPool(QueueError, LookupError):
 
 
 class LanesInUse(InvalidInput):
-    """The number of lanes cannot change while jobs wait or run: partition keys would move to other lanes (BW-15)."""
+    """The number of lanes cannot change while jobs wait or run: partition keys would move to other lanes."""
 
     def __init__(self, queue: str, lanes: int | None, wanted: int | None, live: int) -> None:
         self.queue, self.lanes, self.wanted, self.live = queue, lanes, wanted, live
         super().__init__(
-            f"queue {queue!r} has {lanes or 'no'} lanes and {live} live jobs. Drain it, or let them finish, before "
-            f"changing it to {wanted or 'no'} lanes: the same partition key would move to another lane."
+            f"queue {queue!r} has {lanes or 'no'} lanes and {live} live jobs. Drain the queue, or let the jobs "
+            f"finish, before you change it to {wanted or 'no'} lanes. Otherwise jobs of one partition key could run in "
+            "two lanes."
         )
 
 
@@ -56,65 +67,68 @@ class UnknownDependency(QueueError, LookupError):
     def __init__(self, job: str, parent: str) -> None:
         self.job, self.parent = job, parent
         super().__init__(
-            f"job {job!r} is to run after {parent!r}, which does not exist. "
+            f"job {job!r} depends on {parent!r}, which does not exist. "
             "Enqueue the parent first (or in the same call), or pass allow_missing=True to wait for it."
         )
 
 
 class DependencyCycle(QueueError, ValueError):
-    """Jobs that would wait for each other for ever."""
+    """The dependencies form a cycle, so none of the jobs could ever start."""
 
     def __init__(self, path: tuple[str, ...]) -> None:
         self.path = path
         super().__init__(
-            "these jobs would wait for each other for ever: "
+            "these jobs depend on each other in a cycle, so none could ever start: "
             + " -> ".join(repr(step) for step in path)
             + ". Remove one of the dependencies."
         )
 
 
 class DuplicateKey(QueueError):
-    """The key is held by another job and the enqueue said on_hit='raise'."""
+    """Another job holds the key, and the enqueue has on_hit='raise'."""
 
     def __init__(self, queue: str, key: str, owner: str) -> None:
         self.queue, self.key, self.owner = queue, key, owner
         super().__init__(
             f"key {key!r} in queue {queue!r} is held by job {owner!r}. "
-            "Wait for it, or enqueue with on_hit='keep', 'replace' or 'extend'."
+            "Wait until that job has finished, or enqueue with on_hit='keep' or 'replace'."
         )
 
 
 class QueueFull(QueueError):
-    """The queue (or lane) is at its max_depth."""
+    """The queue or lane is at its max_depth, or the batch would exceed it. `depth` is the depth before the batch."""
 
     def __init__(self, queue: str, depth: int, max_depth: int, lane: int | None = None) -> None:
         self.queue, self.depth, self.max_depth, self.lane = queue, depth, max_depth, lane
         place = f"queue {queue!r}" if lane is None else f"lane {lane} of pool {queue!r}"
+        room = max_depth - depth
+        over = f" The batch has more than {room} {'job' if room == 1 else 'jobs'}." if room > 0 else ""
         super().__init__(
-            f"{place} holds {depth} waiting jobs and takes at most {max_depth}. Nothing was enqueued. "
-            "Enqueue again when there is room, add workers, or raise max_depth."
+            f"{place} has {depth} waiting jobs, and its limit is {max_depth}.{over} Nothing was enqueued. "
+            "Enqueue again when the queue has space, add workers, or increase max_depth."
         )
 
 
 class DeadLettersFull(QueueFull):
-    """The queue keeps as many dead jobs as it may and was told to reject rather than evict (BE-09)."""
+    """The queue has reached dead_cap, and dead_overflow is 'reject'."""
 
     def __init__(self, queue: str, depth: int, max_depth: int) -> None:
         super().__init__(queue, depth, max_depth)
         self.args = (
-            f"queue {queue!r} holds {depth} dead jobs, its limit is {max_depth}, and dead_overflow is "
-            "'reject'. Nothing was enqueued. Replay, archive or prune dead jobs first.",
+            f"queue {queue!r} has {depth} dead jobs, its limit is {max_depth}, and dead_overflow is "
+            "'reject'. Nothing was enqueued. First replay, archive or delete dead jobs of this "
+            "queue: app.jobs.replay, app.jobs.archive or app.jobs.delete, or the commands of the same names.",
         )
 
 
 class WaitTimeout(QueueError, TimeoutError):
-    """No result within the time given. The job goes on."""
+    """The job has not finished within the given time. It is not affected."""
 
     def __init__(self, job: str, waited: float) -> None:
         self.job, self.waited = job, waited
         super().__init__(
-            f"job {job!r} has not finished within {waited:g} s. It goes on; "
-            "ask again with app.jobs.result(id), or wait longer with options(wait=…)."
+            f"job {job!r} has not finished within {waited:g} s. The job continues. "
+            "Get its result later with app.jobs.result(id), or wait longer with options(wait=…)."
         )
 
 
@@ -128,11 +142,14 @@ class JobFailed(QueueError):
 
 
 class JobNotFound(QueueError, LookupError):
-    """No job of that id: never enqueued, or pruned."""
+    """No job has this id: it was never enqueued, or its record was pruned."""
 
     def __init__(self, job: str) -> None:
         self.job = job
-        super().__init__(f"there is no job {job!r}: it was never enqueued, or its record was pruned")
+        super().__init__(
+            f"there is no job {job!r}: it was never enqueued, or its record was pruned. "
+            "Check the id, or increase keep_completed and keep_dead to keep records longer."
+        )
 
 
 class JobCancelled(QueueError):
@@ -144,50 +161,77 @@ class JobCancelled(QueueError):
 
 
 class ResultExpired(QueueError):
-    """The job completed, but its result was kept no longer than keep_result."""
+    """The job completed, but keep_result has passed and its result is deleted."""
 
     def __init__(self, job: str) -> None:
         self.job = job
         super().__init__(
             f"job {job!r} completed, but its result is no longer kept. "
-            "Raise keep_result on the task, or enqueue the work again under a new id."
+            "Increase keep_result of the task, or enqueue the work again under a new id."
         )
 
 
 class LeaseLost(QueueError):
-    """The lease was taken over: whatever this holder did no longer counts."""
+    """Another worker has taken over the lease. This run can no longer settle the job."""
 
     def __init__(self, job: str) -> None:
         self.job = job
-        super().__init__(f"the lease on job {job!r} was taken over; this run can no longer change it")
+        super().__init__(
+            f"the lease on job {job!r} was taken over. This run can no longer change the job: roll back its writes, "
+            "and stop."
+        )
 
 
 class StoreError(QueueError):
-    """The store could not do what was asked: unreachable, read-only, full, or not ours."""
+    """The store failed: it is unreachable, read-only or full, or it was not created by Millrace."""
 
 
 class CursorExpired(QueueError):
-    """Events after this cursor were trimmed by retention before they were read."""
+    """Retention deleted events after this cursor before they were read."""
 
     def __init__(self, cursor: str, lost: int, oldest: str) -> None:
         self.cursor, self.lost, self.oldest = cursor, lost, oldest
         super().__init__(
-            f"{lost} events after cursor {cursor!r} were trimmed by retention before they were read. "
-            f"Go on from cursor {oldest!r} and count them as lost, and read more often or keep events longer."
+            f"retention deleted {lost} events after cursor {cursor!r} before they were read. "
+            f"Continue from cursor {oldest!r}. To miss no events, read more often or increase keep_events."
+        )
+
+
+class CursorUnknown(QueueError):
+    """The store's feed does not have the event before this cursor: the store lost events, or it is another store."""
+
+    def __init__(self, cursor: str, newest: int | None = None) -> None:
+        self.cursor, self.newest = cursor, newest
+        ends = "" if newest is None else f", which ends at number {newest}"
+        super().__init__(
+            f"the event before cursor {cursor!r} is not in this store's feed{ends}. "
+            "The store was restored from a backup, it lost its latest events in a crash, or the cursor belongs to "
+            "another store. Some of the events that you have read may no longer exist, and new events may have their "
+            "numbers. Read again from the oldest event (cursor None) and skip known ones by (job, generation, n), or "
+            'continue from cursor "end" without the events in between.'
         )
 
 
 class MissingExtra(QueueError, ImportError):
-    """A feature whose library is not installed."""
+    """The library that a feature needs is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
-        super().__init__(f"{what} need a library that is not installed. Run: pip install 'millrace[{extra}]'")
+        super().__init__(f"the library for {what} is not installed. Run: {install(extra)}")
 
 
 class MissingDriver(QueueError, ImportError):
-    """The store exists, but the library it speaks through is not installed."""
+    """The driver library that a store needs is not installed."""
 
     def __init__(self, scheme: str, extra: str) -> None:
         self.scheme = scheme
-        super().__init__(f"{scheme}:// needs a driver that is not installed. Run: pip install 'millrace[{extra}]'")
+        super().__init__(f"{scheme}:// needs a driver that is not installed. Run: {install(extra)}")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a sentence for an error message: the most similar known name, or else all of them."""
+    import difflib
+
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(names) or 'none'}."

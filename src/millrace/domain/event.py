@@ -1,8 +1,7 @@
-"""Events: one recorded transition of one job each; a job's history is the list of them.
+"""Events: each records one transition of one job. A job's history is the list of its events.
 
-An event is written in the same atomic step as the transition it tells of, on every store, so the
-dashboard's timeline, the audit and the Spark pipeline can all trust the same thing. Extending a lease
-is no event: it changes nothing that a reader of the history would miss.
+Every store writes an event in the same atomic step as its transition, so the dashboard's timeline, the
+audit and the Spark pipeline all see the same facts. Extending a lease is not recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """`n` counts 1, 2, 3 … within one generation of a job; `at` is the store's clock in milliseconds."""
+    """One transition. `n` numbers the events of one generation of a job from 1; `at` is the store's time in ms."""
 
     job: str
     seq: int

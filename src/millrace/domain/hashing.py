@@ -1,4 +1,4 @@
-"""FNV-1a, 32 bit: the same in every process and release, unlike Python's own hash (E-03)."""
+"""The hash function FNV-1a (32 bits). Unlike Python's own hash, its result is the same in every process and release."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Jobs: what was asked for (`Spec`), and what has become of it (`Job`).
+"""Jobs: what the producer enqueues (`Spec`) and the current record in the store (`Job`).
 
-A spec never changes after enqueue; the facts of a job change only through `transition`. Instants are
-integer milliseconds of the store's clock, durations integer milliseconds.
+A spec never changes after enqueue. The functions of `rules/transition.py` change the state of a job. Instants are
+integer milliseconds of the store's clock; durations are integer milliseconds.
 
-Five states are stored. What people see adds words derived from the facts of a waiting job: `word`.
+Five states are stored. Users see eight words: the function `word` splits the state `waiting` into blocked, scheduled,
+retrying and ready.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class State(StrEnum):
 
 
 FINISHED = frozenset({State.COMPLETED, State.DEAD, State.CANCELLED})
+FAILED = frozenset({State.DEAD, State.CANCELLED})
 LIVE = frozenset({State.WAITING, State.RUNNING})
 
 Scope = Literal["live", "window", "retained"]
@@ -39,24 +41,25 @@ OnDependency = Literal["bury", "run", "wait"]
 
 
 class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a producer asks for. `token` names this very enqueue, so that asking again is safe (BW-14)."""
+    """A job as its producer enqueues it. `token` identifies the enqueue call, so that repeating the call is safe."""
 
     id: str
     task: str
     queue: str = "default"
     payload: bytes = b""
-    serde: str = "json"
+    serde: str = "json"  # of payload and result; "payload/result" where they differ
     token: str = ""
     priority: int = 0
     delay: int = 0
     expires: int | None = None  # a waiting job dies `ttl_expired` this long after it was enqueued
     group: str | None = None
-    retry_blocks: bool = True  # a member in backoff keeps its line closed
+    retry_blocks: bool = True  # while this job is in backoff, no other job of its line runs
     key: str | None = None
     scope: Scope = "live"
     window: int = 0
     on_hit: OnHit = "keep"
     reuse: bool = True  # a dead, cancelled or pruned id may be enqueued again
+    rerun_expired: bool = False  # a completed id whose result has expired may be enqueued again
     after: tuple[str, ...] = ()
     on_dependency: OnDependency = "bury"
     allow_missing: bool = False
@@ -68,12 +71,24 @@ class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     lease: int = 30 * SECOND
     keep_result: int | None = HOUR
     on_dead_letter: str | None = None
-    hook: bool = False  # carried by another job's end: exempt from lanes, depth and `on_empty`
+    hook: bool = False  # enqueued by another job's end: exempt from lanes, depth and `on_empty`
     headers: dict[str, str] | None = None
+    origin: int = 0  # which of lease, timeout, retry and max_attempts are explicit: domain/rules/precedence.py
+
+    @property
+    def payload_serde(self) -> str:
+        return self.serde.partition("/")[0]
+
+    @property
+    def result_serde(self) -> str:
+        return self.serde.rpartition("/")[2]
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """The right to settle one job: drawn anew at every claim and takeover, so it is the fence (BL-02)."""
+    """The right to settle one run of a job.
+
+    Every claim and reclaim assigns a new id, so the store can refuse a settle under an old lease.
+    """
 
     job: str
     seq: int
@@ -81,7 +96,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One failed run, as kept with the job (first and last kept when there are over 50, BE-16)."""
+    """One failed run, stored with the job. A job keeps at most 50 of them: the first and the latest 49."""
 
     attempt: int
     at: int
@@ -91,7 +106,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Job(msgspec.Struct, gc=False, omit_defaults=True):
-    """A spec and its facts. Whoever is handed one owns that copy; the store's own is elsewhere."""
+    """The record of a job. A store returns copies of its records, which the caller may change."""
 
     spec: Spec
     seq: int
@@ -110,11 +125,11 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     replays: int = 0
     auto_retries: int = 0
     events: int = 0
-    blocked: int = 0  # open parents
+    blocked: int = 0  # number of parents that have not ended
     lane: int | None = None
-    open: bool = False  # claimable as soon as it is due: unblocked, and elected if it has a line
-    in_line: bool = False  # waiting in its line, so that it can be elected
-    holds: bool = False  # in backoff and keeping its line closed
+    open: bool = False  # claimable as soon as it is due: not blocked, and first of its line if it has one
+    in_line: bool = False  # waiting in its line, so that it can become the first
+    holds: bool = False  # in backoff, and no other job of its line may run
     worker: str | None = None
     lease_id: str | None = None
     lease_until: int | None = None
@@ -128,7 +143,9 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     next_retry_at: int | None = None
     attempts: tuple[Attempt, ...] = ()
     progress: bytes | None = None
-    lost_worker: bool | None = None  # set on what `reclaim` hands out: was the holder gone too?
+    lost_worker: bool | None = None  # set by `reclaim` on the jobs it returns: has the worker stopped its heartbeat?
+    failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
+    has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
 
     @property
     def id(self) -> str:
@@ -152,10 +169,10 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def line(self) -> str | None:
-        """The ordered line it belongs to inside its queue, if any: a pool's lane or a group."""
+        """The name of the job's line (its lane or group) within its queue; None if the job has no line."""
         if self.lane is not None:
             return lane_line(self.lane)
-        return None if self.spec.group is None or self.spec.hook else "g:" + self.spec.group
+        return None if self.spec.group is None or self.spec.hook else group_line(self.spec.group)
 
     @property
     def lease(self) -> Lease:
@@ -165,21 +182,46 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def fence(self) -> tuple[int, int]:
-        """The fencing token for a handler's own side effects: it grows with every claim (X1)."""
+        """The fencing token (seq, attempt) for side effects of a handler. It increases with every claim."""
         return (self.seq, self.attempt)
+
+
+def is_expired(job: Job, now: int) -> bool:
+    """Return whether a waiting job has waited longer than its `expires` allows."""
+    return job.expires_at is not None and job.expires_at <= now
+
+
+def is_lease_expired(job: Job, now: int) -> bool:
+    """Return whether the lease of a running job has expired, so that any worker may take over the job."""
+    return job.lease_until is not None and job.lease_until < now
+
+
+def has_result(job: Job, now: int) -> bool:
+    """Return whether the result of a completed job can still be read.
+
+    If the job has dependents, its result can be read until all dependents have ended and upkeep has deleted it. Any
+    other result can be read only until `result_until`, even if upkeep has not deleted it yet.
+    """
+    if job.result_expired:
+        return False
+    return job.result_until is None or job.result_until > now or job.has_dependents
 
 
 def lane_line(lane: int) -> str:
     return f"l:{lane}"
 
 
+def group_line(group: str) -> str:
+    return f"g:{group}"
+
+
 Word = Literal["blocked", "scheduled", "retrying", "ready", "running", "completed", "dead", "cancelled"]
 
 
 def word(job: Job, now: int) -> Word:
-    """The state as people see it."""
+    """Return the state that users see: the stored state, or one of four words for a job that is waiting."""
     if job.state is not State.WAITING:
-        return job.state.value  # type: ignore[return-value]  # a StrEnum's values are these very words
+        return job.state.value  # type: ignore[return-value]  # the values of State are among these words
     if job.blocked:
         return "blocked"
     if job.available_at <= now:

@@ -1,36 +1,38 @@
-"""The ledger: what a store answers and becomes, for every operation, stated once.
+"""The ledger: what every operation of a store does and returns, defined once for all stores.
 
-Each method is one atomic step over the tables it is given. The memory store is this ledger and a lock; the
-SQLite store is this ledger inside a transaction; the other stores say the same in their own words and are
-compared with it, step by step, by the model test.
+Each method is one atomic step over tables. The memory store is this ledger and a lock. SQLite and PostgreSQL run it
+inside a transaction, with faster SQL for common steps. The object store runs it over the objects that it has read.
+Redis implements it a second time in Lua. The model test compares every store with it, step by step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.domain import admission, transition
-from millrace.domain.change import Change
+from millrace.domain.change import Change, Verb
 from millrace.domain.event import Event
-from millrace.domain.job import FINISHED, Job, Lease, Spec, State
-from millrace.domain.limits import UNLIMITED, allowance, next_token, spend
-from millrace.domain.order import QueueOrder, pick
+from millrace.domain.job import FINISHED, Job, Lease, Spec, State, has_result
 from millrace.domain.request import Claim, Enqueued, Extension, Receipt, Reclaim
+from millrace.domain.rules import admission, transition
+from millrace.domain.rules.dead import expected_hooks
+from millrace.domain.rules.limits import Room
+from millrace.domain.rules.order import QueueOrder, pick
+from millrace.domain.rules.outlook import Outlook, outlook
+from millrace.domain.rules.step import Step
 from millrace.domain.settings import fair_period
-from millrace.domain.step import Step
-from millrace.domain.tables import QueueRow, Range, Tables, TaskRow
+from millrace.domain.tables import Tables
 
-PROMOTIONS = 100  # group members let into their lines, and expired jobs buried, per claim
+PROMOTIONS = 100  # per claim: group members that enter their lines, and expired jobs that are buried
 
 
 class Ledger:
-    """`salt` names this client; with the claim counter it makes lease ids that never repeat."""
+    """The operations of a store. Each method is one step over `tables`."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def step(self, now: int) -> Step:
-        return Step(self.tables, now, _admit_carried)
+    def step(self, now: int, wiped: str | None = None) -> Step:
+        return Step(self.tables, now, _admit_carried, wiped)
 
     # ── producer ──────────────────────────────────────────────────────────────────────────────
 
@@ -40,15 +42,15 @@ class Ledger:
     # ── consumer ──────────────────────────────────────────────────────────────────────────────
 
     def claim(self, request: Claim, claim_id: str, now: int) -> list[Job]:
-        """Take due jobs in order. Lease ids are claim id + seq, so a repeated claim could be told apart."""
+        """Claim due jobs in order and return them. Each lease id is made of `claim_id` and the job's seq."""
         step = self.step(now)
         self.promote(step, PROMOTIONS)
         self.expire(step, PROMOTIONS)
-        room = _Room(self.tables, request, now)
+        room = Room(self.tables, request, now)
         orders = []
         for name in dict.fromkeys(request.queues):
             row = self.tables.queue(name)
-            if room.of_queue(row) > 0:
+            if room.of_queue(row) > 0 or name in room.ahead:
                 ranges = self.tables.ranges(name, request.tasks, now, request.limit)
                 orders.append(QueueOrder(ranges, row.taken, fair_period(row.settings)))
         seqs = list(pick(orders, room.take, request.limit))
@@ -67,7 +69,7 @@ class Ledger:
         return self.tables.hand_out(job)
 
     def promote(self, step: Step, limit: int) -> int:
-        """Let group members that have become due into their lines; time alone never changes who is open."""
+        """Move up to `limit` jobs that have become due into their lines. Return how many jobs were found."""
         seqs = self.tables.entering(step.now, limit)
         self.tables.prefetch_seqs(seqs)
         for seq in seqs:
@@ -84,43 +86,56 @@ class Ledger:
         self.tables.prefetch_seqs(seqs)
         for seq in seqs:
             job = self.tables.by_seq(seq)
-            if job is not None and job.state is State.WAITING:  # it may have died with a parent meanwhile
+            if job is not None and job.state is State.WAITING:  # burying an earlier one may have buried it too
                 step.bury(job, "ttl_expired")
                 step.carry_out()
         return len(seqs)
 
     def settle(self, items: Sequence[tuple[Lease, Change]], now: int) -> list[Receipt]:
         step = self.step(now)
+        self.tables.prefetch_seqs([lease.seq for lease, _ in items])
+        if any(change.jobs or change.verb is Verb.BURY for _, change in items):
+            self._prefetch_new_jobs(items)
         for _, change in items:
             if change.jobs:
                 admission.refuse_cycles(step, change.jobs)
-        self.tables.prefetch_seqs([lease.seq for lease, _ in items])
         return [self._settle_one(step, lease, change) for lease, change in items]
+
+    def _prefetch_new_jobs(self, items: Sequence[tuple[Lease, Change]]) -> None:
+        """Prepare for the jobs that these changes enqueue: carried jobs and hooks of jobs that die."""
+        dying = [self.tables.by_seq(lease.seq) for lease, change in items if change.verb is Verb.BURY]
+        specs = expected_hooks(job for job in dying if job is not None)
+        specs += [spec for _, change in items for spec in change.jobs]
+        if specs:
+            self.tables.prefetch_specs(specs)
 
     def _settle_one(self, step: Step, lease: Lease, change: Change) -> Receipt:
         job = self._held(lease)
         if job is None:
             return Receipt.LOST
-        asked_to_cancel = job.cancel_requested
+        cancel_requested = job.cancel_requested
         step.log(transition.settle(job, change, step.now))
-        ended_as_asked = asked_to_cancel and job.state is State.CANCELLED
+        cancelled_on_request = cancel_requested and job.state is State.CANCELLED
         if job.state in FINISHED:
             step.finished(job, State.RUNNING)
         else:
             step.returned(job)
-        if change.jobs:  # after its own end, which frees its id, its key and its place in line for them
+        if change.jobs:  # after the job's own end, which frees its id, key and line for them
             admission.enqueue(step, change.jobs, carried=True)
         step.carry_out()
-        return Receipt.CANCELLING if ended_as_asked else Receipt.OK
+        return Receipt.CANCELLING if cancelled_on_request else Receipt.OK
 
     def parent_ended(self, parent: str, seq: int, state: State, child: int, now: int) -> None:
-        """Tell one dependent of an end, on a store that does so after the end and not within its step.
+        """Unblock or bury one child after its parent has ended. For stores that handle each child in a separate step.
 
-        Who came after the next generation of the parent's id waits for that one.
+        `parent` is the id of the parent, `seq` its seq and `state` its final state; `child` is the seq of the child.
+        Do nothing if the child waits for a later generation of the parent.
         """
-        heir = self.tables.by_id(parent)
-        if heir is not None and heir.seq != seq and child >= heir.seq:
+        successor = self.tables.by_id(parent)
+        if successor is not None and successor.seq != seq and child >= successor.seq:
             return
+        if self.tables.by_seq(child) is None or parent not in self.tables.parents(child):
+            return  # it no longer waits for this parent
         step = self.step(now)
         step.parent_ended(child, parent, state)
         step.carry_out()
@@ -140,14 +155,14 @@ class Ledger:
         return Receipt.CANCELLING if job.cancel_requested else Receipt.OK
 
     def _held(self, lease: Lease) -> Job | None:
-        """The job, if this lease is still the one that holds it: the fence (BR-08, BL-02)."""
+        """Return the job if it is running under this lease, else None. This check is the fence."""
         job = self.tables.by_seq(lease.seq)
         if job is None or job.state is not State.RUNNING or job.lease_id != lease.id:
             return None
         return job
 
     def reclaim(self, request: Reclaim, claim_id: str, now: int) -> list[Job]:
-        """Take over expired leases; the taker decides and settles like any holder."""
+        """Take over expired leases and return the jobs. The caller decides what happens to each job and settles it."""
         step = self.step(now)
         self.promote(step, PROMOTIONS)
         seqs = self.tables.lapsed(now, request.limit, request.queues, request.tasks, request.ignore)
@@ -158,7 +173,7 @@ class Ledger:
             if job is None:
                 continue
             holder = self.tables.worker(job.worker) if job.worker is not None else None
-            gone = holder is None or holder.last_beat + holder.ttl < now
+            gone = holder is None or not holder.is_alive(now)
             step.log(transition.reclaim(job, request.worker, f"{claim_id}.{seq}", request.lease, now))
             self.tables.update(job)
             copy = self.tables.hand_out(job)
@@ -166,25 +181,13 @@ class Ledger:
             taken.append(copy)
         return taken
 
-    def next_due(self, queues: Sequence[str], tasks: frozenset[str] | None, now: int) -> int | None:
-        """The instant at which a claim may find something, as far as can be known now: how long to wait."""
-        full: set[str] = set()
-        refilled: list[int] = []
-        for task in self.tables.tasks():
-            if (tasks is None or task.name in tasks) and allowance(task.limits, task.running, task.bucket, now) <= 0:
-                full.add(task.name)
-                if task.limits.max_running is None or task.running < task.limits.max_running:
-                    refilled.append(next_token(task.limits, task.bucket, now))
-        instants = [self._next_due_in(name, tasks, frozenset(full), now) for name in queues]
-        return min((at for at in (*instants, *refilled) if at is not None), default=None)
+    def outlook(self, queues: Sequence[str], tasks: frozenset[str] | None, now: int) -> Outlook:
+        """Return when a claim may next find a job, and which limits keep due jobs from being claimed now."""
+        return outlook(self.tables, queues, tasks, now)
 
-    def _next_due_in(self, name: str, tasks: frozenset[str] | None, full: frozenset[str], now: int) -> int | None:
-        row = self.tables.queue(name)
-        limits = row.settings
-        if limits.paused or (limits.max_running is not None and row.running >= limits.max_running):
-            return None  # a resume, or the end of a run, wakes who waits
-        due = self.tables.next_due(name, tasks, full)
-        return None if due is None else max(due, next_token(limits, row.bucket, now))
+    def next_due(self, queues: Sequence[str], tasks: frozenset[str] | None, now: int) -> int | None:
+        """Return the earliest instant at which a claim may find a job, or None if no job is known to become due."""
+        return self.outlook(queues, tasks, now).due
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
@@ -198,61 +201,10 @@ class Ledger:
 
 
 def without_expired_result(job: Job, now: int) -> Job:
-    """A result is gone at its time, whether or not upkeep has come by yet (BR-14)."""
-    if job.result_until is not None and job.result_until <= now:
+    if job.result_until is not None and not has_result(job, now):
         job.result, job.result_until, job.result_expired = None, None, True
     return job
 
 
 def _admit_carried(step: Step, specs: list[Spec]) -> object:
     return admission.enqueue(step, specs, carried=True)
-
-
-class _Room:
-    """How many jobs one claim may take, per queue and per task, as numbers fixed before it looks at any job."""
-
-    def __init__(self, tables: Tables, request: Claim, now: int) -> None:
-        self._tables = tables
-        self._now = now
-        self._limit = request.limit
-        self._queues: dict[str, int] = {}
-        self._tasks: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
-        self._taken_tasks: dict[str, int] = {}
-
-    def of_queue(self, row: QueueRow) -> int:
-        room = allowance(row.settings, row.running, row.bucket, self._now)
-        self._queues[row.name] = room
-        return room
-
-    def take(self, source: Range, seq: int) -> bool:
-        """Reserve a place for the head of a range; False when a limit or its expiry forbids it."""
-        queue, task = source.queue, source.task
-        if self._queues[queue] <= 0 or self._of_task(task) <= 0:
-            return False
-        job = self._tables.by_seq(seq)
-        if job is None or (job.expires_at is not None and job.expires_at <= self._now):
-            return False  # more had expired than one claim buries: the next claim goes on with that
-        self._queues[queue] -= 1
-        self._tasks[task] -= 1
-        self._taken[queue] = self._taken.get(queue, 0) + 1
-        self._taken_tasks[task] = self._taken_tasks.get(task, 0) + 1
-        return True
-
-    def spend(self) -> None:
-        """Tokens are spent for delivered jobs only (BE-01)."""
-        for name, taken in self._taken.items():
-            row = self._tables.queue(name)
-            row.bucket = spend(row.bucket, row.settings, taken, self._now)
-            self._tables.put_queue(row)
-        for name, taken in self._taken_tasks.items():
-            task = self._tables.task(name)
-            if task is not None:
-                task.bucket = spend(task.bucket, task.limits, taken, self._now)
-                self._tables.put_task(task)
-
-    def _of_task(self, name: str) -> int:
-        if name not in self._tasks:
-            row: TaskRow | None = self._tables.task(name)
-            self._tasks[name] = UNLIMITED if row is None else allowance(row.limits, row.running, row.bucket, self._now)
-        return self._tasks[name]

@@ -1,7 +1,6 @@
-"""Outcomes: how a run ended, as the worker saw it. `decide` turns one into a change.
+"""Outcomes: how a run ended, as the worker saw it. `rules/decide.py` derives a change from an outcome.
 
-Errors cross the store as text. An exception object is never stored and never re-created from a store:
-that would let stored bytes choose which code runs.
+Errors are stored as text, never as pickled exceptions: loading a pickle runs code that the stored bytes choose.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import traceback as _traceback
 import msgspec
 
 MAX_ERROR_TEXT = 10_000
-CUT_END = "\n… (cut)"  # behind what was cut at its end
-CUT_HEAD = "… (cut)\n"  # before what was cut at its beginning
+CUT_END = "\n… (cut)"  # appended to a text whose end was cut
+CUT_HEAD = "… (cut)\n"  # prepended to a text whose beginning was cut
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -26,13 +25,13 @@ class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def from_exception(cls, error: BaseException) -> Failure:
         try:
             message = str(error)
-        except Exception as broken:  # a user's __str__ may raise; its error must not replace the first one
+        except Exception as broken:  # a user's __str__ may raise; that error must not replace the original one
             message = f"<message unavailable: {type(broken).__name__}>"
         trace = "".join(_traceback.format_exception(type(error), error, error.__traceback__, limit=50))
         return cls(encodable(type(error).__qualname__), encodable(message), encodable(trace)).capped()
 
     def capped(self) -> Failure:
-        """The same failure, its three texts together within MAX_ERROR_TEXT characters."""
+        """Return the failure with its three texts cut to MAX_ERROR_TEXT characters in total."""
         if len(self.type) + len(self.message) + len(self.traceback) <= MAX_ERROR_TEXT:
             return self
         kind = _cut(self.type, 200)
@@ -42,7 +41,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def encodable(text: str) -> str:
-    """The same text, with what no store can write (half a surrogate pair, as in names of files) spelled out."""
+    """Return the text with lone surrogates (from file names that are not UTF-8) escaped: no store accepts them."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,59 +54,59 @@ def _cut(text: str, room: int) -> str:
 
 
 def _cut_head(text: str, room: int) -> str:
-    """The end of a traceback names the failing line, so the beginning is what goes."""
+    """Return a traceback of at most `room` characters. The beginning is cut, since the end names the failing line."""
     if len(text) <= room:
         return text
     return CUT_HEAD + text[len(text) - room + len(CUT_HEAD) :] if room > len(CUT_HEAD) else ""
 
 
 class Returned(msgspec.Struct, frozen=True):
-    """The handler returned; `result` is its encoded value (null is a value)."""
+    """The handler returned. `result` is the encoded return value."""
 
     result: bytes | None = None
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """The handler raised; `after` is set when it asked for a particular delay (milliseconds)."""
+    """The handler raised an exception. `after` is the delay in ms that it chose with `Retry(after=…)`, or None."""
 
     error: Failure
     after: int | None = None
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """The attempt ran past its timeout while its lease was live."""
+    """The run exceeded its timeout while its lease was valid."""
 
     error: Failure
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The lease expired under its holder; `worker_gone` tells a dead worker from a stalled one."""
+    """The lease expired, or the child process died. `worker_gone`: whether the worker's heartbeat has stopped."""
 
     error: Failure
     worker_gone: bool = False
 
 
 class Snoozed(msgspec.Struct, frozen=True):
-    """The handler asked to run later; that is a wish, not a failure."""
+    """The handler asked to run again after `delay` milliseconds. This does not count as a failure."""
 
     delay: int
 
 
 class Released(msgspec.Struct, frozen=True):
-    """The worker gave the job back unfinished, e.g. at shutdown; uncounted."""
+    """The worker returned the unfinished job to its queue, for example at shutdown. This is not a failure."""
 
     delay: int = 0
 
 
 class Buried(msgspec.Struct, frozen=True):
-    """Give up at once: the handler said so, or the job can never run (bad payload, unknown task)."""
+    """The job dies without a retry: `Bury` was raised, the task is unknown, or the payload or result is invalid."""
 
     error: Failure
     reason: str = "explicit_fail"
 
 
-class Aborted(msgspec.Struct, frozen=True):
-    """The handler ended because somebody asked for the running job to be cancelled."""
+class CancelledOnRequest(msgspec.Struct, frozen=True):
+    """The handler was stopped because the running job is being cancelled."""
 
 
-Outcome = Returned | Raised | TimedOut | Lost | Snoozed | Released | Buried | Aborted
+Outcome = Returned | Raised | TimedOut | Lost | Snoozed | Released | Buried | CancelledOnRequest

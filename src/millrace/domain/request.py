@@ -1,4 +1,4 @@
-"""What is asked of a store and what it answers. Batch first: many items in, one answer per item, in order."""
+"""Arguments and return values of store methods. A method takes many items and returns one answer per item, in order."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from millrace.domain.job import ALIASES, Job, Lease, State, word
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The answer to one enqueue. A duplicate is an answer, never an exception (R-03)."""
+    """The answer for one enqueued spec. A duplicate is reported by `status`, not by an exception."""
 
     status: Literal["queued", "duplicate", "completed"]
-    id: str  # of the job that now stands for this enqueue: the owner's when a key was hit
+    id: str  # of the job that this enqueue leads to; if another job holds the key, of that job
     seq: int
     generation: int
     state: State
     by: Literal["id", "key"] | None = None
     result: bytes | None = None
     result_expired: bool = False
-    payload_differs: bool = False
+    payload_differs: bool = False  # the existing job has another payload; False if its record is gone
     lane: int | None = None
     position: int | None = None
     depth: int | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """`tasks=None` takes any task; `lease=None` gives each job the lease its spec asks for."""
+    """Arguments of `claim`. `tasks=None` claims any task; `lease=None` uses the lease of each job's spec."""
 
     queues: tuple[str, ...]
     worker: str
@@ -39,7 +39,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """`ignore` holds the lease ids that the asking worker runs itself: it extends or aborts those (L-07)."""
+    """Arguments of `reclaim`. Leases whose id is in `ignore` are not reclaimed: a worker lists its own leases there."""
 
     worker: str
     limit: int = 100
@@ -50,10 +50,11 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class Receipt(StrEnum):
-    """OK: written. LOST: the lease is no longer the job's; nothing changed.
+    """The answer to a settle or an extend.
 
-    CANCELLING: the lease holds, but the job is to be cancelled. From `extend` it means "abort the handler";
-    from `settle` that a change back to waiting was written as cancelled instead.
+    OK: written. LOST: the job no longer has this lease, and nothing was changed. CANCELLING: written, and the job is
+    being cancelled. From `extend` it means that the worker should stop the handler; from `settle`, that the job is
+    cancelled now, as requested.
     """
 
     OK = "ok"
@@ -62,7 +63,10 @@ class Receipt(StrEnum):
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """`by=None` extends by the lease the job's spec asks for."""
+    """One lease to extend, and the progress that the handler reported.
+
+    `by` is the time in milliseconds from now until the new expiry. None means the duration in the job's spec.
+    """
 
     lease: Lease
     by: int | None = None
@@ -70,7 +74,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which jobs to find, by seq. `state` takes a stored state or a derived word (ready, scheduled, …)."""
+    """A search for jobs, in order of seq. `state` is a stored state or a word that users see (ready, scheduled, …)."""
 
     queue: str | None = None
     task: str | None = None
@@ -85,15 +89,16 @@ class Query(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_first: bool = False
     limit: int = 100
     cursor: str | None = None
+    by_change: bool = False  # order by last change, newest first; for `Jobs.page`, not for `Store.find`
 
     @property
     def only_finished(self) -> bool:
-        """What is live has not ended at any time."""
+        """Whether the query has a bound on `finished_at`, so that only finished jobs match."""
         return self.finished_from is not None or self.finished_to is not None
 
 
 def matches(job: Job, query: Query, now: int) -> bool:
-    """Does a job answer a query? Stored states and derived words are told apart by their names."""
+    """Return whether a job matches a query. `query.state` can be the stored state or the word that users see."""
     spec = job.spec
     wanted = None if query.state is None else ALIASES.get(query.state, query.state)
     return (
@@ -119,7 +124,10 @@ def _finished_in(job: Job, query: Query) -> bool:
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`cursor` is None when the end was reached; a page may be short when the scan met its budget."""
+    """A page of jobs. `cursor` is None on the last page only.
+
+    Any page may have fewer jobs than the limit, because a store limits the number of rows that it reads per page.
+    """
 
     jobs: tuple[Job, ...]
     cursor: str | None
@@ -127,15 +135,17 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """`cursor` resumes after the last event of the page."""
+    """A page of events. `cursor` is the position after the last event."""
 
     events: tuple[Event, ...]
     cursor: str
 
 
 class EventSpan(msgspec.Struct, frozen=True):
-    """The events after one cursor, up to and with the one that another names: they never change any more, and `until`
-    is where the next span begins. `count` is an estimate on stores where only reading could tell."""
+    """A fixed part of the feed: the events between the cursors `after` and `until`. The next span starts at `until`.
+
+    `count` is the number of events. On some stores it is an estimate, because an exact count would read all events.
+    """
 
     after: str
     until: str
@@ -143,7 +153,7 @@ class EventSpan(msgspec.Struct, frozen=True):
 
 
 class QueueCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Jobs of one queue by stored state; the derived words split `waiting`."""
+    """The number of jobs of one queue in each state. `waiting` = blocked + scheduled + retrying + ready."""
 
     queue: str
     waiting: int = 0
@@ -163,7 +173,7 @@ class QueueCounts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LaneStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One lane of a pool; `holder` is the seq of the job that runs or is in backoff."""
+    """The status of one lane of a pool. `holder` is the seq of the job that is running, or in backoff, in the lane."""
 
     lane: int
     waiting: int = 0
@@ -175,7 +185,7 @@ class LaneStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker says of itself with each beat (O-15)."""
+    """What a worker reports about itself with each heartbeat."""
 
     id: str
     queues: tuple[str, ...] = ()
@@ -187,8 +197,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     host: str = ""
     pid: int = 0
-    zombies: int = 0  # handlers that were given up and still run
-    shards: tuple[str, ...] = ()  # of an object store, whose jobs it takes; empty: of all
+    zombies: int = 0  # handlers that did not stop when asked and still run
+    shards: tuple[str, ...] = ()  # the shards of an object store that it serves; empty means all
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,11 +206,19 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: int
     last_beat: int
     ttl: int
-    alive: bool
+    alive: bool  # when the record was read
+
+    def is_alive(self, now: int) -> bool:
+        """Return whether the worker has sent a heartbeat within its `ttl`."""
+        return self.last_beat + self.ttl >= now
 
 
 class Cancelled(StrEnum):
-    """The answer to a cancel; a finished job answers with its state."""
+    """The result of cancelling one job.
+
+    CANCELLED: the job is cancelled, now or by an earlier call. RUNNING: it runs, and no stop was requested. REQUESTED:
+    it runs, and was requested to stop. COMPLETED, DEAD: it had already finished, and nothing was changed.
+    """
 
     CANCELLED = "cancelled"
     RUNNING = "running"
@@ -225,8 +243,14 @@ class Archived(StrEnum):
     NOT_FOUND = "not_found"
 
 
+class Deleted(StrEnum):
+    DELETED = "deleted"
+    NOT_FINISHED = "not_finished"
+    NOT_FOUND = "not_found"
+
+
 class Maintained(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one round of upkeep did; `more` says that a bound was met and another round is worth it."""
+    """The numbers of changes of one round of upkeep. `more` is True if the round reached its limit."""
 
     expired: int = 0
     retried: int = 0
@@ -240,6 +264,6 @@ class Maintained(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A share of all jobs, to be scanned on its own; `token` is the store's business."""
+    """A part of the store's jobs that can be scanned separately. Only the store interprets `token`."""
 
     token: str

@@ -1,6 +1,6 @@
 """The retry policy: how long to wait before the next attempt.
 
-It travels with the job, so that whoever finds a lost job can decide for it without knowing its task.
+The policy is stored with the job, so that a worker that reclaims the job can apply it even if it lacks the task.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import msgspec
 
 from millrace.domain.errors import InvalidInput
 
-_MAX_EXPONENT = 64  # beyond it every factor above 1 has long met its maximum; keeps float powers finite
+_MAX_EXPONENT = 64  # keeps float powers finite; any usual factor has reached its maximum by then
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Exponential backoff with jitter and a hard cap, or a fixed list of delays. Milliseconds."""
+    """Exponential backoff with jitter and a maximum, or a fixed list of delays. All times are in milliseconds."""
 
     initial: int = 1_000
     factor: float = 2.0
@@ -33,7 +33,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         for name, value in numbers.items():
             if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise InvalidInput(f"retry {name} must be a finite number of at least 0, not {value!r}")
-        for name in ("initial", "maximum"):  # a store that wrote a fraction could not read its job again
+        for name in ("initial", "maximum"):  # a stored fraction could not be decoded again
             if not isinstance(numbers[name], int):
                 raise InvalidInput(
                     f"retry {name} is in whole milliseconds, not {numbers[name]!r}; "
@@ -45,10 +45,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             raise InvalidInput("retry delays must be a non-empty list of whole milliseconds of at least 0")
 
     def delay(self, failures: int, chance: float) -> int:
-        """Milliseconds until the next attempt after `failures` earlier ones; `chance` in [0, 1).
+        """Return the delay before the next attempt, in milliseconds.
 
-        The spread is ± jitter, but only downwards once the maximum is reached: the cap is hard and
-        retries that met it still do not come back in step (BW-12, BL-07).
+        `failures` is the number of earlier failures, and `chance` a random number in [0, 1). The delay varies by
+        ± jitter. At the maximum it varies only downwards, so that it never exceeds the maximum.
         """
         if self.delays is not None:
             base = float(self.delays[min(failures, len(self.delays) - 1)])
@@ -58,12 +58,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             at_cap = base >= self.maximum
         spread = (chance - 1.0) if at_cap else (2.0 * chance - 1.0)
         delay = max(0, round(base * (1.0 + self.jitter * spread)))
-        return delay if self.delays is not None else min(delay, self.maximum)  # just below the cap it spreads over it
+        return delay if self.delays is not None else min(delay, self.maximum)  # jitter may have exceeded the maximum
 
     def _grown(self, failures: int) -> float:
         try:
             return self.initial * self.factor ** min(failures, _MAX_EXPONENT)
-        except OverflowError:  # a factor of a million and more: beyond any maximum, unless there is nothing to grow
+        except OverflowError:  # a factor of a million or more: above any maximum, unless `initial` is 0
             return math.inf if self.initial else 0.0
 
 

@@ -1,8 +1,10 @@
-"""Schedules as a store keeps them: a definition, how far it was carried out, and a revision to compare.
+"""Schedules as a store keeps them: a definition, a mark, and a revision number for conditional writes.
 
-No scheduler leads. Any number of them look at the same record, decide the same, and try to write it; the one that
-wins puts the jobs of the ticks in and moves the mark in one atomic step, so a tick is carried out exactly once
-whoever crashes where. The mark never moves back, so a tick is remembered for ever in the room of one number.
+The mark is the instant up to which all ticks are done. It never moves back, so one number records all earlier ticks.
+
+There is no leader. Any number of schedulers read the same record, make the same decision and try to write it. The
+scheduler that succeeds enqueues the jobs of the ticks and advances the mark in one atomic step, so each tick is
+enqueued exactly once, even if schedulers crash.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from typing import Literal
 
 import msgspec
 
-from millrace.domain.check import check_name, check_spec
-from millrace.domain.cron import Missed, Timetable, due, tick_job
 from millrace.domain.job import MINUTE, Spec
+from millrace.domain.rules.check import check_name, check_spec
+from millrace.domain.rules.cron import Missed, Timetable, due, tick_job
 
-TAKEOVER = 2 * MINUTE  # so long overdue, a schedule has been left by those who had defined it
+TAKEOVER = 2 * MINUTE  # a schedule this long overdue has no scheduler with its definition any more
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One schedule. Instants are those of the store's clock."""
+    """The record of one schedule. Instants are milliseconds of the store's clock."""
 
     name: str
     expression: str  # "0 3 * * *", or "every 30s"
@@ -29,16 +31,19 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str
     missed: Missed
     grace: int
-    digest: str  # of the whole definition, the job's payload and options too
-    mark: int  # every tick up to here has been dealt with
+    digest: str  # of the whole definition, including the job's payload and options
+    mark: int  # every tick up to this instant is done
     rev: int = 0
-    last_tick: int | None = None  # the newest that put a job in
+    last_tick: int | None = None  # the latest tick that enqueued a job
     next_tick: int | None = None
     paused: bool = False
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Write a schedule if it is still at revision `seen` (0: not there), and put jobs in with it. None removes it."""
+    """A conditional write: if the stored schedule has revision `seen`, store `schedule` and enqueue `jobs`.
+
+    `seen=0` means that no schedule of this name is stored. `schedule=None` removes the stored schedule.
+    """
 
     name: str
     seen: int
@@ -47,10 +52,12 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """`schedule` as it now stands.
+    """The answer to a move, with the schedule that is stored now.
 
-    stale: somebody else wrote first. early: the mark would pass the store's clock. refused: the jobs cannot be put in
-    now, for the reason in `problem`. Nothing was written then.
+    - `ok`: the move was written. With any other status, nothing was written.
+    - `stale`: another scheduler wrote first.
+    - `early`: the mark is later than the store's clock.
+    - `refused`: the jobs cannot be enqueued now; `problem` has the reason.
     """
 
     status: Literal["ok", "stale", "early", "refused"]
@@ -59,7 +66,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 def check_moves(moves: Sequence[Move]) -> None:
-    """Before any I/O, the same on every store."""
+    """Raise an error for an invalid name or job. Called before any I/O, so that every store raises the same errors."""
     for move in moves:
         check_name("schedule", move.name)
         for spec in move.jobs:
@@ -67,7 +74,7 @@ def check_moves(moves: Sequence[Move]) -> None:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A schedule as an app declares it: the record it begins with, the job of a tick but for its id, and the ticks."""
+    """A schedule as an app declares it: its initial record, the spec of the jobs to enqueue, and its timetable."""
 
     schedule: Schedule
     template: Spec
@@ -75,18 +82,18 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def next_move(plan: Plan, seen: Schedule | None, now: int, decides: bool) -> Move | None:
-    """What a scheduler that holds this plan wants written, given the record as it stands.
+    """Return the next write for this plan, or None if nothing is to be written. `seen` is the stored record.
 
-    `decides`: its definition goes before another one that is there. Else it lets that schedule be.
+    If the stored definition differs from the plan's, it is replaced only if `decides` is True.
     """
-    mine, timetable = plan.schedule, plan.timetable
+    declared, timetable = plan.schedule, plan.timetable
     if seen is None:
-        return Move(mine.name, 0, _at(plan, now))
-    if seen.digest != mine.digest:
-        return Move(mine.name, seen.rev, _redefined(plan, seen, now)) if decides else None
+        return Move(declared.name, 0, _at(plan, now))
+    if seen.digest != declared.digest:
+        return Move(declared.name, seen.rev, _redefined(plan, seen, now)) if decides else None
     if seen.paused:
         return None
-    todo = due(timetable, seen.mark, now, mine.missed, mine.grace)
+    todo = due(timetable, seen.mark, now, declared.missed, declared.grace)
     if todo.mark == seen.mark:
         return None
     after = msgspec.structs.replace(
@@ -95,11 +102,12 @@ def next_move(plan: Plan, seen: Schedule | None, now: int, decides: bool) -> Mov
         last_tick=todo.run[-1] if todo.run else seen.last_tick,
         next_tick=timetable.next(todo.mark),
     )
-    return Move(mine.name, seen.rev, after, tuple(tick_job(plan.template, mine.name, tick) for tick in todo.run))
+    jobs = tuple(tick_job(plan.template, declared.name, tick) for tick in todo.run)
+    return Move(declared.name, seen.rev, after, jobs)
 
 
 def overdue(plan: Plan, seen: Schedule, now: int) -> bool:
-    """Has the schedule been left by those who defined it otherwise than this plan?"""
+    """Return whether the next tick is long overdue: probably no running scheduler has the stored definition."""
     expected = plan.timetable.next(seen.mark) if seen.next_tick is None else seen.next_tick
     return not seen.paused and expected is not None and expected + TAKEOVER < now
 
@@ -109,15 +117,18 @@ def _at(plan: Plan, mark: int) -> Schedule:
 
 
 def _redefined(plan: Plan, seen: Schedule, now: int) -> Schedule:
-    """Other times begin now: what they would have meant for the past is not made up for. Other options of the job,
-    at the same times, leave every tick as it is, also one that is due while a release goes out."""
+    """Return the record for a changed definition.
+
+    If the expression or the time zone changed, only ticks after `now` are enqueued. If only the job's options changed,
+    the mark stays, so that a tick that becomes due during a deployment is not lost.
+    """
     same_times = (seen.expression, seen.tz) == (plan.schedule.expression, plan.schedule.tz)
     made = _at(plan, seen.mark if same_times else max(seen.mark, now))
     return msgspec.structs.replace(made, paused=seen.paused, last_tick=seen.last_tick)
 
 
 def with_pause(schedule: Schedule, paused: bool, now: int) -> Schedule:
-    """A paused schedule has no ticks: resumed, it goes on from now."""
+    """Return the schedule, paused or resumed. A resumed schedule skips the ticks that passed during the pause."""
     if schedule.paused == paused:
         return schedule
     mark = schedule.mark if paused else max(schedule.mark, now)

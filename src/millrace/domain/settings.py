@@ -1,6 +1,6 @@
-"""Settings of queues, tasks and the store: durable, shared by all workers, changed by `control`.
+"""Settings of queues, tasks and the store. They are durable, shared by all workers, and changed by `Store.control`.
 
-Stored as plain JSON-like values. `updated` is the one place that says which changes are allowed.
+`updated` applies changes to settings and refuses invalid ones.
 """
 
 from __future__ import annotations
@@ -11,44 +11,52 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from millrace.domain.check import MAX_DURATION, check_name
-from millrace.domain.errors import InvalidInput
-from millrace.domain.hints import meant
-from millrace.domain.job import DAY, MINUTE
+from millrace.domain.errors import InvalidInput, did_you_mean
+from millrace.domain.job import DAY, MINUTE, State
+from millrace.domain.rules.check import MAX_DURATION, check_name
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What bounds the claims of a task, over all workers."""
+    """Limits on the claims of a task or a queue. They apply to all workers together."""
 
     max_running: int | None = None
     rate: float | None = None  # tokens per second
-    burst: int | None = None  # bucket size; by default one second's worth, at least 1
+    burst: int | None = None  # bucket size; default: the tokens of one second, at least 1
 
 
 class QueueSettings(Limits, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Everything that can be set on a queue; a pool is a queue with lanes."""
+    """The settings of a queue. A pool is a queue with lanes."""
 
     paused: bool = False
     paused_lanes: tuple[int, ...] = ()
     lanes: int | None = None
-    max_depth: int | None = None  # waiting jobs; with lanes, of each lane
+    max_depth: int | None = None  # limit of waiting jobs; with lanes, per lane
     fair_share: float = 0.0
     on_empty: str | None = None  # task enqueued when the last live job of the queue (or lane) has finished
-    keep_completed: int | None = DAY  # also cancelled; 0 deletes at once, None keeps
+    keep_completed: int | None = DAY  # also for cancelled jobs; 0 deletes at once, None keeps them forever
     keep_dead: int | None = 7 * DAY
     dead_cap: int | None = 10_000
     dead_overflow: Literal["evict", "archive", "reject"] = "evict"
     auto_retries: int = 0
     auto_retry_delay: int = 60 * MINUTE
 
+    def keep(self, state: State) -> int | None:
+        """Return how many milliseconds the record of a job that ended in this state is kept; None means forever."""
+        return self.keep_dead if state is State.DEAD else self.keep_completed
+
+    @property
+    def dead_limit(self) -> int | None:
+        """The number of dead jobs at which the queue refuses new jobs; None if it has no such limit."""
+        return self.dead_cap if self.dead_overflow == "reject" else None
+
 
 class StoreSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is set once for the store: the feed of events is one line, so its retention is one number."""
+    """Settings of the whole store. A store has one feed, so the retention of events is not set per queue."""
 
     keep_events: int | None = 7 * DAY
 
 
-SLOWEST_RATE = 1e-6  # one job in twelve days; a token that is centuries away is an instant no store can hold
+SLOWEST_RATE = 1e-6  # one job in twelve days; below, the time of the next token would not fit a store's integers
 S = TypeVar("S", Limits, QueueSettings, StoreSettings)
 
 _AT_LEAST: dict[str, int] = {
@@ -66,14 +74,15 @@ _AT_LEAST: dict[str, int] = {
 
 
 def updated(current: S, changes: Mapping[str, Any]) -> S:
-    """`current` with `changes` applied, or InvalidInput with the name of the bad one.
+    """Return `current` with `changes` applied. Raises InvalidInput if a setting is unknown or its value is invalid.
 
-    `pause_lane` and `resume_lane` name one lane, so that two operators at once do not undo each other.
+    The changes `pause_lane` and `resume_lane` add or remove one lane of `paused_lanes`. So two operators who pause
+    different lanes at the same time do not undo each other's change.
     """
     changes = _with_lane(current, changes)
     unknown = set(changes) - set(current.__struct_fields__)
     if unknown:
-        raise InvalidInput(f"unknown setting {min(unknown)!r}. {meant(min(unknown), current.__struct_fields__)}")
+        raise InvalidInput(f"unknown setting {min(unknown)!r}. {did_you_mean(min(unknown), current.__struct_fields__)}")
     merged = {name: changes.get(name, getattr(current, name)) for name in current.__struct_fields__}
     try:
         new = msgspec.convert(merged, type(current))
@@ -91,7 +100,7 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
         )
     share = merged.get("fair_share", 0.0)
     if not 0.0 <= share <= 1.0:
-        raise InvalidInput(f"fair_share is a share between 0 and 1, not {share!r}")
+        raise InvalidInput(f"fair_share must be between 0 and 1, not {share!r}")
     if isinstance(new, QueueSettings):
         _check_lanes(new)
         if new.on_empty is not None:
@@ -122,11 +131,11 @@ def _check_lanes(settings: QueueSettings) -> None:
         )
 
 
-SMALLEST_SHARE = 1e-9  # of a smaller one the period would be no number that a store can hold
+SMALLEST_SHARE = 1e-9  # below, the period would not fit a store's integers
 
 
 def fair_period(settings: QueueSettings) -> int:
-    """Every how many claims the oldest due job goes first; 0 means never."""
+    """Return n if every n-th job claimed is the one that has been due the longest, or 0 if there is no fair share."""
     if settings.fair_share <= 0:
         return 0
     return max(1, round(1 / max(settings.fair_share, SMALLEST_SHARE)))

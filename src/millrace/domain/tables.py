@@ -1,11 +1,10 @@
-"""The tables the ledger's rules work on, as a port: in memory, or in a database inside one transaction.
+"""The interface between the ledger's rules and the data of a store: dictionaries in memory, or a database.
 
-The rules live once, in the ledger. What differs between an in-process dictionary and a SQLite file is only
-where a fact is kept and which index finds it, so that is all a store on this port has to supply. Every index
-is derived from the facts of a job alone; nobody maintains one by hand.
+The ledger has the rules. A store that uses the ledger implements only how records are stored and looked up. The store
+derives every index from the fields of a job; no rule maintains an index.
 
-All methods are called inside one atomic step of the store; a job handed out by `by_id` or `by_seq` is the
-step's own record, changed in place and announced with `update`.
+All methods are called inside one atomic step of the store. `by_id` and `by_seq` return the same object throughout a
+step: rules change it in place and then call `update`.
 """
 
 from __future__ import annotations
@@ -16,15 +15,19 @@ from typing import Protocol
 import msgspec
 
 from millrace.domain.event import Event
-from millrace.domain.job import Job, Scope, State
-from millrace.domain.limits import Bucket
+from millrace.domain.job import Job, Scope, Spec, State
 from millrace.domain.request import Query, WorkerRecord
+from millrace.domain.rules.limits import Bucket
 from millrace.domain.schedule import Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 
+Place = tuple[str | None, str | None]  # (queue, task), either None: see outlook.py
+ANY_NUMBER = 1 << 30  # of idle workers to wake
+CANCELS = "@cancels"  # (CANCELS, worker): a job that this worker runs is to be cancelled. No queue can have this name.
+
 
 class QueueRow(msgspec.Struct):
-    """A queue's settings and counters. Counters always equal a recount of the jobs (E-09)."""
+    """A queue's settings and counters. The counters always match the jobs."""
 
     name: str
     settings: QueueSettings = msgspec.field(default_factory=QueueSettings)
@@ -36,16 +39,17 @@ class QueueRow(msgspec.Struct):
     blocked: int = 0
     archived: int = 0
     archived_dead: int = 0
-    live: int = 0  # waiting and running, hooks left out: what `on_empty` looks at
-    processed: int = 0  # ever completed (BW-10: dead ones are counted apart)
-    died: int = 0
-    taken: int = 0  # ever claimed: says whose turn `fair_share` makes it
+    live: int = 0  # waiting and running jobs without hooks; at 0, `on_empty` is enqueued
+    processed: int = 0  # jobs that ever completed
+    died: int = 0  # jobs that ever died
+    taken: int = 0  # jobs that were ever claimed; `fair_share` counts by it
     next_lane: int = 0
+    rearm: bool = False  # auto-retry was enabled or raised: upkeep schedules a retry for jobs that are already dead
     bucket: Bucket | None = None
 
 
 class TaskRow(msgspec.Struct):
-    """A task's limits over all queues and workers."""
+    """A task's limits and counters, over all queues and workers."""
 
     name: str
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -54,11 +58,14 @@ class TaskRow(msgspec.Struct):
 
 
 class Line(msgspec.Struct):
-    """An ordered line: a group or a lane. At most one member is open (claimable); `holder` keeps it closed."""
+    """A line: a group or a lane. At most one job of a line is open (claimable).
+
+    While the line has a holder, no other job of the line can be open.
+    """
 
     queue: str
     name: str
-    holder: int | None = None  # seq of the member that runs, or is in backoff and blocks
+    holder: int | None = None  # seq of the member that is running, or in backoff with `retry_blocks`
     open: int | None = None  # seq of the member that may be claimed
     waiting: int = 0
     live: int = 0
@@ -67,7 +74,11 @@ class Line(msgspec.Struct):
 
 
 class KeyHold(msgspec.Struct):
-    """Who holds a unique key, and until when (None: until the owner's end frees it)."""
+    """The job that holds a unique key, and the instant `until` which it holds the key.
+
+    If `until` is None, the job holds the key until it ends. With scope `retained`, it holds the key until its record is
+    deleted.
+    """
 
     queue: str
     key: str
@@ -78,7 +89,10 @@ class KeyHold(msgspec.Struct):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What is remembered of a generation whose record is gone, while its history or a dependent needs it."""
+    """What remains of a job whose record was deleted: its identity, final state and token.
+
+    It is kept as long as the job's history, and longer if a child still waits for the job.
+    """
 
     id: str
     seq: int
@@ -89,7 +103,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class Range(Protocol):
-    """Open, due jobs of one (queue, task, priority) in order of (available_at, seq)."""
+    """The open, due jobs of one (queue, task, priority), in order of (available_at, seq)."""
 
     queue: str
     task: str
@@ -103,28 +117,32 @@ class Tables(Protocol):
     # jobs
     def prefetch_ids(self, ids: Iterable[str]) -> None: ...
     def prefetch_seqs(self, seqs: Iterable[int]) -> None: ...
+    def prefetch_specs(self, specs: Sequence[Spec]) -> None:
+        """Prepare for an enqueue of these specs: load the jobs with their ids and their parents."""
+        ...
+
     def all_unknown(self, ids: Iterable[str]) -> bool:
-        """None of these ids has a record or a past."""
+        """Return whether none of these ids has a record or a `Past`."""
         ...
 
     def by_id(self, job_id: str) -> Job | None: ...
     def by_seq(self, seq: int) -> Job | None: ...
     def next_seqs(self, count: int) -> Sequence[int]:
-        """Numbers that no job ever had, rising."""
+        """Return `count` new seqs, ascending."""
         ...
 
     def insert(self, job: Job) -> None:
-        """A new record; `update` follows within the step, once it has its place."""
+        """Add the record of a new job. The caller also calls `update` for this job in the same step."""
         ...
 
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
-        """Many new records at once that stand in no line and wait for nothing, each with its first event."""
+        """Add many new records that have neither a line nor parents, each with its first event."""
         ...
 
     def update(self, job: Job) -> None: ...
     def delete(self, job: Job) -> None: ...
     def hand_out(self, job: Job) -> Job:
-        """A copy that its receiver may keep and change."""
+        """Return a copy of the job for the caller of the store."""
         ...
 
     # history
@@ -132,7 +150,11 @@ class Tables(Protocol):
     def history(self, job_id: str) -> list[Event]: ...
     def feed(self, after: int, limit: int) -> list[tuple[int, Event]]: ...
     def feed_bounds(self) -> tuple[int, int]:
-        """(cursor of the last trimmed event, cursor of the newest event); 0 when there is none."""
+        """Return (number of the last trimmed event, number of the newest event). A number is 0 if there is no event."""
+        ...
+
+    def trimmed_mark(self) -> str:
+        """Return the mark (`feed.mark_of`) of the last trimmed event, or "" if no event was trimmed."""
         ...
 
     def trim_events(self, before: int, limit: int) -> int: ...
@@ -144,11 +166,11 @@ class Tables(Protocol):
     # what a claim and the reaper look at
     def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]: ...
     def entering(self, now: int, limit: int) -> list[int]:
-        """Group members that wait outside their line and are due, by (available_at, seq)."""
+        """Return the seqs of jobs that are due but have not entered their line yet, by (available_at, seq)."""
         ...
 
     def expiring(self, now: int, limit: int) -> list[int]:
-        """Waiting jobs with expires_at <= now, by (expires_at, seq)."""
+        """Return the seqs of waiting jobs with expires_at <= now, by (expires_at, seq)."""
         ...
 
     def lapsed(
@@ -159,18 +181,21 @@ class Tables(Protocol):
         tasks: frozenset[str] | None,
         ignore: frozenset[str],
     ) -> list[int]:
-        """Running jobs with lease_until < now, by (lease_until, seq)."""
-        ...
+        """Return the seqs of running jobs with lease_until < now, by (lease_until, seq).
 
-    def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
-        """The smallest available_at among jobs of the queue that are open or wait outside their line.
-
-        Tasks in `without` do not count: their own limits let nothing through now.
+        `queues` and `tasks` restrict the jobs (None: any). Leases whose id is in `ignore` are left out.
         """
         ...
 
-    def stir(self, queue: str, jobs: int) -> None:
-        """So many more jobs of the queue may be claimable now: wake as many waiters once the step is done."""
+    def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
+        """Return the smallest available_at among jobs that are open or have not entered their line yet.
+
+        Jobs of tasks in `without` are left out. Return None if there is no such job.
+        """
+        ...
+
+    def wake(self, place: Place, jobs: int) -> None:
+        """After the step is committed, wake up to `jobs` idle workers that wait for this place."""
         ...
 
     # lines, keys, dependencies
@@ -178,11 +203,11 @@ class Tables(Protocol):
     def put_line(self, line: Line) -> None: ...
     def drop_line(self, line: Line) -> None: ...
     def best_in_line(self, queue: str, name: str) -> int | None:
-        """The waiting member in line that is first by (priority desc, seq)."""
+        """Return the seq of the first waiting member of the line, by (priority desc, seq); None if there is none."""
         ...
 
     def members(self, queue: str, name: str, limit: int) -> list[int]:
-        """The waiting members in line, first by (priority desc, seq)."""
+        """Return the seqs of up to `limit` waiting members of the line, by (priority desc, seq)."""
         ...
 
     def key(self, queue: str, key: str) -> KeyHold | None: ...
@@ -192,10 +217,17 @@ class Tables(Protocol):
     def add_dependency(self, parent: str, child: int) -> None: ...
     def drop_dependency(self, parent: str, child: int) -> None: ...
     def children(self, parent: str) -> list[int]:
-        """Seqs of jobs that still wait for this id, in seq order."""
+        """Return the seqs of jobs that still wait for the job with this id, ascending."""
         ...
 
     def parents(self, child: int) -> list[str]: ...
+    def dead_dependents(self, parents: Sequence[str]) -> list[int]:
+        """Return the seqs of dead jobs that have one of these ids in `after`, ascending."""
+        ...
+
+    def is_needed(self, parent: str) -> bool:
+        """Return whether a child of the job with this id is waiting or running."""
+        ...
 
     # queues, tasks, store
     def queue(self, name: str) -> QueueRow: ...
@@ -213,12 +245,15 @@ class Tables(Protocol):
     def put_schedule(self, schedule: Schedule) -> None: ...
     def drop_schedule(self, name: str) -> None: ...
     def schedules(self) -> list[Schedule]:
-        """All of them, by name."""
+        """Return all schedules, sorted by name."""
         ...
 
     # upkeep and reading
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
-        """Dead jobs, or else completed and cancelled ones, with finished_at <= before, by (finished_at, seq)."""
+        """Return the seqs of finished jobs with finished_at <= before, by (finished_at, seq).
+
+        With `dead`, only dead jobs; otherwise completed and cancelled jobs.
+        """
         ...
 
     def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]: ...
@@ -228,15 +263,18 @@ class Tables(Protocol):
         self, queue: str, states: frozenset[State], limit: int, wanted: Callable[[Job], bool] | None = None
     ) -> list[int]: ...
     def search(self, query: Query, now: int, budget: int) -> tuple[list[Job], int | None, int]:
-        """(jobs, seq to resume after or None at the end, rows looked at)."""
+        """Return (matching jobs, seq, number of rows read).
+
+        The next page continues after `seq`, which is None at the end.
+        """
         ...
 
     def ahead(self, job: Job, now: int, most: int) -> int:
-        """How many jobs of its queue (or line) run before this waiting one, counted up to `most`."""
+        """Return how many jobs of the same queue or line run before this waiting job, counted up to `most`."""
         ...
 
-    def words(self, queue: str, now: int) -> tuple[int, int, int | None]:
-        """(scheduled, retrying, smallest available_at of a due open job)."""
+    def waiting_counts(self, queue: str, now: int) -> tuple[int, int, int | None]:
+        """Return (number scheduled, number retrying, smallest available_at of a due open job)."""
         ...
 
     def worker(self, worker_id: str) -> WorkerRecord | None: ...

@@ -1,7 +1,9 @@
-"""Millrace on Spark: every store as a source, a sink and a stream; the history as a lake; backlogs on executors.
+"""Millrace on Spark. Spark can read every store as a table or a stream, and write jobs into it. This package also
+copies the history into a lake, and runs backlogs of jobs on executors.
 
-Nothing here builds or stops a SparkSession: it works with the one it is given, also through Spark Connect.
-`import millrace` loads none of it.
+All functions use the SparkSession that the caller passes, also through Spark Connect, and do not stop it. Only
+`session.py` creates a session, for the command line. `import millrace` does not load this package. Start reading with
+`source.py`. To add a column to a table, append it to the table in `schema.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ FORMAT = "millrace"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("millrace")` known to a session. Needed only where Spark does not find it by itself."""
+    """Register `format("millrace")` with a session. This is necessary only if Spark does not find the data source by
+    itself.
+    """
     source = import_module("millrace.spark.source")
     spark.dataSource.register(source.MillraceSource)
 
 
 def require_spark() -> None:
-    """Say how to install what is missing, before an import fails with less helpful words."""
+    """Raise MissingExtra with the install command if Spark is missing."""
     for library in ("pyspark", "pyarrow", "pandas"):
         try:
             import_module(library)

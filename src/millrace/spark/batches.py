@@ -1,5 +1,6 @@
-"""Pages of records become Arrow batches. The columns that filters ask about are built first, the others only for the
-rows that pass."""
+"""Turns pages of records into Arrow batches. The columns that filters use are built first. The other columns are built
+only for rows that match the filters.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _BUILD: dict[str, Build] = {
 
 
 class Batches:
-    """`table` may have been pruned; the columns of the conditions are among its own."""
+    """Builds Arrow batches of `table`, which may have only some of its columns. It must have every column that
+    `conditions` use.
+    """
 
     def __init__(self, table: Table, conditions: Sequence[Condition] = ()) -> None:
         self._columns = table.columns
@@ -37,7 +40,7 @@ class Batches:
         self._build = _BUILD[table.name]
 
     def batch(self, records: Sequence[Any]) -> pa.RecordBatch | None:
-        """None when there is no row, or none passes."""
+        """Return a batch of the records that match the conditions; None if no record matches."""
         if not records:
             return None
         made: dict[str, pa.Array] = {}

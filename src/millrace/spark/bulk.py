@@ -1,6 +1,6 @@
-"""Bulk operations by predicate: select jobs with Spark SQL, then replay, cancel, archive or unarchive them.
+"""Bulk operations: select jobs with a Spark SQL predicate, then replay, cancel, archive, unarchive or delete them.
 
-`select` reads and changes nothing. `apply` reads the selection once, writes it down, and acts on exactly those jobs.
+`select` changes nothing. `apply` reads the selection once, records it in a manifest, and acts on exactly these jobs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput, QueueError
-from millrace.runtime.settings import masked
+from millrace.app.format import instant
+from millrace.app.local_path import local_path
+from millrace.app.settings import masked
+from millrace.domain.errors import InvalidInput, QueueError, did_you_mean
 from millrace.spark import FORMAT, require_spark
-from millrace.spark.bulk_deeds import Deed, deed_named
-from millrace.spark.bulk_manifest import Asked, Manifest, Planned, Tally, opened_manifest
-from millrace.spark.bulk_rate import Pace, read_rate
-from millrace.spark.bulk_run import carry_out, instant
+from millrace.spark.bulk_manifest import BulkManifest, BulkRequest, ManifestTally, Planned, opened_manifest
+from millrace.spark.bulk_run import Pace, carry_out, read_rate
 from millrace.spark.bulk_where import chosen, understood
 from millrace.spark.open import opened, url_from
+from millrace.store.clock import system_clock
+from millrace.views.bulk import ACTIONS, BulkAction, bulk_action
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +33,14 @@ _FIELDS = Planned.__struct_fields__
 
 
 class SelectionFailed(QueueError):
-    """Spark could not read the jobs, or not evaluate the predicate on one of them."""
+    """Spark could not read the jobs, or could not evaluate the predicate."""
 
 
 class BulkOutcome(msgspec.Struct, frozen=True):
-    """What came of it. `answers` are counted by kind; `refused` are those that mean that nothing was done."""
+    """The result of a bulk operation. `answers` maps each answer, such as `replayed` or `changed`, to its number of
+    jobs. `done` and `refused` count the jobs that were changed and that were not; `left` counts the jobs not processed
+    yet.
+    """
 
     operation: str
     jobs: int
@@ -62,20 +67,21 @@ def select(
     url_file: str | None = None,
     push_filters: bool = False,
 ) -> DataFrame:
-    """The jobs that `where` means and to which the operation can be done: id, seq, queue, task, state, error, and
-    finished_ms and replays, by which `apply` sees whether a job was touched since. Nothing is changed.
+    """Return the jobs that match `where` and that the operation applies to, as a DataFrame. Changes nothing.
 
-    Of replay: dead jobs, unless `where` speaks of `state`. `push_filters` suits a DataFrame that is queried once.
+    The columns are id, seq, queue, task, state, error, finished_ms and replays. `apply` uses the last two to detect
+    jobs that have changed since. A replay selects only dead jobs, unless `where` uses the column `state`. Set
+    `push_filters` only if the DataFrame is queried once.
     """
     require_spark()
-    deed = deed_named(operation, also_running)
+    action = action_named(operation, also_running)
     store = store_options(url, url_env, url_file)
-    predicate = understood(spark, where, table, deed)
+    predicate = understood(spark, where, table, action)
     options = {name: given for name, given in store.items() if given is not None}
     options |= {"table": predicate.table.name, "columns": ",".join(predicate.columns), "pushFilters": push_filters}
-    options |= {"compacted": "without"}  # what is in files alone cannot be acted on
+    options |= {"compacted": "without"}  # compacted jobs cannot be changed
     rows = spark.read.format(FORMAT).options(**options).load()
-    return chosen(rows, predicate, deed)
+    return chosen(rows, predicate, action)
 
 
 def apply(
@@ -92,28 +98,42 @@ def apply(
     url_file: str | None = None,
     stop: threading.Event | None = None,
 ) -> BulkOutcome:
-    """Act on what `select` answered, oldest first, at most `limit` of them, at most `rate` per second. It blocks.
+    """Process the jobs from `select`, oldest first: at most `limit` jobs, and at most `rate` per second. Return the
+    counts.
 
-    With a manifest that an earlier run left unfinished, that run goes on: with its jobs, none of them twice, and
-    `jobs` is not read again. `where` is only written down, to say what the manifest is about.
+    This call blocks until all jobs are processed or `stop` is set. If `manifest` is the file of an unfinished
+    operation, the call continues that operation: it processes the jobs recorded in the file that have no answer yet,
+    and does not read `jobs`. `where` is a description that is recorded in the manifest.
     """
-    deed = deed_named(operation, also_running)
+    action = action_named(operation, also_running)
     pace = Pace(read_rate(rate), None if stop is None else stop.wait)
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidInput(f"limit is a whole number from 1 up, not {limit!r}")
     address = url_from(store_options(url, url_env, url_file))
-    asked = Asked(deed.name, masked(address), where, instant(), limit=limit, also_running=also_running)
+    request = BulkRequest(
+        action.verb, masked(address), where, instant(system_clock()), limit=limit, also_running=also_running
+    )
     with TemporaryDirectory(prefix="millrace-bulk-") as scratch:
-        path = Path(scratch) / "manifest.jsonl" if manifest is None else Path(manifest)
+        path = Path(scratch) / "manifest.jsonl" if manifest is None else local_path(manifest, "manifest")
         with opened_manifest(path) as kept:
-            if not resumed(kept, asked):
-                kept.select(asked, planned(jobs, limit))
-            act(kept, deed, address, pace)
-            return outcome_of(kept.tally, deed, None if manifest is None else path)
+            if not resumed(kept, request):
+                kept.select(request, planned(jobs, limit))
+            act(kept, action, address, pace)
+            return outcome_of(kept.tally, action, None if manifest is None else path)
+
+
+def action_named(operation: str, also_running: bool = False) -> BulkAction:
+    if operation not in ACTIONS:
+        raise InvalidInput(f"there is no operation {operation!r}. {did_you_mean(operation, ACTIONS)}")
+    if also_running and operation != "cancel":
+        raise InvalidInput(f"also_running is for cancel: running jobs cannot be {ACTIONS[operation].past}")
+    return bulk_action(operation, also_running=also_running)
 
 
 def store_options(url: str | None, url_env: str | None = None, url_file: str | None = None) -> dict[str, Any]:
-    """As the source takes them; exactly one of them names the store."""
+    """Return the options of the Spark source that name the store. Raises InvalidInput unless exactly one of the
+    arguments is given.
+    """
     named = {name: given for name, given in (("url", url), ("urlEnv", url_env), ("urlFile", url_file)) if given}
     if len(named) != 1:
         raise InvalidInput("name the store by one of url, url_env and url_file")
@@ -121,55 +141,65 @@ def store_options(url: str | None, url_env: str | None = None, url_file: str | N
 
 
 def planned(jobs: DataFrame, limit: int | None = None) -> Iterator[Planned]:
-    """The selection, oldest first. Read once: a global sort would read the store twice, to learn of its ranges."""
+    """Yield the selected jobs, oldest first. Spark sorts them in one partition, because a sort over several partitions
+    would read the store twice. Raises SelectionFailed if Spark fails.
+    """
     missing = [name for name in _FIELDS if name not in jobs.columns]
     if missing:
-        raise InvalidInput(f"the jobs to act on lack {', '.join(missing)}. Take them as bulk.select answers them")
+        raise InvalidInput(f"the jobs to act on lack {', '.join(missing)}. Use the result of bulk.select")
     try:
         rows = jobs.select(*_FIELDS).repartition(1).sortWithinPartitions("seq", "id").toLocalIterator()
         for row in islice(rows, limit):
             yield Planned(*row)
-    except Exception as error:  # Spark's own, or what the bridge to its JVM makes of them
-        from millrace.spark.drain import reason
+    except Exception as error:  # errors of Spark, or of the bridge to its JVM
+        from millrace.spark.drain.driver import reason
 
         raise SelectionFailed(f"the jobs could not be selected: {reason(str(error))}. Nothing was changed") from error
 
 
-def resumed(manifest: Manifest, asked: Asked) -> bool:
-    """Does it hold a selection to go on with? InvalidInput when that is of something else."""
-    before = manifest.tally.asked
+def resumed(manifest: BulkManifest, request: BulkRequest) -> bool:
+    """Return whether the manifest already holds a selection. Raises InvalidInput if that selection belongs to a
+    different request.
+    """
+    before = manifest.tally.request
     if before is None:
         return False
-    differing = before.differs(asked)
+    differing = before.differs(request)
     if differing is not None:
         raise InvalidInput(
             f"{manifest.path} is the manifest of something else: its {differing} is {getattr(before, differing)!r}, "
-            f"not {getattr(asked, differing)!r}. Name a new file, or ask for the same again"
+            f"not {getattr(request, differing)!r}. Name a new file, or repeat the same request"
         )
     return True
 
 
 def act(
-    manifest: Manifest, deed: Deed, url: str, pace: Pace, tell: Callable[[int], None] = lambda _answered: None
+    manifest: BulkManifest,
+    action: BulkAction,
+    url: str,
+    pace: Pace,
+    on_progress: Callable[[int], None] = lambda _answered: None,
 ) -> None:
-    """Go through what the manifest holds. What goes wrong in the middle is said with the way to go on."""
+    """Process the jobs in the manifest that have no answer yet. If a QueueError interrupts this, a note on the
+    exception says how to continue.
+    """
     if manifest.tally.ended:
         return
     try:
         with opened(url) as found:
-            carry_out(found, manifest, deed, pace, tell)
+            carry_out(found, manifest, action, pace, on_progress)
     except QueueError as error:
         error.add_note(
-            f"{manifest.tally.answered:,} of {manifest.tally.jobs:,} jobs have their answer in {manifest.path}; the "
-            "same again with this manifest goes on from there"
+            f"{manifest.tally.answered:,} of {manifest.tally.jobs:,} jobs are recorded in {manifest.path}; run it "
+            "again with this manifest to continue"
         )
         raise
 
 
-def outcome_of(tally: Tally, deed: Deed, manifest: Path | None) -> BulkOutcome:
-    done = sum(count for answer, count in tally.answers.items() if answer in deed.done)
+def outcome_of(tally: ManifestTally, action: BulkAction, manifest: Path | None) -> BulkOutcome:
+    done = sum(count for answer, count in tally.answers.items() if answer in action.done)
     return BulkOutcome(
-        deed.name,
+        action.verb,
         tally.jobs,
         dict(tally.answers.most_common()),
         done,

@@ -1,8 +1,8 @@
-"""The manifest of a bulk operation: which jobs it is to act on, how far it is, and what came of each.
+"""The manifest of a bulk operation: the selected jobs, the progress, and the answer for each job.
 
-A file of JSON lines that only grows: what was asked for, every job that was selected, then batch by batch a word that
-it is begun and an answer for each job, in the same order. A run that is killed leaves at most one batch of which
-nobody knows whether it was done; the next run looks at those jobs before it acts.
+A manifest is an append-only file of JSON lines. It begins with the request and the selected jobs. Then each batch adds
+a line that marks its start, and one answer per job, in the order of the selection. If the process is killed, the
+outcome of at most one batch is unknown; the process that continues checks the jobs of this batch before it acts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ import msgspec
 from millrace.domain.errors import InvalidInput, QueueError
 
 SAMPLE = 10
-LINES = 1_000  # written at once while jobs are selected
+LINES = 1_000  # lines per write while jobs are selected
 
 
-class Line(msgspec.Struct, frozen=True, tag_field="is", omit_defaults=True):
+class ManifestLine(msgspec.Struct, frozen=True, tag_field="is", omit_defaults=True):
     pass
 
 
-class Asked(Line, frozen=True, tag="operation"):
-    """What was asked for. The same manifest is never used for anything else."""
+class BulkRequest(ManifestLine, frozen=True, tag="operation"):
+    """The request of a bulk operation: the first line of its manifest. A manifest cannot be used for a different
+    request.
+    """
 
     operation: str
     store: str
@@ -38,13 +40,13 @@ class Asked(Line, frozen=True, tag="operation"):
     limit: int | None = None
     also_running: bool = False
 
-    def differs(self, other: Asked) -> str | None:
-        """In which field, if in any but the time."""
+    def differs(self, other: BulkRequest) -> str | None:
+        """Return the name of the first field in which the requests differ, or None. The time `at` is not compared."""
         names = (name for name in self.__struct_fields__ if name != "at")
         return next((name for name in names if getattr(self, name) != getattr(other, name)), None)
 
 
-class Planned(Line, frozen=True, tag="planned"):
+class Planned(ManifestLine, frozen=True, tag="planned"):
     id: str
     seq: int
     queue: str
@@ -55,20 +57,20 @@ class Planned(Line, frozen=True, tag="planned"):
     replays: int | None = None
 
 
-class Selected(Line, frozen=True, tag="selected"):
-    """All were selected; without this line none is acted on."""
+class Selected(ManifestLine, frozen=True, tag="selected"):
+    """The line that ends the selection. No job is changed before this line is in the manifest."""
 
     jobs: int
 
 
-class Begun(Line, frozen=True, tag="begun"):
-    """The jobs up to this one, counted from 1, are being acted on."""
+class Begun(ManifestLine, frozen=True, tag="begun"):
+    """The line that marks the start of a batch. The batch ends with the selected job number `until`, counted from 1."""
 
     until: int
 
 
-class Answered(Line, frozen=True, tag="answered"):
-    """`state` is the one before."""
+class Answered(ManifestLine, frozen=True, tag="answered"):
+    """The answer for one job. `state` is the job's state when it was selected."""
 
     id: str
     seq: int
@@ -77,12 +79,12 @@ class Answered(Line, frozen=True, tag="answered"):
     at: str
 
 
-class Ended(Line, frozen=True, tag="ended"):
+class ManifestEnd(ManifestLine, frozen=True, tag="ended"):
     jobs: int
     at: str
 
 
-AnyLine = Asked | Planned | Selected | Begun | Answered | Ended
+AnyLine = BulkRequest | Planned | Selected | Begun | Answered | ManifestEnd
 _decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 _encoder = msgspec.json.Encoder()
 
@@ -99,11 +101,11 @@ class ManifestBusy(QueueError):
         super().__init__(f"{path} is in use by another run. Wait until it has ended, or name another file")
 
 
-class Tally:
-    """What a manifest says, without the jobs themselves."""
+class ManifestTally:
+    """The counts of a manifest, and a sample of its jobs."""
 
     def __init__(self) -> None:
-        self.asked: Asked | None = None
+        self.request: BulkRequest | None = None
         self.kinds: Counter[tuple[str, str, str]] = Counter()  # jobs by queue, task and state
         self.sample: list[Planned] = []
         self.jobs = 0
@@ -129,27 +131,27 @@ class Tally:
                     self.sample.append(line)
             case Answered():
                 self.answers[line.answer] += 1
-            case Asked():
-                self.asked = line
+            case BulkRequest():
+                self.request = line
             case Selected():
                 self.selected = True
             case Begun():
-                self.begun = max(self.begun, line.until)  # a run that goes on may take smaller batches
-            case Ended():
+                self.begun = max(self.begun, line.until)  # a resumed run may use smaller batches
+            case ManifestEnd():
                 self.ended = True
 
 
-class Manifest:
-    """Made by `opened_manifest`; this process is its only writer."""
+class BulkManifest:
+    """A manifest opened by `opened_manifest`; this process is its only writer."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
         self._file = file
-        self.tally = Tally()
+        self.tally = ManifestTally()
 
-    def select(self, asked: Asked, jobs: Iterable[Planned]) -> None:
-        """Write down what is to be done, and to which jobs."""
-        self._write([asked])
+    def select(self, request: BulkRequest, jobs: Iterable[Planned]) -> None:
+        """Record the request and the selected jobs."""
+        self._write([request])
         rest = iter(jobs)
         while part := list(islice(rest, LINES)):
             self._write(part)
@@ -157,7 +159,7 @@ class Manifest:
         self._keep()
 
     def pending(self) -> Iterator[Planned]:
-        """The jobs without an answer, in order."""
+        """Yield the jobs without an answer, in order."""
         with open(self.path, "rb") as file:
             yield from islice(_planned(file), self.tally.answered, None)
 
@@ -170,11 +172,11 @@ class Manifest:
         self._keep()
 
     def end(self, at: str) -> None:
-        self._write([Ended(self.tally.jobs, at)])
+        self._write([ManifestEnd(self.tally.jobs, at)])
         self._keep()
 
     def discard(self) -> None:
-        """Nothing was done, and nothing shall be."""
+        """Delete the file. Used when an operation is given up before it has changed anything."""
         self.path.unlink(missing_ok=True)
 
     def _write(self, lines: Sequence[AnyLine]) -> None:
@@ -188,7 +190,9 @@ class Manifest:
         os.fsync(self._file)
 
     def load(self) -> None:
-        """Read what is there. A line that was cut off in the middle never counted, nor did half a selection."""
+        """Read the file into the tally. An incomplete last line is cut off; an incomplete selection is removed
+        completely.
+        """
         whole = 0
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -196,17 +200,19 @@ class Manifest:
                     break
                 self.tally.add(_decoded(line, self.path, number))
                 whole += len(line)
-        if self.tally.asked is not None and not self.tally.selected:
-            whole, self.tally = 0, Tally()
+        if self.tally.request is not None and not self.tally.selected:
+            whole, self.tally = 0, ManifestTally()
         os.ftruncate(self._file, whole)
 
 
 @contextmanager
-def opened_manifest(path: Path) -> Iterator[Manifest]:
-    """The manifest at `path`, new or with what is in it. Nobody else has it meanwhile."""
+def opened_manifest(path: Path) -> Iterator[BulkManifest]:
+    """Open the manifest at `path` under an exclusive lock, or create it. Raises ManifestBusy if another process has the
+    lock.
+    """
     file = _locked(path)
     try:
-        made = Manifest(path, file)
+        made = BulkManifest(path, file)
         made.load()
         yield made
     finally:
@@ -223,7 +229,7 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         os.close(file)
         raise ManifestBusy(path) from None
-    if not os.fstat(file).st_nlink:  # discarded by its owner in this very moment
+    if not os.fstat(file).st_nlink:  # its owner has just deleted it
         os.close(file)
         raise ManifestBusy(path)
     return file
@@ -243,6 +249,6 @@ def _decoded(line: bytes, path: Path, number: int) -> AnyLine:
         found = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise NotAManifest(path, number) from None
-    if isinstance(found, Asked) != (number == 1) or not line.endswith(b"\n"):
+    if isinstance(found, BulkRequest) != (number == 1) or not line.endswith(b"\n"):
         raise NotAManifest(path, number)
     return found

@@ -1,7 +1,7 @@
-"""Predicates over jobs: what they may speak of, whether they make sense, and which rows they choose.
+"""Predicates over jobs: which names they may use, whether they are valid, and which rows they select.
 
-A predicate is looked at before the store is: Spark resolves it against an empty table of the same columns. That also
-tells what it speaks of, exactly: a predicate that resolves without a column does not use it.
+Spark checks a predicate before the store is read, against a table of nulls with the same columns. To find out whether
+the predicate uses a column, the check is repeated on a table without this column: an error shows that it is used.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millrace.domain.errors import InvalidInput
-from millrace.spark.bulk_deeds import Deed
 from millrace.spark.schema import DEAD, JOBS, table_named
 from millrace.spark.table import Table
+from millrace.views.bulk import BulkAction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What `select` answers, and `apply` takes. `finished_ms` and `replays` tell later whether a job was touched since.
+# The columns from `select` to `apply`. `finished_ms` and `replays` show whether a job has changed since.
 SELECTED = (
     "id string, seq bigint, queue string, task string, state string, error string, finished_ms bigint, replays int"
 )
@@ -28,7 +28,7 @@ _OF_JOBS = ("state", "finished_at", "replays", "cancel_requested")
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """A friendly name for what a table has under others."""
+    """A convenient name for an expression over a table's columns."""
 
     name: str
     sql: str
@@ -61,13 +61,15 @@ ALIASES = {
         _TEXT,
         Alias("state", "'dead'", (), "always dead"),
         Alias("finished_at", "died_at", ("died_at",), "the same as died_at", "timestamp"),
-        Alias("replays", "CAST(NULL AS INT)", (), "not known in this table", "int"),
+        Alias("replays", "CAST(NULL AS INT)", (), "not available in this table", "int"),
     ),
 }
 
 
 class Predicate(msgspec.Struct, frozen=True):
-    """One that makes sense. `columns` are those of the table that have to be read for it."""
+    """A valid predicate. `columns` are the columns to read from the table; `of_state` and `of_archived` say whether the
+    text uses the columns `state` and `archived`.
+    """
 
     text: str
     table: Table
@@ -76,43 +78,47 @@ class Predicate(msgspec.Struct, frozen=True):
     of_archived: bool
 
 
-def understood(spark: SparkSession, where: str, table: str, deed: Deed) -> Predicate:
-    """InvalidInput, with the columns there are, when Spark cannot make sense of it."""
-    found = predicate_table(table, deed)
+def understood(spark: SparkSession, where: str, table: str, action: BulkAction) -> Predicate:
+    """Check the predicate `where` and return it. Raises InvalidInput, with a list of the available columns, if the
+    predicate is empty or Spark cannot resolve it.
+    """
+    found = predicate_table(table, action)
     if not where.strip():
-        raise InvalidInput("the predicate is empty. Say which jobs: \"task = 'x' and error like '%timeout%'\"; or true")
+        raise InvalidInput("the predicate is empty. Name the jobs: \"task = 'x' and error like '%timeout%'\"; or true")
     wrong = _wrong(spark, where, found)
     if wrong is not None:
-        raise InvalidInput(f"{where!r} does not say which jobs: {wrong}.{_elsewhere(where, found)} {speaks_of(found)}")
+        raise InvalidInput(f"{where!r} is not a valid predicate: {wrong}.{_elsewhere(where, found)} {speaks_of(found)}")
     columns = tuple(name for name in found.names if _needed(name, where, found))
     return Predicate(where, found, columns, _uses(spark, where, found, "state"), _uses(spark, where, found, "archived"))
 
 
-def predicate_table(name: str, deed: Deed) -> Table:
+def predicate_table(name: str, action: BulkAction) -> Table:
     found = table_named(name)
     if found.name not in ALIASES:
         raise InvalidInput(f"jobs are chosen from the table jobs or dead, not {name}")
-    if found is DEAD and "dead" not in deed.states:
-        raise InvalidInput(f"nothing in the table dead can be {deed.past}; choose from the table jobs")
+    if found is DEAD and "dead" not in action.states:
+        raise InvalidInput(f"nothing in the table dead can be {action.past}; choose from the table jobs")
     return found
 
 
-def chosen(rows: DataFrame, predicate: Predicate, deed: Deed) -> DataFrame:
-    """The jobs of `rows` that the predicate means and to which the deed can be done: a row for each, as SELECTED."""
+def chosen(rows: DataFrame, predicate: Predicate, action: BulkAction) -> DataFrame:
+    """Return the jobs of `rows` that match the predicate and that the action applies to, with the columns of
+    SELECTED.
+    """
     from pyspark.sql import functions as F
 
     jobs = with_aliases(rows, predicate.table)
-    jobs = jobs.where(F.col("state").isin(*(deed.states if predicate.of_state else deed.usual)))
-    if deed.archived is not None or not predicate.of_archived:
-        jobs = jobs.where(F.col("archived") == F.lit(bool(deed.archived)))
-    if deed.also_running:
-        jobs = jobs.where(~F.col("cancel_requested"))  # they have been asked already
+    jobs = jobs.where(F.col("state").isin(*(action.states if predicate.of_state else action.usual)))
+    if action.archived is not None or not predicate.of_archived:
+        jobs = jobs.where(F.col("archived") == F.lit(bool(action.archived)))
+    if action.also_running:
+        jobs = jobs.where(~F.col("cancel_requested"))  # cancellation was requested already
     finished = F.unix_millis("finished_at").alias("finished_ms")
     return jobs.where(predicate.text).select("id", "seq", "queue", "task", "state", "error", finished, "replays")
 
 
 def with_aliases(rows: DataFrame, table: Table) -> DataFrame:
-    """The aliases whose columns are there; their names are never those of columns."""
+    """Return `rows` with a column added for each alias of the table. Aliases that need a missing column are skipped."""
     from pyspark.sql import functions as F
 
     there = [one for one in ALIASES[table.name] if set(one.needs) <= set(rows.columns)]
@@ -125,7 +131,9 @@ def speaks_of(table: Table) -> str:
 
 
 def _needed(name: str, where: str, table: Table) -> bool:
-    """Payloads and results are much to read. A name that the text does not hold cannot be meant, but a star can."""
+    """Return whether to read this column. Some columns are always read. Others, such as large payloads and results, are
+    read only if the predicate names them (or an alias that needs them), or contains a star.
+    """
     if name in (*_ALWAYS, *(_OF_JOBS if table is JOBS else ("died_at",))) or "*" in where:
         return True
     names = {name, *(alias.name for alias in ALIASES[table.name] if name in alias.needs)}
@@ -133,19 +141,23 @@ def _needed(name: str, where: str, table: Table) -> bool:
 
 
 def _wrong(spark: SparkSession, where: str, table: Table, without: str | None = None) -> str | None:
-    """What Spark says against it. A column is left out from the start: one that is only dropped Spark still finds."""
+    """Return Spark's error message for the predicate; None if the predicate is valid.
+
+    `without` names a column to leave out of the checked table. Then an error shows that the predicate uses this column.
+    The table is created without the column, because Spark still resolves a column after `drop`.
+    """
     from pyspark.errors import AnalysisException
 
     columns = ", ".join(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in _kinds(table) if name != without)
     try:
-        _ = spark.sql(f"SELECT {columns}").where(where).schema  # resolved here, on Connect as well
+        _ = spark.sql(f"SELECT {columns}").where(where).schema  # forces resolution, also on Connect
     except AnalysisException as error:
-        return _plainly(str(error))
+        return _brief(str(error))
     return None
 
 
 def _kinds(table: Table) -> list[tuple[str, str]]:
-    """Every name that may be used, with its type."""
+    """Return the names that a predicate may use, with their types."""
     return [
         *((column.name, column.type) for column in table.columns),
         *((alias.name, alias.type) for alias in ALIASES[table.name]),
@@ -157,7 +169,7 @@ def _uses(spark: SparkSession, where: str, table: Table, column: str) -> bool:
 
 
 def _elsewhere(where: str, table: Table) -> str:
-    """A column that only dead letters have, asked of all jobs."""
+    """Return a hint if the predicate uses a column that only the table `dead` has; otherwise an empty string."""
     if table is not JOBS:
         return ""
     only = [name for name in DEAD.names if name not in JOBS.names and name != "died_at"]
@@ -165,8 +177,8 @@ def _elsewhere(where: str, table: Table) -> str:
     return f" {', '.join(meant)} is in the table dead: choose that one (--table dead)." if meant else ""
 
 
-def _plainly(text: str) -> str:
-    """Spark's own words, without its codes and plans."""
+def _brief(text: str) -> str:
+    """Return the first line of Spark's message, without error codes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = re.sub(r"^\[[\w.]+\]\s*", "", lines[0] if lines else "Spark gave no reason")
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", first).rstrip(". ")

@@ -1,4 +1,4 @@
-"""Records become columns: jobs, dead letters, events and workers as Arrow batches, only the columns that are wanted."""
+"""Turns jobs, dead letters, events and workers into Arrow columns. Only the requested columns are built."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from millrace.domain.event import Event
 from millrace.domain.job import Attempt, Job
 from millrace.domain.outcome import Failure
 from millrace.domain.request import WorkerRecord
-from millrace.runtime.fingerprint import fingerprint
 from millrace.spark.schema import DEAD, JOBS, WORKERS
 from millrace.spark.table import Column, arrow_type
+from millrace.views.fingerprint import fingerprint
 
 Take = Callable[[Any], Any]
 
@@ -38,7 +38,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     error = attempt.error
     return {
         "attempt": attempt.attempt,
-        "at": attempt.at * 1_000,  # microseconds, as the column counts them
+        "at": attempt.at * 1_000,  # microseconds, the unit of the column
         "error_type": None if error is None else error.type,
         "error_message": None if error is None else error.message,
         "duration_ms": attempt.duration,
@@ -73,7 +73,7 @@ _OF_WORKERS: dict[str, Take] = {
 
 
 def array(column: Column, values: Iterable[Any]) -> pa.Array:
-    """Instants come as milliseconds."""
+    """Return the values of a column as an Arrow array. Values of timestamp columns are milliseconds."""
     if column.type == "timestamp":
         return pa.array(values, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
     return pa.array(values, arrow_type(column.type))
@@ -88,7 +88,7 @@ def worker_arrays(columns: Sequence[Column], workers: Sequence[WorkerRecord]) ->
 
 
 def event_arrays(columns: Sequence[Column], events: Sequence[Event]) -> list[pa.Array]:
-    """The errors are looked at once, because most events have none."""
+    """Return the given columns of the events as Arrow arrays. Error columns are null if no event has an error."""
     errors = list(map(attrgetter("error"), events)) if any(column.name in _ERRORS for column in columns) else []
     failed = any(errors)
     arrays: list[pa.Array] = []

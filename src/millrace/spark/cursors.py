@@ -1,4 +1,4 @@
-"""Where a read of the feed begins: at the oldest event kept, at the newest, at a cursor, or at an instant."""
+"""Where a read of the feed starts: at the oldest event, at the newest, at a cursor, or at an instant."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ LATEST = "latest"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
 
 
-async def starting_cursor(store: Store, given: str) -> str | None:
-    """None stands for the oldest event that is kept."""
-    if given == EARLIEST:
+async def start_of(store: Store, value: str) -> str | int | None:
+    """Return where a read starts, as `Store.event_spans` accepts it: a cursor, an instant in milliseconds, or None for
+    the oldest event.
+    """
+    if value == EARLIEST:
         return None
-    if given == LATEST:
+    if value == LATEST:
         return (await store.events("end", 1)).cursor
-    if _DATE.fullmatch(given):
-        return await store.cursor_before(_milliseconds(given))
-    return given
+    if _DATE.fullmatch(value):
+        return _milliseconds(value)
+    return value
 
 
 def _milliseconds(written: str) -> int:
@@ -29,7 +31,7 @@ def _milliseconds(written: str) -> int:
         at = datetime.fromisoformat(written)
     except ValueError:
         raise InvalidInput(
-            f"startingCursor {written!r} is no instant; write it as 2026-11-15 or 2026-11-15T12:00:00Z"
+            f"startingCursor {written!r} is not an instant; write it as 2026-11-15 or 2026-11-15T12:00:00Z"
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

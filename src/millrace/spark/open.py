@@ -1,7 +1,7 @@
-"""How Spark's processes open a store: by its URL, for as long as a task lasts, with an event loop of their own.
+"""How Spark's processes open a store: by its URL, for the duration of a task, with an event loop of their own.
 
-Nothing is kept between tasks. Spark ends its Python workers without a word, so what a store holds for a process (a
-writer's number, a slot for being woken) would be left behind.
+A store is not kept open between tasks. Spark kills its Python workers without notice, and then anything that a store
+reserves for a process (a writer number, a notification slot) would be left behind.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from millrace.store.connect import connect
 from millrace.store.protocol import Store
 
 T = TypeVar("T")
-LAST_STEPS = 5.0  # seconds for what was interrupted
+LAST_STEPS = 5.0  # seconds for interrupted work to clean up
 
 
-class Chosen(Protocol):
-    """Options that were read."""
+class ChosenStore(Protocol):
+    """Options that name a store."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-def url_from(options: Chosen) -> str:
-    """The URL itself, looked up where this process runs; what it holds is never shown."""
+def url_from(options: ChosenStore) -> str:
+    """Return the store's URL, which may be read from the environment or a file of this process. Raises InvalidInput if
+    there is no URL or Spark cannot use it, and StoreError if the store's file or directory does not exist.
+    """
     if options["url"] is not None:
         return _checked(str(options["url"]))
     if options["urlEnv"] is not None:
@@ -66,7 +68,9 @@ def _checked(url: str) -> str:
 
 
 def _require_place(scheme: str, url: str) -> None:
-    """A misspelt path must not become an empty store."""
+    """Raise StoreError if the store's file or directory is missing, so that a misspelt path does not create an empty
+    store.
+    """
     path = unquote(urlsplit(url).path)
     if scheme == "sqlite" and not os.path.exists(path[1:]):
         raise StoreError(
@@ -79,7 +83,9 @@ def _require_place(scheme: str, url: str) -> None:
 
 
 def absolute_url(url: str) -> str:
-    """The same store, whatever the working directory: for a URL that goes to other processes."""
+    """Return a URL of the same store that is valid in every working directory, so that it can be passed to other
+    processes.
+    """
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         return url
@@ -87,20 +93,24 @@ def absolute_url(url: str) -> str:
     return f"sqlite:///{quote(path)}" + (f"?{parts.query}" if parts.query else "")
 
 
-class Opened:
-    """A store for code that blocks. Its event loop has a thread of its own: callers may well run in another one."""
+class OpenedStore:
+    """Lets blocking code use a store. The store's event loop runs in its own thread, because the caller may be in
+    another loop.
+    """
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
         self._loop = loop
 
-    def run(self, asked: Coroutine[Any, Any, T]) -> T:
-        """Whoever is interrupted meanwhile (Ctrl-C) goes on when what was asked has put its things in order."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the store's loop and return its result. On Ctrl-C, cancel it and wait until it has
+        ended.
+        """
         begun: list[asyncio.Task[Any] | None] = []
 
         async def noted() -> T:
             begun.append(asyncio.current_task())
-            return await asked
+            return await coroutine
 
         answer = asyncio.run_coroutine_threadsafe(noted(), self._loop)
         try:
@@ -111,7 +121,7 @@ class Opened:
             raise
 
     def each(self, parts: AsyncIterator[T]) -> Iterator[T]:
-        """What an async iterator yields; the next part is fetched while the caller works on one."""
+        """Yield the items of an async iterator. The next item is fetched while the caller processes the current one."""
 
         async def step() -> T | None:
             return await anext(parts, None)
@@ -134,10 +144,10 @@ async def _ended(begun: Sequence[asyncio.Task[Any] | None]) -> None:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Opened]:
-    """Connected inside, closed afterwards, also when the caller gives up in the middle."""
+def opened(url: str) -> Iterator[OpenedStore]:
+    """Open a store for the duration of the block, and yield it."""
     with _loop_aside() as loop:
-        found = Opened(connect(url), loop)
+        found = OpenedStore(connect(url), loop)
         found.run(found.store.connect())
         try:
             yield found

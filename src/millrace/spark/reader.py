@@ -1,8 +1,8 @@
-"""Reading a table: planned once on the driver, then each share by a task that opens the store for itself."""
+"""Reads a table. The driver plans the read once; then each task opens the store itself and reads one share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,28 +10,30 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.domain.errors import InvalidInput
-from millrace.domain.event import Event
 from millrace.domain.job import State
 from millrace.domain.request import EventSpan, Partition
-from millrace.spark.archive_read import Compacted, CompactedRows, Seen, pinned
+from millrace.spark.archive.read import Compacted, CompactedRows, SeenJobs, pinned
 from millrace.spark.batches import Batches
-from millrace.spark.cursors import EARLIEST, LATEST, starting_cursor
+from millrace.spark.cursors import EARLIEST, LATEST, start_of
 from millrace.spark.filters import Condition, condition
-from millrace.spark.open import Opened, opened, url_from
-from millrace.spark.options import Options
+from millrace.spark.open import OpenedStore, opened, url_from
+from millrace.spark.options import SourceOptions
 from millrace.spark.schema import DEAD, EVENTS, JOBS, WORKERS
 from millrace.spark.table import Table
-from millrace.store.protocol import Raw, Store
+from millrace.store.protocol import Store
 
 MOST_TASKS = 32
 WORTH_A_TASK = 50_000  # events; a task costs about as much as reading a few thousand
 JOB_TASKS = 8
-MOST_IDS = 1_000  # more than that are scanned for
+MOST_IDS = 1_000  # above this, the whole table is scanned
 
 
 class Share(InputPartition):
-    """What one task reads. One of them is set; none: all there is. `known`: files that others read, on a store where
-    jobs are compacted into files."""
+    """What one task reads, given by one of the first four arguments. Without any of them, the task reads the table
+    `workers`.
+
+    `known` is set if the store has compacted jobs. It lists the parts of the archive that other tasks read.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Share(InputPartition):
         self.known = known
 
     def holds(self, store: Store, job_id: str) -> bool:
-        """Is this one of the jobs that it reads?"""
+        """Return whether this task reads the job with this id."""
         if self.part is None:
             return job_id in self.ids
         is_in = getattr(store, "is_in", None)
@@ -57,7 +59,7 @@ class Share(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    def __init__(self, options: Options, table: Table) -> None:
+    def __init__(self, options: SourceOptions, table: Table) -> None:
         self._options = options
         self._table = table
         self._conditions: tuple[Condition, ...] = ()
@@ -88,12 +90,14 @@ class TableReader(DataSourceReader):
         return int(self._options["partitions"] or usual)
 
     async def _spans(self, store: Store) -> list[EventSpan]:
-        after = await starting_cursor(store, self._options["startingCursor"])
+        after = await start_of(store, self._options["startingCursor"])
         spans = await store.event_spans(after, self._tasks(MOST_TASKS), until=self._options["endingCursor"])
         return spans if self._options["partitions"] else merged(spans, WORTH_A_TASK)
 
     def _ids(self) -> Sequence[str] | None:
-        """The only ids that filters let through, if those are listed."""
+        """Return the ids to which a filter limits the read; None if no filter does this, or if there are too many
+        ids.
+        """
         if self._table.name not in (JOBS.name, DEAD.name):
             return None
         listed = [one.wanted for one in self._conditions if one.column == "id"]
@@ -101,11 +105,11 @@ class TableReader(DataSourceReader):
         return min(few, key=len) if few else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Share):  # Spark's stand-in for a table without shares
+        if not isinstance(partition, Share):  # Spark's placeholder for a table without partitions
             return
         batches = Batches(self._table, self._conditions)
         compacted = CompactedRows(self._table, self._conditions, self._options["batchRows"])
-        seen = None if partition.known is None else Seen()
+        seen = None if partition.known is None else SeenJobs()
         with opened(url_from(self._options)) as found:
             if partition.parts:
                 yield from compacted.of(found, partition.parts)
@@ -119,10 +123,10 @@ class TableReader(DataSourceReader):
             if seen is not None and partition.known is not None:
                 yield from compacted.since(found, partition.known, seen, partial(partition.holds, found.store))
 
-    def _records(self, found: Opened, share: Share) -> Iterator[Sequence[Any]]:
+    def _records(self, found: OpenedStore, share: Share) -> Iterator[Sequence[Any]]:
         store, rows = found.store, self._options["batchRows"]
         if share.span is not None:
-            yield from found.each(events_of(store, share.span, rows))
+            yield from found.each(store.scan_events(share.span, rows))
         elif share.part is not None:
             yield from found.each(store.scan(share.part, rows))
         elif share.ids:
@@ -135,37 +139,37 @@ class TableReader(DataSourceReader):
 
 
 class FilteringReader(TableReader):
-    """Chosen only where the session lets filters be pushed down, because elsewhere Spark refuses a reader that takes
-    them; and only on request, because Spark keeps what was planned for one query on a DataFrame for the next one."""
+    """A reader with filter pushdown. It is used only if both the session and the option `pushFilters` turn pushdown on.
+
+    If the session has not turned it on, Spark refuses such a reader. The option is off by default, because Spark
+    applies the filters of one query also to the next query on the same DataFrame.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        for asked in filters:
-            found = condition(asked, self._table)
+        for one in filters:
+            found = condition(one, self._table)
             if found is None:
-                yield asked
+                yield one
             else:
                 self._conditions = (*self._conditions, found)
 
 
-def _which(table: str, asked: Compacted | None) -> Compacted:
-    """Jobs that were compacted into files: of `jobs` and `dead` they are a part, of others only if asked for."""
+def _which(table: str, option: Compacted | None) -> Compacted:
+    """Return which jobs to read: with compacted jobs, without them, or only them. The default is with them for `jobs`
+    and `dead`, and without them for other tables. Raises InvalidInput if the table does not support the option.
+    """
     if table in (JOBS.name, DEAD.name):
-        return asked or "also"
-    if asked == "also" or (asked is not None and table == WORKERS.name):
+        return option or "also"
+    if option == "also" or (option is not None and table == WORKERS.name):
         raise InvalidInput(
-            f"option compacted={asked} is not for the table {table}. With table=events, compacted=only reads the "
+            f"option compacted={option} is not for the table {table}. With table=events, compacted=only reads the "
             "history of compacted jobs; the feed itself keeps their events until it is trimmed"
         )
-    return asked or "without"
-
-
-def events_of(store: Store, span: EventSpan, batch: int) -> AsyncIterator[Sequence[Event]]:
-    """By the shortest way that the store offers."""
-    return store.scan_raw_events(span, batch) if isinstance(store, Raw) else store.scan_events(span, batch)
+    return option or "without"
 
 
 def merged(spans: Sequence[EventSpan], least: int) -> list[EventSpan]:
-    """Neighbours put together until each is worth a task."""
+    """Merge neighbouring spans until each has at least `least` events, and return them. The last one may have fewer."""
     found: list[EventSpan] = []
     for span in spans:
         if found and found[-1].count < least:

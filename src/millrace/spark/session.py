@@ -1,4 +1,4 @@
-"""A SparkSession for the command line and for tests. Library code never makes one: it takes what it is given."""
+"""Creates a SparkSession for the command line and for tests. Library code never creates one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,32 @@ from typing import TYPE_CHECKING
 
 from millrace.domain.errors import InvalidInput
 from millrace.spark import register, require_spark
+from millrace.spark.configured import configured, master_of
 from millrace.spark.java import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # a JVM that starts sooner and never gets fast
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # starts sooner, but never reaches full speed
 SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.python.unix.domain.socket.enabled": "true",  # halves what a Python task costs
+    "spark.python.unix.domain.socket.enabled": "true",  # halves the cost of a Python task
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+NEEDED = frozenset(  # override the configuration: without these, tables could not be read, or instants would be wrong
+    {
+        "spark.sql.python.filterPushdown.enabled",
+        "spark.sql.session.timeZone",
+        "spark.sql.execution.arrow.pyspark.enabled",
+        JAVA_OPTIONS,
+    }
+)
 _OF_THE_JVM = ("spark.driver.", "spark.ui.", "spark.python.", "spark.executor")  # a Connect client cannot set these
 
 
@@ -37,21 +47,27 @@ def session(
     java_options: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with Millrace's source registered. `master` is as Spark writes it: local[*], spark://…, sc://… .
+    """Return a Spark session in which Millrace's source is registered. `master` is a Spark master: local[*], spark://…
+    or sc://… .
 
-    Without one, Spark's own configuration decides, and where that is silent, this machine with all its cores. The JVM
-    may take a quarter of the machine's memory, up to 8 GiB, unless `memory` says otherwise: sorting that does not fit
-    goes through the disk, and takes twice as long.
+    Without `master`, the environment variables SPARK_REMOTE and MASTER and Spark's own configuration are used, in this
+    order. The default is all cores of this machine. Unless `memory` or Spark's configuration sets it, the JVM gets a
+    quarter of the machine's memory, up to 8 GiB. Sorts that need more memory use the disk and take about twice as long.
+    Raises InvalidInput if Spark cannot create the session.
     """
     require_spark()
     from pyspark.sql import SparkSession
 
-    master = master or os.environ.get("SPARK_REMOTE") or os.environ.get("MASTER") or "local[*]"
+    there = configured()
+    master = master or master_of(there) or "local[*]"
     if master.startswith("sc://"):
         builder = SparkSession.builder.appName(name).remote(master)
         chosen = {key: value for key, value in SETTINGS.items() if not key.startswith(_OF_THE_JVM)}
     else:
-        chosen = {**SETTINGS, **_driver(master, memory or _share_of_memory(), java_options)}
+        chosen = {**SETTINGS, **_driver(master, java_options, there)}
+        chosen = {key: value for key, value in chosen.items() if key in NEEDED or key not in there}
+        if memory is not None:
+            chosen["spark.driver.memory"] = memory
         builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -64,16 +80,14 @@ def session(
     return made
 
 
-def _driver(master: str, memory: str, java_options: str) -> dict[str, str]:
-    """What must be known before the JVM starts."""
+def _driver(master: str, java_options: str, there: Mapping[str, str]) -> dict[str, str]:
+    """Set up Java and the environment for a new JVM. Return the settings that a JVM needs at its start."""
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     log = f"-Dlog4j.configurationFile={files('millrace.spark') / 'log4j2.properties'}"
-    chosen = {
-        "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"{log} -Duser.timezone=UTC {java_options}".strip(),
-    }
+    options = [there.get(JAVA_OPTIONS, ""), log, "-Duser.timezone=UTC", java_options]
+    chosen = {"spark.driver.memory": _share_of_memory(), JAVA_OPTIONS: " ".join(filter(None, options))}
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = LOOPBACK
@@ -83,6 +97,6 @@ def _driver(master: str, memory: str, java_options: str) -> dict[str, str]:
 def _share_of_memory() -> str:
     try:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    except (ValueError, OSError):  # a system that does not say
+    except (ValueError, OSError):  # not known on this system
         there = 0
     return f"{min(8, max(1, there // 4))}g"

@@ -1,6 +1,6 @@
-"""The data source `millrace`: what Spark asks it for, and who answers.
+"""The data source `millrace`, which creates the readers and writers for Spark.
 
-It is made anew, from its options, in every process that plans or runs a part of a query; it holds nothing open.
+Every process that plans or runs a part of a query creates its own source from the options. A source holds nothing open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from millrace.domain.errors import InvalidInput
 from millrace.spark import FORMAT
-from millrace.spark.options import READS, Options, read_options
+from millrace.spark.options import READS, SourceOptions, read_options
 from millrace.spark.schema import EVENTS, TABLES, table_named
 from millrace.spark.table import Table
 
@@ -37,34 +37,36 @@ class MillraceSource(DataSource):
 
         options = read_options(self.options, "batch")
         pushing = options["pushFilters"] and filters_are_pushed()
-        return (FilteringReader if pushing else TableReader)(options, _asked(options, schema))
+        return (FilteringReader if pushing else TableReader)(options, _requested(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from millrace.spark.stream import EventStream
+        from millrace.spark.stream import FeedStreamReader
 
         options = read_options(self.options, "stream")
-        table = _asked(options, schema)
+        table = _requested(options, schema)
         if table.name != EVENTS.name:
             raise InvalidInput(f"only the table events can be followed as a stream, not {table.name}")
-        return EventStream(options, table)
+        return FeedStreamReader(options, table)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from millrace.spark.sink import writer
+        from millrace.spark.sink.writer import writer
 
         return writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from millrace.spark.sink import stream_writer
+        from millrace.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 def filters_are_pushed() -> bool:
-    """Spark plans a read by one of two programs of its own; it starts this one only where pushdown is switched on."""
+    """Return whether the session has turned filter pushdown on. Spark then plans the read with a program of its own, so
+    this function checks whether the module of that program is loaded in this process.
+    """
     return _PUSHDOWN in sys.modules
 
 
-def _table(options: Options) -> Table:
+def _table(options: SourceOptions) -> Table:
     name = options["table"]
     if name is None:
         raise InvalidInput(f"name the table by option('table', …): {', '.join(TABLES)}")
@@ -72,9 +74,10 @@ def _table(options: Options) -> Table:
     return table if options["columns"] is None else table.pruned(options["columns"])
 
 
-def _asked(options: Options, schema: StructType) -> Table:
-    """The table as it was asked for. A schema that a user gave chooses columns, as the option does, and may say that
-    they can be null; it cannot change their types."""
+def _requested(options: SourceOptions, schema: StructType) -> Table:
+    """Return the requested table. A schema given by the user selects columns, like the option `columns`. It may make
+    columns nullable. Raises InvalidInput if it changes a type, or makes a nullable column not null.
+    """
     chosen = _table(options).pruned([field.name for field in schema.fields])
     for ours, theirs in zip(chosen.spark().fields, schema.fields, strict=True):
         if ours.dataType != theirs.dataType or (ours.nullable and not theirs.nullable):

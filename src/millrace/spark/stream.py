@@ -1,7 +1,8 @@
-"""The feed as a stream. Its offsets are cursors, so a query that starts again reads what it had planned, exactly.
+"""The feed as a stream. The stream's offsets are cursors, so a restarted query reads exactly the events that it had
+planned.
 
-Retention may overtake a stream that stands still for too long. Then it fails and says how much is lost, unless it was
-told to go on from the oldest event that is kept.
+If a stream stops for too long, retention may remove events that it has not read. Then the query fails and reports how
+many events are lost. If the option failOnDataLoss is false, it logs a warning and continues.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from millrace.domain.errors import CursorExpired, InvalidInput, StoreError
+from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput, StoreError
 from millrace.domain.event import Event
 from millrace.domain.request import EventSpan
 from millrace.spark.batches import Batches
-from millrace.spark.cursors import starting_cursor
+from millrace.spark.cursors import start_of
 from millrace.spark.open import opened, url_from
-from millrace.spark.options import Options
-from millrace.spark.reader import MOST_TASKS, WORTH_A_TASK, Share, events_of, merged
+from millrace.spark.options import SourceOptions
+from millrace.spark.reader import MOST_TASKS, WORTH_A_TASK, Share, merged
 from millrace.spark.table import Table
 from millrace.store.protocol import Store
 
@@ -30,28 +31,39 @@ logger = logging.getLogger("millrace.spark")
 
 
 class EventsLost(StoreError):
-    """Retention has taken events away that the stream had not read."""
+    """Retention has removed events that the stream had not read."""
 
     def __init__(self, expired: CursorExpired) -> None:
         self.lost = expired.lost
         super().__init__(
             f"{expired.lost} events after cursor {expired.cursor} were trimmed by retention before the stream read "
-            "them. To go on without them, set the option failOnDataLoss to false; to lose none, run the stream more "
+            "them. To continue without them, set the option failOnDataLoss to false; to lose none, run the stream more "
             "often, or keep events longer (keep_events)"
         )
 
 
-class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Options, table: Table) -> None:
+class EventsReplaced(StoreError):
+    """The store's feed is not the feed that the stream has read before. Continuing could skip events."""
+
+    def __init__(self, unknown: CursorUnknown) -> None:
+        super().__init__(
+            f"the event before cursor {unknown.cursor} is not in the feed: the store was restored from a backup, "
+            "a crash took its latest events, or it is another store. Begin with a new checkpoint and the option "
+            "startingCursor; events that come again have the same (job, generation, n)"
+        )
+
+
+class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, table: Table) -> None:
         self._options = options
         self._table = table
-        self._ends_now = False  # the trigger availableNow: what comes later is for the next run
+        self._ends_now = False  # the trigger availableNow: later events are for the next run
         self._end: str | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         async def first(store: Store) -> str:
-            cursor = await starting_cursor(store, self._options["startingCursor"])
-            [span, *_] = await store.event_spans(cursor, 1, limit=1)
+            start = await start_of(store, self._options["startingCursor"])
+            [span, *_] = await store.event_spans(start, 1, limit=1)
             return span.after
 
         with opened(url_from(self._options)) as found:
@@ -103,21 +115,25 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return await store.event_spans(after, n, limit, until)
             except CursorExpired as expired:
                 after = self._past(expired)
+            except CursorUnknown as unknown:
+                raise EventsReplaced(unknown) from None
 
     async def _events(self, store: Store, span: EventSpan) -> AsyncIterator[Sequence[Event]]:
         while True:
             try:
-                async for events in events_of(store, span, self._options["batchRows"]):
+                async for events in store.scan_events(span, self._options["batchRows"]):
                     yield events
                 return
             except CursorExpired as expired:
                 span = EventSpan(self._past(expired), span.until, 0)
+            except CursorUnknown as unknown:
+                raise EventsReplaced(unknown) from None
 
     def _past(self, expired: CursorExpired) -> str:
-        """Where to go on, if that is allowed."""
+        """Return the cursor of the oldest event that is left. Raises EventsLost unless failOnDataLoss is false."""
         if self._options["failOnDataLoss"]:
             raise EventsLost(expired) from None
-        logger.warning("%d events were trimmed before the stream read them; it goes on without them", expired.lost)
+        logger.warning("%d events were trimmed before the stream read them; it continues without them", expired.lost)
         return expired.oldest
 
 

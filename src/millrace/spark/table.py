@@ -1,4 +1,4 @@
-"""A table as Spark sees it: its columns, each with one type that is written once and read by Arrow and by Spark."""
+"""Defines tables by their columns. The Arrow type and the Spark type of a column are derived from one definition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput
-from millrace.domain.hints import meant
+from millrace.domain.errors import InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """`type` is as SQL writes it."""
+    """A column of a table; `type` is in SQL syntax."""
 
     name: str
     type: str
@@ -35,17 +34,19 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def ddl(self) -> str:
-        """As `spark.createDataFrame(rows, schema)` and `StructType.fromDDL` take it."""
+        """The columns in SQL syntax, as `spark.createDataFrame(rows, schema)` and `StructType.fromDDL` accept them."""
         return ", ".join(
             f"{column.name} {column.type}{'' if column.nullable else ' NOT NULL'}" for column in self.columns
         )
 
     def pruned(self, names: Sequence[str]) -> Table:
-        """Only these columns, in this order."""
+        """Return the table with only these columns, in this order. Raises InvalidInput for an unknown or repeated
+        column.
+        """
         by_name = {column.name: column for column in self.columns}
         for name in names:
             if name not in by_name:
-                raise InvalidInput(f"table {self.name} has no column {name!r}. {meant(name, by_name)}")
+                raise InvalidInput(f"table {self.name} has no column {name!r}. {did_you_mean(name, by_name)}")
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"name at least one column of {self.name}, and each only once; not {', '.join(names)!r}")
         return Table(self.name, self.help, tuple(by_name[name] for name in names))
@@ -108,6 +109,6 @@ def _inside(written: str) -> str:
 
 
 def _fields(written: str) -> list[tuple[str, str]]:
-    """Of a struct of plain types; no table has need of more."""
+    """Return the names and types of the fields of a struct. Nested types are not supported."""
     parts = (part.partition(": ") for part in _inside(written).split(", "))
     return [(name, kind) for name, _, kind in parts]

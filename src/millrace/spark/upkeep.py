@@ -1,7 +1,8 @@
-"""Upkeep of an object store on Spark: one task for each share of a sweep, each chunk of jobs, each queue, each merge.
+"""Maintenance of an object store on Spark: sweeps, and the compaction, merging and expiry of archived jobs.
 
-The driver hands out pieces (`upkeep_work.py`) and takes in what came of them; what must happen once, and in order, it
-does itself. It works with the session it is given, also through Spark Connect.
+The driver divides the work into pieces (`upkeep_work.py`), runs each piece in a Spark task, and collects the results.
+Work that must be done once, and in order, is done by the driver itself. All functions use the session that the caller
+passes, also through Spark Connect.
 """
 
 from __future__ import annotations
@@ -12,36 +13,39 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from millrace.app.duration import Duration, milliseconds
 from millrace.domain.errors import InvalidInput, QueueError
-from millrace.runtime.duration import Duration, milliseconds
-from millrace.spark import archive, require_spark
-from millrace.spark.archive import ArchiveOutcome, Figure
+from millrace.spark import require_spark
+from millrace.spark.archive import operations as archive
+from millrace.spark.archive.operations import ArchiveOutcome, Figure
 from millrace.spark.bulk import store_options
-from millrace.spark.drain import reason
+from millrace.spark.drain.driver import reason
 from millrace.spark.open import opened, url_from
-from millrace.spark.upkeep_work import Done, Each, SweepShareOf, Work, done, objects_of
+from millrace.spark.upkeep_work import Each, SweepShareOf, UpkeepDone, Work, done, objects_of
 from millrace.store.archived import ArchiveFile
-from millrace.store.object.archive import GRACE
+from millrace.store.object.archive.files import GRACE
 from millrace.store.object.dry import DryLook
 from millrace.store.object.store import ObjectStore
-from millrace.store.swept import SweepShare, Swept
+from millrace.store.sweep_report import SweepShare, Swept
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 SHARES = 16
 _ROWS = "number int not null, answer binary not null"
 
 
 class UpkeepFailed(QueueError):
-    """Spark could not do it. What was done is done, and asking again goes on from there."""
+    """Spark could not finish the maintenance. Completed work is kept, and the next call continues from there."""
 
 
 class SweepOutcome(msgspec.Struct, frozen=True):
-    """What each share was found to need, and what is in no share."""
+    """The repairs of a sweep. `shares` has the repairs in each share of the store; `rest` has those in objects of no
+    share.
+    """
 
     shares: tuple[tuple[SweepShare, Swept], ...]
     rest: Swept
@@ -63,24 +67,26 @@ def sweep(
     dry_run: bool = False,
     url_env: str | None = None,
     url_file: str | None = None,
-    tell: Tell = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> SweepOutcome:
-    """Look at everything in an object store, and put right what crashes have left; with `dry_run`, only look."""
+    """Check a whole object store, repair what crashes left behind, and return the repairs. With `dry_run`, change
+    nothing and return the repairs that are necessary.
+    """
 
     async def work(store: ObjectStore, each: Each) -> SweepOutcome:
-        return await swept_in_shares(store, each, shares, dry_run, tell)
+        return await swept_in_shares(store, each, shares, dry_run, on_progress)
 
     return _on(spark, store_options(url, url_env, url_file), work)
 
 
 async def swept_in_shares(
-    store: ObjectStore, each: Each, shares: int, dry_run: bool = False, tell: Tell = lambda _: None
+    store: ObjectStore, each: Each, shares: int, dry_run: bool = False, on_progress: OnProgress = lambda _: None
 ) -> SweepOutcome:
     began = await store.now()
     parts = store.shares(shares)
-    tell(f"sweeping in {len(parts)} tasks")
+    on_progress(f"sweeping in {len(parts)} tasks")
     found = await each([SweepShareOf(share, dry_run) for share in parts])
-    tell("settings, manifests, counters")
+    on_progress("settings, manifests, counters")
     rest = await (DryLook(store).sweep_rest if dry_run else store.sweep_rest)(began)
     return SweepOutcome(
         tuple((share, one.swept or Swept()) for share, one in zip(parts, found, strict=True)), rest, dry_run
@@ -95,13 +101,15 @@ def compactable(
     url_env: str | None = None,
     url_file: str | None = None,
 ) -> list[Figure]:
-    """How many archived jobs of which kind there are to compact. Needs no Spark, and changes nothing."""
+    """Return how many archived jobs a compaction would move now, and how many it cannot move yet, by queue and state.
+    This reads the jobs, changes nothing, and needs no Spark.
+    """
 
     _check(limit)
 
     async def look(store: ObjectStore) -> list[Figure]:
         before = await store.now() - milliseconds("older_than", older_than)
-        return archive.figures(await store.compaction.candidates(before, limit))
+        return await archive.preview(store, before, limit)
 
     with opened(url_from(store_options(url, url_env, url_file))) as found:
         return found.run(look(objects_of(found.store)))
@@ -114,7 +122,9 @@ def expirable(
     url_env: str | None = None,
     url_file: str | None = None,
 ) -> list[ArchiveFile]:
-    """Files all of whose jobs finished so long ago. Needs no Spark, and changes nothing."""
+    """Return the archive files in which every job finished more than `older_than` ago. This changes nothing, and needs
+    no Spark.
+    """
 
     async def look(store: ObjectStore) -> list[ArchiveFile]:
         before = await store.now() - milliseconds("older_than", older_than)
@@ -132,15 +142,17 @@ def compact(
     *,
     url_env: str | None = None,
     url_file: str | None = None,
-    tell: Tell = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> ArchiveOutcome:
-    """Put archived jobs that finished so long ago into Parquet files of the store's own, and out of the store."""
+    """Move archived jobs that finished more than `older_than` ago into Parquet files in the store. Move at most `limit`
+    jobs, and return the result.
+    """
 
     _check(limit)
 
     async def work(store: ObjectStore, each: Each) -> ArchiveOutcome:
         before = await store.now() - milliseconds("older_than", older_than)
-        return await archive.compact(store, each, before=before, limit=limit, tell=tell)
+        return await archive.compact(store, each, before=before, limit=limit, on_progress=on_progress)
 
     return _on(spark, store_options(url, url_env, url_file), work)
 
@@ -153,13 +165,17 @@ def expire(
     *,
     url_env: str | None = None,
     url_file: str | None = None,
-    tell: Tell = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> ArchiveOutcome:
-    """Give up files of compacted jobs that all finished so long ago, and merge small ones."""
+    """Remove a file from the archive if all its jobs finished more than `older_than` ago, and merge small files. The
+    removed files are deleted after `grace`.
+    """
 
     async def work(store: ObjectStore, each: Each) -> ArchiveOutcome:
         before = await store.now() - milliseconds("older_than", older_than)
-        return await archive.expire(store, each, before=before, grace=milliseconds("grace", grace), tell=tell)
+        return await archive.expire(
+            store, each, before=before, grace=milliseconds("grace", grace), on_progress=on_progress
+        )
 
     return _on(spark, store_options(url, url_env, url_file), work)
 
@@ -172,7 +188,7 @@ def _check(limit: int | None) -> None:
 def _on(spark: SparkSession, options: Mapping[str, Any], work: Callable[[ObjectStore, Each], Awaitable[T]]) -> T:
     require_spark()
 
-    async def each(works: Sequence[Work]) -> list[Done]:
+    async def each(works: Sequence[Work]) -> list[UpkeepDone]:
         return await asyncio.to_thread(_on_executors, spark, options, works)
 
     async def carry_out(store: ObjectStore) -> T:
@@ -182,24 +198,28 @@ def _on(spark: SparkSession, options: Mapping[str, Any], work: Callable[[ObjectS
         return found.run(carry_out(objects_of(found.store)))
 
 
-def _on_executors(spark: SparkSession, options: Mapping[str, Any], works: Sequence[Work]) -> list[Done]:
-    """A task for each piece; Spark tries a piece that fails again."""
+def _on_executors(spark: SparkSession, options: Mapping[str, Any], works: Sequence[Work]) -> list[UpkeepDone]:
+    """Run each piece of work in a Spark task, and return the results in the same order. Spark retries a failed task.
+    Raises UpkeepFailed if Spark gives up.
+    """
     import pyarrow as pa
 
     pieces = pa.table({"number": pa.array(range(len(works)), pa.int32()), "work": [*map(msgspec.json.encode, works)]})
     try:
         frame: Any = spark.createDataFrame(pieces)
         rows = frame.coalesce(1).repartition(len(works)).mapInArrow(DoPieces(options), _ROWS).collect()
-    except Exception as error:  # Spark's own, or what the bridge to its JVM makes of them
+    except Exception as error:  # errors of Spark, or of the bridge to its JVM
         raise UpkeepFailed(
-            f"Spark gave up: {reason(str(error))}. What was done so far is kept; the same again goes on from there"
+            f"Spark gave up: {reason(str(error))}. Completed work is kept; run it again to continue"
         ) from error
-    answers = {row.number: msgspec.json.decode(bytes(row.answer), type=Done) for row in rows}
+    answers = {row.number: msgspec.json.decode(bytes(row.answer), type=UpkeepDone) for row in rows}
     return [answers[number] for number in range(len(works))]
 
 
 class DoPieces:
-    """What Spark calls with the pieces of one task. It travels to executors, so it holds nothing but options."""
+    """The function that Spark calls in each task, with the pieces of work of this task. Spark sends this object to
+    executors, so it holds only options.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options

@@ -1,7 +1,7 @@
-"""What upkeep has executors do: each piece for itself, against a store that its process has opened.
+"""The pieces of maintenance that run on executors. Each process opens the store itself.
 
-A piece may be done twice, by a task that Spark runs again or in parallel: whatever it writes counts only when the
-driver names it, and what it repairs or removes is repaired or removed once.
+If Spark repeats a task, a piece runs twice. That is safe: readers ignore files until the driver lists them in the
+manifest, and repairs and removals are idempotent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.domain.errors import InvalidInput, StoreError
-from millrace.spark.archive_rows import ARCHIVE, LARGEST, FileWriter, columns_of
+from millrace.spark.archive.rows import ARCHIVE, LARGEST, FileWriter, columns_of
 from millrace.store.archived import ArchiveFile, ArchiveRow, Compactable
 from millrace.store.object.dry import DryLook
 from millrace.store.object.store import ObjectStore
 from millrace.store.protocol import Store
-from millrace.store.swept import SweepShare, Swept
+from millrace.store.sweep_report import SweepShare, Swept
 
 AT_ONCE = 100  # jobs read at a time
 ROW_GROUP = 5_000
@@ -32,7 +32,9 @@ class SweepShareOf(msgspec.Struct, frozen=True, tag="sweep"):
 
 
 class WriteFiles(msgspec.Struct, frozen=True, tag="write"):
-    """Jobs that may be compacted, by name; those that can be go into files whose parts begin so."""
+    """Compact the jobs whose index entries have these `names` into files. The names of the parts in the files begin
+    with `part`.
+    """
 
     part: str
     names: tuple[str, ...]
@@ -40,7 +42,9 @@ class WriteFiles(msgspec.Struct, frozen=True, tag="write"):
 
 
 class RemoveJobs(msgspec.Struct, frozen=True, tag="remove"):
-    """Of one queue, so that nobody waits for anybody: each removal counts in the object of its queue."""
+    """Remove from the store the jobs of one queue that are in these files. Each queue is one piece of work: every
+    removal writes the object of the queue, so two tasks with the same queue would wait for each other.
+    """
 
     queue: str
     files: tuple[ArchiveFile, ...]
@@ -54,43 +58,47 @@ class MergeFiles(msgspec.Struct, frozen=True, tag="merge"):
 Work = SweepShareOf | WriteFiles | RemoveJobs | MergeFiles
 
 
-class Done(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a piece; of a removal, by file: the rows that do not count, because their jobs lived on."""
+class UpkeepDone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of a piece of work. After a removal, `void` maps each file to the seqs of its invalid rows: these jobs
+    changed and stay in the store.
+    """
 
     swept: Swept | None = None
     files: tuple[ArchiveFile, ...] = ()
     void: dict[str, tuple[int, ...]] = {}
     removed: int = 0
+    until: int = 0  # for written files: when the last of the skipped jobs can be compacted
 
 
-Each = Callable[[Sequence[Work]], Awaitable[list[Done]]]
+Each = Callable[[Sequence[Work]], Awaitable[list[UpkeepDone]]]
 
 
 def objects_of(store: Store) -> ObjectStore:
     if not isinstance(store, ObjectStore):
         raise InvalidInput(
-            f"{store.url.partition('://')[0]}:// needs no such upkeep: it has no index to sweep and no object for each "
+            f"{store.url.partition('://')[0]}:// needs no such maintenance: it has no index to sweep and no object per "
             "job. Retention (keep_completed, keep_dead) and the upkeep of any worker do what there is to do"
         )
     return store
 
 
-async def done(store: Store, work: Work) -> Done:
+async def done(store: Store, work: Work) -> UpkeepDone:
     objects = objects_of(store)
     match work:
         case SweepShareOf(share, dry):
             sweep = DryLook(objects).sweep_share if dry else objects.sweep_share
-            return Done(swept=await sweep(share))
+            return UpkeepDone(swept=await sweep(share))
         case WriteFiles():
-            return Done(files=tuple(await _write(objects, work)))
+            return await _write(objects, work)
         case RemoveJobs():
             return await _remove(objects, work)
         case MergeFiles():
-            return Done(files=await _merge(objects, work))
+            return UpkeepDone(files=await _merge(objects, work))
 
 
-async def _write(store: ObjectStore, work: WriteFiles) -> list[ArchiveFile]:
+async def _write(store: ObjectStore, work: WriteFiles) -> UpkeepDone:
     files: list[ArchiveFile] = []
+    until = 0
     writer: FileWriter | None = None
 
     async def finish(writer: FileWriter) -> None:
@@ -99,7 +107,9 @@ async def _write(store: ObjectStore, work: WriteFiles) -> list[ArchiveFile]:
 
     group: list[Compactable] = []
     for start in range(0, len(work.names), AT_ONCE):
-        group += await store.compaction.read(work.names[start : start + AT_ONCE], work.before)
+        ready, not_yet = await store.compaction.read(work.names[start : start + AT_ONCE], work.before)
+        group += ready
+        until = max(until, *(one.until for one in not_yet), 0)
         is_last = start + AT_ONCE >= len(work.names)
         if not group or not (is_last or len(group) >= ROW_GROUP or _bytes(group) >= LARGEST):
             continue
@@ -111,14 +121,14 @@ async def _write(store: ObjectStore, work: WriteFiles) -> list[ArchiveFile]:
             writer = None
     if writer is not None:
         await finish(writer)
-    return files
+    return UpkeepDone(files=tuple(files), until=until)
 
 
 def _bytes(jobs: Sequence[Compactable]) -> int:
     return sum(len(one.job.payload) + len(one.job.result or b"") for one in jobs)
 
 
-async def _remove(store: ObjectStore, work: RemoveJobs) -> Done:
+async def _remove(store: ObjectStore, work: RemoveJobs) -> UpkeepDone:
     void: dict[str, tuple[int, ...]] = {}
     removed = 0
     for file in work.files:
@@ -128,7 +138,7 @@ async def _remove(store: ObjectStore, work: RemoveJobs) -> Done:
             rows += map(ArchiveRow, mine["id"], mine["seq"], mine["events"])
         void[file.key] = tuple(await store.compaction.remove(rows))
         removed += len(rows) - len(void[file.key])
-    return Done(void=void, removed=removed)
+    return UpkeepDone(void=void, removed=removed)
 
 
 async def _merge(store: ObjectStore, work: MergeFiles) -> tuple[ArchiveFile, ...]:

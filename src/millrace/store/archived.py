@@ -1,4 +1,8 @@
-"""What is said of compacted jobs: the files that hold them, and the manifest that says which of these count."""
+"""Records about compacted jobs: the rows of archive files, and the manifest that lists the valid files.
+
+A compacted job is a finished, archived job that was moved from the store into an archive file. See
+`object/archive/files.py` for the order of the steps.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,25 @@ from millrace.domain.job import Job
 
 
 class Compactable(msgspec.Struct, frozen=True):
-    """An archived job as it stands, with the history that is still kept of it."""
+    """An archived job with its remaining history, ready to be compacted."""
 
     job: Job
     history: tuple[Event, ...]
 
 
+class NotYet(msgspec.Struct, frozen=True):
+    """An archived job that cannot be compacted before the time `until`, in milliseconds.
+
+    Until then, its result is kept or an automatic retry is planned.
+    """
+
+    queue: str
+    state: str
+    until: int
+
+
 class ArchiveRow(msgspec.Struct, frozen=True):
-    """A job in a file: who it is, and how far its history had come when it was written."""
+    """A job in an archive file: its id, its seq, and the number of its events when the row was written."""
 
     id: str
     seq: int
@@ -24,8 +39,10 @@ class ArchiveRow(msgspec.Struct, frozen=True):
 
 
 class ArchiveFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`parts` names what it was made of: itself, or the files that were merged into it. `first` and `last` are when
-    its jobs finished."""
+    """One archive file. `first` and `last` are the earliest and the latest finish time of its jobs.
+
+    `parts` names the files that were merged into this file. A file that was not merged has one part: itself.
+    """
 
     key: str
     parts: tuple[str, ...]
@@ -34,26 +51,29 @@ class ArchiveFile(msgspec.Struct, frozen=True, omit_defaults=True):
     first: int
     last: int
     queues: tuple[str, ...]
-    open: bool = False  # its jobs are still being removed from the store, so some are in both
-    void: tuple[int, ...] = ()  # seqs of rows that do not count: their jobs lived on after they were written
+    open: bool = False  # its jobs are still being deleted from the store, so some are in both
+    void: tuple[int, ...] = ()  # seqs of invalid rows: their jobs changed after they were written
 
 
 class ArchiveRun(msgspec.Struct, frozen=True):
-    """Who may change the manifest, and when it was last heard of."""
+    """The archive run that may currently change the manifest, and the time of its last heartbeat.
+
+    `object/archive/files.py` explains archive runs.
+    """
 
     id: str
     beat: int
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """A file that no longer counts, kept for a while for those who are reading it."""
+    """A file that was removed from the manifest at `since`. It is deleted later, so that current readers can finish."""
 
     key: str
     since: int
 
 
 class ArchiveValue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The manifest. What it does not name does not count."""
+    """The manifest: the list of valid archive files. Files that are not listed are ignored."""
 
     version: int = 1
     run: ArchiveRun | None = None

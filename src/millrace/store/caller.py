@@ -1,7 +1,7 @@
-"""On whose behalf a task runs: the thread that blocks until it is done, where there is one.
+"""A context variable with the id of the thread that waits for the current asyncio task; None if no thread waits.
 
-Set by `app.sync`, which has a loop in the background do what a thread asks for; read by stores that must know whether a
-caller would wait for itself.
+`app.sync` sets the variable when it runs a call on its background loop. Stores read it to detect a deadlock in which a
+caller waits for itself.
 """
 
 from __future__ import annotations

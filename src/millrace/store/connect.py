@@ -1,12 +1,14 @@
-"""A URL becomes a store. A backend is imported only when a URL asks for it.
+"""Creates a store from a URL. A backend is imported only when a URL needs it.
 
-memory://                   in this process; memory://name is shared by all who use that name
+memory://                   in this process; every use of memory://name in the process is the same store
 sqlite:///jobs.db           a file, relative to the working directory
 sqlite:////var/lib/jobs.db  a file, absolute
 file:///var/lib/jobs        a directory of objects
-postgresql://host/database  a schema in a PostgreSQL database, with ?schema=name for one of another name than millrace
-s3://bucket/prefix          a bucket, with ?endpoint=http://host:port for a server of one's own
+postgresql://host/database  the schema millrace in a PostgreSQL database; ?schema=name for another one
+s3://bucket/prefix          a bucket; ?endpoint=http://host:port for a server other than AWS
 redis://host:6379/0         a Redis or Valkey server; also rediss://, valkey://, redis+unix:// and redis+sentinel://
+
+Other packages can add schemes by entry points of the group `millrace.stores`: see `registered`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from millrace.domain.errors import InvalidInput, MissingDriver
+from millrace.domain.errors import InvalidInput, MissingDriver, StoreError
 from millrace.store.clock import Clock, system_clock
 from millrace.store.forks import hold_over_forks
 from millrace.store.protocol import Store
@@ -24,6 +26,7 @@ from millrace.store.protocol import Store
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
 
+GROUP = "millrace.stores"  # the group of entry points
 SCHEMES = ("memory", "sqlite", "postgresql", "redis", "file", "s3")
 REDIS = frozenset(
     f"{base}{kind}" for base in ("redis", "rediss", "valkey", "valkeys") for kind in ("", "+unix", "+sentinel")
@@ -36,14 +39,15 @@ hold_over_forks(_named_lock)
 
 
 def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | None = None) -> Store:
-    """The store behind a URL, not yet opened. Errors name the scheme or the option, never a password.
+    """Return the store for a URL, not connected yet. Error messages name the scheme or the option, but never a
+    password.
 
-    `env` stands for the environment, which says more about some stores than their URLs do.
+    Some stores read further settings from environment variables. `env` replaces these variables.
     """
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator:
-        raise InvalidInput("a store is named by a URL such as 'sqlite:///jobs.db' or 'memory://', not by a plain path")
+        raise InvalidInput("a store needs a URL such as 'sqlite:///jobs.db' or 'memory://', not a path")
     if scheme == "memory":
         return _memory(urlsplit(url), clock)
     if scheme == "sqlite":
@@ -56,9 +60,29 @@ def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | No
         return _bucket(url, clock, env)
     if scheme in REDIS:
         return _redis(url, clock)
-    raise InvalidInput(
-        f"there is no store for {scheme}://; known ones are {_list([f'{known}://' for known in SCHEMES])}"
-    )
+    return registered(scheme, url)
+
+
+def registered(scheme: str, url: str) -> Store:
+    """Return a store of another package. The entry point with the name `scheme` creates it."""
+    from importlib.metadata import entry_points
+
+    others = entry_points(group=GROUP)
+    found = [point for point in others if point.name.lower() == scheme]
+    if not found:
+        known = [*SCHEMES, *sorted({point.name for point in others})]
+        raise InvalidInput(f"there is no store for {scheme}://; known ones are {_list([f'{one}://' for one in known])}")
+    if len({point.value for point in found}) > 1:
+        packages = sorted(point.dist.name if point.dist else point.value for point in found)
+        raise InvalidInput(f"{scheme}:// is claimed by several packages: {', '.join(packages)}. Uninstall all but one")
+    try:
+        make = found[0].load()
+    except Exception as error:  # the import of another package may raise anything
+        raise StoreError(f"the store for {scheme}:// ({found[0].value}) cannot be imported: {error!r}") from error
+    store = make(url)
+    if not isinstance(store, Store):
+        raise StoreError(f"{found[0].value}, which is registered for {scheme}://, made {store!r}, which is not a Store")
+    return store
 
 
 def _memory(parts: SplitResult, clock: Clock | None) -> Store:
@@ -86,7 +110,7 @@ def _sqlite(parts: SplitResult, clock: Clock | None) -> Store:
     if path in ("", ":memory:"):
         raise InvalidInput(
             "a SQLite store needs a file, because several connections share it: sqlite:///jobs.db. "
-            "For a store that lives in this process only, use memory://"
+            "For a store inside this process only, use memory://"
         )
     level = options.get("durability", "full")
     if level not in _DURABILITY:
@@ -118,7 +142,7 @@ def _directory(parts: SplitResult, clock: Clock | None, env: Mapping[str, str] |
     options = _options(parts, ("durability",))
     path = unquote(parts.path)
     if parts.netloc or path in ("", "/"):
-        raise InvalidInput("a directory is named by an absolute path after three slashes: file:///var/lib/jobs")
+        raise InvalidInput("a directory needs an absolute path after file://, such as file:///var/lib/jobs")
     level = options.get("durability", "full")
     if level not in _DURABILITY:
         raise InvalidInput(f"durability is {_list(_DURABILITY)}, not {level!r}")
@@ -146,7 +170,7 @@ def _need(driver: str, scheme: str, extra: str) -> None:
 
     try:
         there = find_spec(driver) is not None
-    except ValueError:  # somebody has put something in its place
+    except ValueError:  # another object is in sys.modules under this name
         there = False
     if not there:
         raise MissingDriver(scheme, extra)

@@ -1,4 +1,4 @@
-"""What kind of file system a path lies on: stores that lock files must not be on one that is shared by machines."""
+"""Finds the type of the file system of a path. Stores that lock files must not be on a network file system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def mounts_here() -> str:
-    """The text of /proc/mounts; nothing on a system without it, and then there is nothing to go by."""
+    """Return the text of /proc/mounts; an empty string if the system does not have this file."""
     try:
         return Path("/proc/mounts").read_text("utf-8", "replace")
     except OSError:
@@ -19,7 +19,7 @@ def mounts_here() -> str:
 
 
 def file_system_of(path: str, mounts: str) -> str:
-    """The kind of file system that `path` lies on, from the text of /proc/mounts; '' when it does not say."""
+    """Return the type of the file system that contains `path`, found in the text of /proc/mounts; '' if unknown."""
     best, kind = "", ""
     for line in mounts.splitlines():
         fields = line.split()

@@ -1,8 +1,8 @@
-"""Forks: what a process has open does not survive them, so whoever holds something says what to do about it.
+"""Fork handling: objects with locks or connections register here, and are notified before and after each fork.
 
-A child has its parent's memory but none of its threads: a lock that one of them held is held for ever there, and a
-connection or socket is shared with the parent. Everything registered here is told before a fork and after it, on
-both sides.
+A forked child has a copy of its parent's memory, but none of its threads. A lock that a thread of the parent held is
+never released in the child, and connections and sockets are shared with the parent. After a fork, the registered
+objects are notified in both processes.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ class Forkable(Protocol):
 
 _lock = threading.RLock()
 _known: WeakSet[Forkable] = WeakSet()
-_told: list[Forkable] = []
+_notified: list[Forkable] = []
 
 
-def tell_of_forks(thing: Forkable) -> None:
+def register_for_forks(thing: Forkable) -> None:
+    """Register an object. Its `before_fork` and `after_fork` are called before and after every fork of this process."""
     with _lock:
         _known.add(thing)
 
 
 def hold_over_forks(lock: threading.Lock) -> None:
-    """For a lock of a module: nobody else has it while the process forks, so the child finds it free."""
+    """Register a lock of a module. It is acquired before every fork and released in both processes, so the child finds
+    it free.
+    """
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 def _before() -> None:
     _lock.acquire()
-    _told[:] = sorted(_known, key=id)  # in one order, for two threads that fork at once
-    for thing in _told:
+    _notified[:] = sorted(_known, key=id)  # always in the same order, in case two threads fork at once
+    for thing in _notified:
         thing.before_fork()
 
 
 def _after(in_child: bool) -> None:
-    things = _told[:]
-    _told.clear()
+    things = _notified[:]
+    _notified.clear()
     _lock.release()
     for thing in things:
         thing.after_fork(in_child=in_child)

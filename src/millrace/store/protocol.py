@@ -1,8 +1,11 @@
-"""The store protocol: five roles, each method with its guarantee.
+"""The store protocol: five roles (producer, consumer, reader, operator, scheduling) and what each method guarantees.
 
-Batch first: many items in, one answer per item, in order. Each call is one atomic step unless it says otherwise,
-and asking again after a lost reply is safe. Durations cross it, never instants, so clocks may disagree; the
-store's own clock decides. Every feature works on every store.
+Methods that take many items return one result per item, in order. Each call is one atomic step unless stated otherwise,
+and can be repeated safely after a lost reply. Callers pass durations, never points in time: only the store's clock
+counts, so the clocks of clients may differ. Every feature works on every store.
+
+`store/base.py` has defaults for methods that can be built from others. Three protocols are optional: `Transactional`,
+`Sweeping` and `Direct`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -37,66 +41,94 @@ from millrace.domain.request import (
 )
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
-from millrace.store.swept import Monitoring, SweepShare, Swept
+from millrace.store.sweep_report import Monitoring, Swept
 
 Target = Literal["queue", "task", "store"]
 
 
 class Ending(NamedTuple):
-    """A job was completed so, by the word of whoever wrote that down: there is nothing more to read."""
+    """The result of a completed job, as part of a notification. A waiting caller then need not read the job."""
 
     generation: int
     result: bytes | None
 
 
 class Watch(Protocol):
-    """Set up before the question is asked, so that an answer in between is not missed."""
+    """A wait for the end of one job. A caller that creates the watch before it reads the job misses no end."""
 
     async def wait(self, timeout: float) -> Ending | None:
-        """Return when the watched job may have finished, or after `timeout` seconds. None is a hint, never a proof."""
+        """Return when the watched job may have ended, or after `timeout` seconds.
+
+        An `Ending` means that the job has completed. After None, the caller reads the job to learn its state.
+        """
         ...
 
 
 class Producer(Protocol):
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
-        """All or nothing. An answer means that the jobs are kept, at the durability the store states.
+        """Enqueue all specs or none. When this method returns, the jobs are stored, with the durability of the store.
 
-        Raises InvalidInput, PayloadInvalid, UnknownDependency, DependencyCycle, DuplicateKey, QueueFull; then
-        nothing was enqueued. The same spec with the same token gets the same answer again.
+        Raise InvalidInput, PayloadInvalid, UnknownDependency, DependencyCycle, DuplicateKey or QueueFull if a spec is
+        refused; then nothing is enqueued. A repeated call with the same specs and tokens returns the same results.
+        """
+        ...
+
+    async def enqueue_behind(
+        self, specs: Sequence[Spec], before: Future[list[Enqueued]] | None
+    ) -> Future[list[Enqueued]]:
+        """Like `enqueue`, for the next chunk of a large enqueue: its jobs are stored only if the chunk `before`
+        succeeds.
+
+        Return a future for the results as soon as the order of the jobs is fixed. The caller can then start the next
+        chunk while this one is being written.
         """
         ...
 
 
 class Consumer(Protocol):
     async def claim(self, request: Claim) -> list[Job]:
-        """Due jobs in order, each under a new lease, within every limit. Costs the same for any queue length.
+        """Claim due jobs in order, each with a new lease, within all limits. The cost does not grow with the queue.
 
-        It may come back short although more is claimable, because the upkeep it does on the way is bounded; `wait`
-        then returns at once.
+        A claim first does a limited amount of upkeep, so it may return fewer jobs than are claimable. In that case, the
+        next `wait` returns at once.
         """
         ...
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
-        """End runs. LOST changes nothing. The jobs a change carries are enqueued in the same step.
+        """Write how runs ended, and enqueue the jobs of each change in the same step. For an item that is LOST, write
+        nothing.
 
-        A full queue or a taken key does not stop carried jobs. One that can never be right (a bad name, too large, a
-        cycle) raises its QueueError, and then nothing of the batch was written.
+        The jobs of a change are accepted even if their queue is full or their key is held. If a job is invalid (a bad
+        name, too large, a cycle), raise a QueueError and write nothing of the batch.
         """
         ...
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
-        """Lengthen leases, counted from now. LOST and CANCELLING both mean: abort the handler, if it still runs."""
+        """Extend leases; the new duration counts from now. The worker stops a handler whose receipt is LOST or
+        CANCELLING.
+        """
         ...
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
-        """Take over expired leases (lease_until < now). The taker decides and settles like any holder."""
+        """Take over expired leases (lease_until < now) and return their jobs. The caller decides about each job and
+        settles it.
+        """
         ...
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
-        """Return when a claim may find something, or after `timeout` seconds. A hint: polling alone is correct.
+        """Return when a claim may find a job, or after `timeout` seconds. This is only a hint: polling is correct too.
 
-        It registers before it checks, so a job enqueued between a claim and this call is not slept over. Cancelling
-        it is safe at any moment and loses no other waiter's hint.
+        The store registers the wait before it checks for jobs. So a job that is enqueued between a claim and this call
+        ends the wait. A caller may cancel the call at any time; if the call has already received a hint, another waiter
+        gets it.
+        """
+        ...
+
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        """Return True when a job that this worker runs may have been cancelled, or False after `timeout` seconds.
+
+        This is only a hint: `extend` says which job was cancelled. If a store cannot notify other processes, a worker
+        there learns of the cancel from its next `extend`.
         """
         ...
 
@@ -105,44 +137,63 @@ class Reader(Protocol):
     async def get(self, ids: Sequence[str]) -> list[Job | None]: ...
 
     async def find(self, query: Query) -> Page:
-        """Jobs by seq. A page may be short, even empty, when its scan budget was met: go on from its cursor."""
+        """Return a page of jobs in order of seq. The page may be short or even empty: the number of scanned rows is
+        limited.
+        """
         ...
 
     async def count(self) -> list[QueueCounts]: ...
     async def position(self, job_id: str) -> int | None: ...
     async def lanes(self, queue: str) -> list[LaneStatus]: ...
     async def history(self, job_id: str) -> list[Event]:
-        """Events of all remembered generations of an id, oldest first."""
+        """Return all kept events of an id, over all its generations, oldest first."""
         ...
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        """The feed of all events, after `cursor` (None: from the oldest kept; "end": an empty page that only says
-        where to go on). CursorExpired when overtaken."""
+        """Return a page of the event feed after `cursor`, and the cursor to continue from.
+
+        None starts at the oldest event kept. "end" returns an empty page with the newest cursor. With a `limit` of 0,
+        the page is empty and its cursor is the starting position.
+
+        Raise CursorExpired if retention has deleted events after the cursor. Raise CursorUnknown if the event before
+        the cursor is not in the feed, because the store has lost it or the cursor is from another store.
+        """
+        ...
+
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        """Return up to `limit` events before a cursor, newest first, and the cursor to continue from.
+
+        With None, start at the newest event. Each event is returned with the cursor before it. The cursor to continue
+        from is None at the oldest event kept. The page may be short or even empty, because the scan is limited. Events
+        that are written during the call may be missing. Raise CursorUnknown as `events` does.
+        """
         ...
 
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
-        """At most n spans, one after the other, which together hold exactly the events after `after` (None: from the
-        oldest kept) up to what is durable now, or up to `until`; no more than about `limit` of them. At least one,
-        which may be empty: the last one's end is a cursor to go on from, and stays the same while nothing happens.
-        CursorExpired when overtaken."""
+        """Return at most `n` consecutive spans of the feed after `after`: a cursor, or a time of the store's clock.
+
+        None starts at the oldest event kept. The spans end at the newest durable event, at `until`, or after about
+        `limit` events. There is at least one span, which may be empty. The end of the last span is the cursor to
+        continue from. If `after` is a time and the clock has been set back, a few events may be missing. Raise
+        CursorExpired and CursorUnknown as `events` does.
+        """
         ...
 
-    def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        """The events of a span, in order. What lies before it costs nothing. CursorExpired when overtaken, also in the
-        middle; nothing is left out silently."""
-        ...
+    def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
+        """Iterate over the events of a span, in order and in batches, without reading earlier events.
 
-    async def cursor_before(self, at: int) -> str:
-        """A cursor from which on the events since an instant of the store's clock come. Where clocks have been set
-        back, a few of them may lie before it."""
+        A store may return instances of a subclass that it reads faster. Such an event does not compare equal to an
+        `Event` with the same fields. Raise CursorExpired and CursorUnknown as `events` does, also between batches, so
+        that no event is skipped silently.
+        """
         ...
 
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]: ...
 
     async def partitions(self, n: int) -> list[Partition]:
-        """At most n shares that together hold every job there is now."""
+        """Return at most `n` partitions that together cover all current jobs."""
         ...
 
     def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]: ...
@@ -151,52 +202,73 @@ class Reader(Protocol):
 class Operator(Protocol):
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]: ...
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]: ...
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        """Move finished jobs back to waiting.
+
+        With `children`, also replay jobs that were buried because one of these jobs failed (`dependency_failed`), the
+        children of those jobs, and so on.
+        """
+        ...
+
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]: ...
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        """Delete finished jobs now, as retention would do later. Their last event is `pruned`. Jobs that have not
+        finished stay.
+        """
+        ...
+
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
-        """Change durable settings of a queue, a task or the store, and answer what they are now."""
+        """Change durable settings of a queue, a task or the store. Return the settings after the change."""
         ...
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
-        """Cancel up to `limit` waiting jobs, of one lane or of all; the number says whether to ask again.
+        """Cancel up to `limit` waiting jobs of one lane or of the whole queue, except hook jobs.
 
-        Hooks stay: they are word of what happened, not work of the queue.
+        Return the number of cancelled jobs; call again until it is 0.
         """
         ...
 
     async def obliterate(self, queue: str, limit: int = 1_000) -> int:
-        """Remove up to `limit` jobs in any state, running ones too. There is no way back."""
+        """Delete up to `limit` jobs of the queue in any state, even running jobs. Return the number of deleted jobs."""
         ...
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
-        """One bounded round of what time brings about: expiry, retention, auto-retry, caps, trimming."""
+        """Do one limited round of upkeep, and return what was done.
+
+        Upkeep is expiry, retention, automatic retries, caps, and trimming of events.
+        """
         ...
 
-    async def beat(self, info: WorkerInfo, ttl: int) -> None: ...
-    async def leave(self, worker_id: str) -> None: ...
+    async def beat(self, info: WorkerInfo, ttl: int) -> None:
+        """Write the record of a worker, which then counts as alive for `ttl` milliseconds. If `ttl` is 0, delete the
+        record.
+        """
+        ...
+
     async def workers(self) -> list[WorkerRecord]: ...
 
 
 class Scheduling(Protocol):
     async def schedules(self) -> list[Schedule]:
-        """Every schedule that was declared and not removed, by name."""
+        """Return all schedules, sorted by name."""
         ...
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
-        """Write each schedule whose revision is still the one seen, and enqueue what it carries in the same step.
+        """Apply each move: write its schedule and enqueue its jobs in one step, if the schedule's revision has not
+        changed.
 
-        Each move happens entirely or not at all; its jobs are kept as `enqueue` keeps them. The mark of a schedule
-        never moves back, nor past the store's clock. Asked again after a lost reply, the answer is `stale`.
+        Each move is applied completely or not at all. The mark of a schedule never moves back, and never past the
+        store's clock. A call that is repeated after a lost reply gets the answer `stale`.
         """
         ...
 
 
 class Within(Protocol):
-    """Steps in a transaction of the caller's: they happen when it commits, and never were when it is rolled back.
+    """Enqueues and settles inside the caller's own transaction. They take effect when the transaction commits.
 
-    A step that is refused leaves the transaction as it was. What ends in `_now` needs no event loop; it blocks.
+    A refused step leaves the transaction unchanged. Methods with the suffix `_now` block and need no event loop.
     """
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
@@ -207,106 +279,65 @@ class Within(Protocol):
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A store whose jobs can be part of the caller's own transaction."""
+    """A store that can join the caller's own transaction."""
 
     def within(self, connection: object) -> Within:
-        """InvalidInput, here or at the first step, when it is not a connection to this store's data."""
-        ...
+        """Return an object whose steps run in the transaction of `connection`.
 
-
-@runtime_checkable
-class Raw(Protocol):
-    """A store that hands out events in its own form too: cheaper for whoever only takes their fields, in bulk."""
-
-    def scan_raw_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
-        """As `scan_events`, but the events are of a class of the store's own: they do not equal an `Event`."""
+        Raise InvalidInput if `connection` is not to this store's database. The first step may raise it instead of this
+        method.
+        """
         ...
 
 
 @runtime_checkable
 class Sweeping(Protocol):
-    """A store without a server, where somebody has to put right what a crash left half done."""
+    """A store without a server. Its workers repair what a crash has left incomplete."""
 
     @property
     def monitoring(self) -> Monitoring: ...
 
     async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
-        """A bounded piece of a round; ask again while there is `more`. With `full`, a whole round at once."""
-        ...
+        """Check and repair a limited part of the store. Call this again while the result has `more`.
 
-
-@runtime_checkable
-class SweepingInShares(Sweeping, Protocol):
-    """A round of it can be gone by several at once: each share by anybody, then the rest by one of them."""
-
-    async def now(self) -> int:
-        """The store's clock."""
-        ...
-
-    def shares(self, n: int) -> list[SweepShare]:
-        """At most `n` of them, which together are everything that can be shared out."""
-        ...
-
-    async def sweep_share(self, share: SweepShare) -> Swept:
-        """All that is in it, whatever was looked at before. Asking again is safe."""
-        ...
-
-    async def sweep_rest(self, began: int) -> Swept:
-        """What is in no share, once all shares of a round that began at that instant have been swept."""
-        ...
-
-
-@runtime_checkable
-class Abreast(Protocol):
-    """A store that can be at the next chunk of jobs while the one before is being written."""
-
-    async def enqueue_behind(
-        self, specs: Sequence[Spec], before: Future[list[Enqueued]] | None
-    ) -> Future[list[Enqueued]]:
-        """As `enqueue`, and kept only if `before` was.
-
-        Returns once the jobs have their place in the order, so that the next ones may be begun behind them.
+        With `full`, check everything.
         """
         ...
 
 
 @runtime_checkable
 class Direct(Protocol):
-    """A store that also answers threads without an event loop; they block meanwhile. It must be connected."""
+    """A store with blocking methods for threads without an event loop. Connect the store before calling them."""
 
     def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
     def close_now(self) -> None: ...
 
 
 @runtime_checkable
-class Apart(Protocol):
-    """A store that works in another process and is quick at it: this one has time to run handlers meanwhile, so that it
-    pays to ask more often for less."""
-
-    works_apart: Literal[True]
-
-
-@runtime_checkable
 class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
-    """A store.
+    """The complete store protocol: all five roles in one object.
 
-    `ids` says which generated job ids suit it: sorted by time, or random from the first character.
+    `ids` says which generated job ids suit the store best: "sorted" ids begin with the time, "random" ids do not.
 
-    `steps_overlap` says whether two enqueues may be under way at the same time. Where they take turns, the feed tells
-    of jobs in the order of their seqs. Where they overlap, it does so within a line (a group, a lane), where order is
-    promised; elsewhere who drew a seq first may be told of second, and what a rollback undid leaves out its seqs.
+    `concurrent_writes` says whether two enqueues may be written at the same time. If False, new jobs appear in the feed
+    in the order of their seqs. If True, only jobs of the same line (a group or a lane) do, and a rollback leaves gaps
+    in the seqs.
+
+    `small_claims` says whether a worker should claim at most half of its slots at once. This is faster if the store can
+    prepare the next claim while the worker runs the first jobs.
     """
 
     url: str  # without a password
     ids: Literal["sorted", "random"]
-    steps_overlap: bool
+    concurrent_writes: bool
+    small_claims: bool
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
-    def beside(self) -> Store:
-        """The same store for use from another thread's event loop; itself, where it is at home in all of them."""
+    def for_loop(self) -> Store:
+        """Return a handle of this store for another event loop. A store that works on all loops returns itself."""
         ...
 
     async def now(self) -> int:
-        """The store's clock, in milliseconds."""
+        """Return the current time of the store's clock, in milliseconds since the epoch."""
         ...

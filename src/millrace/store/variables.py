@@ -1,13 +1,13 @@
-"""What can be set from outside about object stores: the names, how each is read, and what it is called elsewhere.
+"""The settings of object stores: their names, parsers and environment variables.
 
-Here and not in the backend, because `millrace config` shows them without loading one. Every setting of O-30 has a
-`MILLRACE_*` name; `QO_*` and `S3_*` are understood as well, so that an existing deployment need not be renamed.
+They are not defined in `object/`, because `millrace config` shows them without importing that package. Every setting
+has a `MILLRACE_*` variable. For existing deployments, some settings can also be set by `QO_*` and `S3_*` variables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from millrace.domain.errors import InvalidInput
 
 PREFIX = "MILLRACE_"
 Read = Callable[[str, object], Any]
-MOST_DIGITS = 3  # 4,096 shards; each is a listing of its own once there are many jobs
+MOST_DIGITS = 3  # 4,096 shards; each needs its own listing once there are many jobs
 MAX_PAGE = 1_000
 DAY = 86_400_000
 INDEX_MODES = ("index-only", "hybrid", "log-scan")
@@ -26,27 +26,34 @@ _SHARDS = re.compile(r"([0-9a-f]+)(?:-([0-9a-f]+))?")
 
 
 class ObjectSetting(msgspec.Struct, frozen=True):
-    """One thing that can be set, in the unit people write it in; `field` and `scale` say what it becomes."""
+    """One setting, in the unit that users write.
+
+    `field` is the name of the option that the setting sets. `scale` is the factor that converts the value to the unit
+    of that option.
+    """
 
     name: str
     default: Any
     help: str
     read: Read
     aliases: tuple[str, ...] = ()
-    field: str = ""  # of ObjectOptions; empty for what the address of a bucket takes
-    scale: int = 0  # to milliseconds
+    field: str = ""  # the field of ObjectOptions; empty for parts of the bucket's address
+    scale: int = 0  # factor to milliseconds
 
     @property
     def env(self) -> str:
         return PREFIX + self.name.upper()
 
     def found(self, env: Mapping[str, str]) -> tuple[str, str] | None:
-        """(variable, text): ours before the others; an empty variable is one that is not set."""
+        """Return the name and the text of the variable that sets this setting; None if no variable does.
+
+        The MILLRACE_* variable takes precedence over its aliases. Empty variables are ignored.
+        """
         return next(((name, env[name]) for name in (self.env, *self.aliases) if env.get(name)), None)
 
 
 def shards_of(where: str, value: object) -> tuple[str, ...]:
-    """`0,1,a`, or ranges of them such as `0-7`; in order, each once."""
+    """Parse a list of shards such as `0,1,a` or `0-7`. Return the shards sorted and without duplicates."""
     parts = value.split(",") if isinstance(value, str) else value
     wrong = InvalidInput(f"{where} takes shards such as 0,1,2 or 0-7, in lower-case hex digits; not {value!r}")
     if not isinstance(parts, list | tuple) or not parts:
@@ -61,6 +68,17 @@ def shards_of(where: str, value: object) -> tuple[str, ...]:
             raise wrong
         found.update(f"{number:0{len(first)}x}" for number in range(int(first, 16), int(last, 16) + 1))
     return tuple(sorted(found))
+
+
+def shards_text(shards: Sequence[str]) -> str:
+    """Return the shards in the format that `shards_of` parses, for example `0-7,a`."""
+    parts: list[list[str]] = []
+    for shard in sorted(shards, key=lambda one: int(one, 16)):
+        if parts and int(shard, 16) == int(parts[-1][-1], 16) + 1:
+            parts[-1].append(shard)
+        else:
+            parts.append([shard])
+    return ",".join(part[0] if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 # how each is read
@@ -118,7 +136,13 @@ ADDRESS_SETTINGS = (
         _words,
         ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     ),
-    ObjectSetting("s3_bucket", None, "bucket of s3:///prefix, where the URL names none", _words, ("S3_BUCKET",)),
+    ObjectSetting(
+        "s3_bucket",
+        None,
+        "bucket of s3:///prefix; alone, without a URL, it is the store",
+        _words,
+        ("S3_BUCKET",),
+    ),
     ObjectSetting(
         "s3_region",
         None,
@@ -190,7 +214,7 @@ _TUNING = (
     ObjectSetting(
         "lock_patience_ms",
         2_000,
-        "how long somebody's half-done write may stand in the way",
+        "how long to wait for another client's unfinished write",
         _whole(1, 600_000),
         (),
         "lock_patience",

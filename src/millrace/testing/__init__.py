@@ -1,9 +1,9 @@
-"""For tests of code that uses Millrace, and of stores: a virtual clock, builders, faults, invariants, conformance.
+"""Tools for tests: a virtual clock, builders, fault injection, an audit of a store, and conformance tests.
 
-Code that enqueues is tested with `on_memory(app)`, which gives a `Harness`, and a single handler with `run(task, …)`.
+Test code that enqueues jobs with `on_memory(app)`, which yields a `Harness`. Test a single handler with `run(task, …)`.
 
-A store of your own is held to the same promises by importing the sentences of `millrace.testing.conformance`
-into a test module that supplies the fixtures `store` and `clock`.
+To test your own store, import the tests of `millrace.testing.conformance` into a test module that supplies the fixtures
+`store` and `clock`.
 """
 
 from importlib import import_module
@@ -73,7 +73,7 @@ __all__ = [
     "specs",
 ]
 
-# What runs jobs is loaded when it is first asked for: the pytest plugin lives in this package too.
+# The modules that run jobs are loaded on first use, because the pytest plugin is in this package too.
 _LATER = {
     "Drained": "millrace.testing.drained",
     "Harness": "millrace.testing.harness",

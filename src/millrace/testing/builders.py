@@ -1,4 +1,4 @@
-"""Builders: a valid thing of each kind, to which a test adds only what it is about. Durations are in seconds."""
+"""Builders of specs, requests and changes. A test passes only the values that matter; durations are in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_SECONDS = frozenset({"delay", "expires", "window", "timeout", "lease", "keep
 
 
 def seconds(number: float) -> int:
-    """So many seconds in the milliseconds that cross a store."""
+    """Return a number of seconds as milliseconds, the unit of the store protocol."""
     return round(number * 1000)
 
 
@@ -34,7 +34,7 @@ def days(number: float) -> int:
 
 
 def a_spec(**overrides: Any) -> Spec:
-    """A spec of task `work` in queue `default`, with an id and a token that no other has."""
+    """Return a spec of task `work` in queue `default`, with a unique id and token. `overrides` sets other fields."""
     number = next(_numbers)
     fields: dict[str, Any] = {"id": f"job-{number}", "task": "work", "token": f"token-{number}"}
     fields.update((name, _milliseconds(name, value)) for name, value in overrides.items())
@@ -42,7 +42,7 @@ def a_spec(**overrides: Any) -> Spec:
 
 
 def specs(number: int, **overrides: Any) -> list[Spec]:
-    """So many specs that differ in nothing but id and token."""
+    """Return `number` specs that differ only in id and token."""
     return [a_spec(**overrides) for _ in range(number)]
 
 
@@ -53,7 +53,7 @@ def a_retry(
     jitter: float = 0.0,
     delays: Iterable[float] | None = None,
 ) -> RetryPolicy:
-    """A retry policy without jitter unless asked for, so that a test can say when a job is due again."""
+    """Return a retry policy. By default it has no jitter, so that a test can predict when a job is due again."""
     curve = None if delays is None else tuple(map(seconds, delays))
     return RetryPolicy(seconds(initial), factor, seconds(maximum), jitter, curve)
 
@@ -85,7 +85,7 @@ def a_reclaim(
     tasks: Iterable[str] | None = None,
     ignore: Iterable[Job] = (),
 ) -> Reclaim:
-    """`ignore` takes the jobs that the asking worker runs itself."""
+    """Return a reclaim request. `ignore` lists running jobs whose leases the request must not take over."""
     return Reclaim(
         worker,
         limit,
@@ -118,7 +118,7 @@ def a_worker(worker_id: str = "worker", **facts: Any) -> WorkerInfo:
 
 
 def settings_in_seconds(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes for `control`, their durations given in seconds."""
+    """Return settings for `Store.control`. Durations in `changes` are in seconds, and are converted to milliseconds."""
     durations = {"keep_completed", "keep_dead", "keep_events", "auto_retry_delay"}
     return {
         name: seconds(value) if name in durations and value is not None else value for name, value in changes.items()

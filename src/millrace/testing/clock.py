@@ -1,12 +1,12 @@
-"""A clock that stands still until it is told otherwise, so that a test of thirty seconds takes none."""
+"""A clock that moves only when a test moves it, so that tests need not wait for real time to pass."""
 
 from __future__ import annotations
 
-START = 1_700_000_000_000  # an instant that looks like one: a mix-up of seconds and milliseconds shows
+START = 1_700_000_000_000  # a realistic instant, so that mixing up seconds and milliseconds is noticed
 
 
 class VirtualClock:
-    """Milliseconds, as a store asks for them; moved in seconds, as a reader thinks of them."""
+    """A clock for stores. Calling it returns milliseconds since 1970; `advance` takes seconds."""
 
     def __init__(self, at: int = START) -> None:
         self._at = at
@@ -15,10 +15,10 @@ class VirtualClock:
         return self._at
 
     def advance(self, seconds: float) -> int:
-        """Move on (or, with a negative number, back); answers the new instant."""
+        """Move the clock forward by `seconds`, or back if negative, and return the new time in milliseconds."""
         self._at += round(seconds * 1000)
         return self._at
 
     def set(self, at: int) -> None:
-        """Jump to an instant in milliseconds, forwards or backwards."""
+        """Set the clock to `at`, in milliseconds; `at` may be earlier than the current time."""
         self._at = at

@@ -1,4 +1,4 @@
-"""What a drain did, read from the history that the store wrote meanwhile; and which of it a test must hear of."""
+"""The result of running jobs in a test: the number of runs by outcome, and the failures that make the test fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def check_failures(failures: object) -> None:
 
 @dataclass(frozen=True)
 class Drained:
-    """Numbers of runs by how they ended, `failed` being the events that tell of failures, and what is left."""
+    """The result of `Harness.drain`: the number of runs by outcome, the events of failed runs, and the number of jobs
+    left.
+    """
 
     runs: int = 0
     completed: int = 0
@@ -51,7 +53,10 @@ class Drained:
         )
 
     def blamed(self, failures: Failures) -> list[Event]:
-        """The failures that are to be raised. A handler that raised `Retry` did as it was written to do."""
+        """Return the events of the failures for which the test must fail, according to `failures`.
+
+        With "raise", a run that ended with `Retry` does not count, because the handler requested the retry.
+        """
         if failures == "keep":
             return []
         dead = [event for event in self.failed if event.kind is Kind.BURIED]
@@ -66,18 +71,18 @@ class Drained:
 
 
 class JobsFailed(AssertionError):
-    """Handlers failed while a test let them run: `failed` are the events that tell of it."""
+    """Raised when handlers failed while a test ran their jobs. `failed` holds the events of the failures."""
 
     def __init__(self, failed: Sequence[Event], drained: Drained) -> None:
         self.failed = tuple(failed)
         self.drained = drained
-        shown = [_told(event) for event in self.failed[:SHOWN]]
+        shown = [_described(event) for event in self.failed[:SHOWN]]
         more = [f"… and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
-        advice = "If the failure is what you test, pass failures='keep' (or 'dead', to hear only of jobs that died)."
+        advice = "If the failure is what you test, pass failures='keep' (or 'dead', to raise only for jobs that died)."
         super().__init__("\n\n".join([f"{len(failed)} failed; {drained}", *shown, *more, advice]))
 
 
-def _told(event: Event) -> str:
+def _described(event: Event) -> str:
     what = f"died ({event.reason})" if event.kind is Kind.BURIED else "failed and will be retried"
     title = f"{event.task} {event.job}, attempt {event.attempt}: {what}"
     error = event.error

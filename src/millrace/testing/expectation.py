@@ -1,8 +1,8 @@
-"""Which jobs a test means, and what to say when they are not there.
+"""Compares jobs with what a test expects, and explains the differences.
 
-A job is meant when all that was said of it fits; what was not said does not matter. A value fits when it is equal.
-In place of a value there may be a type, a regular expression, a function that says yes, or any object that
-brings its own idea of equality (`unittest.mock.ANY`, `pytest.approx`, `including`).
+A job matches when every value that the test names matches; other values are ignored. A value matches when it is equal.
+Instead of a value, a test can pass a type, a regular expression, a predicate function, or any object with its own
+equality (`unittest.mock.ANY`, `pytest.approx`, `including`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millrace.app.duration import milliseconds
+from millrace.app.format import plural
+from millrace.app.jobs import job_ids
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, Job, word
-from millrace.runtime.duration import milliseconds
-from millrace.runtime.options import job_ids
 
 if TYPE_CHECKING:
-    from millrace.runtime.app import App
-    from millrace.runtime.task import Task
+    from millrace.app.app import App
+    from millrace.app.task import Task
 
 SHOWN = 5
 NARROW = 60
 
 
-class including:  # reads as a word of a sentence: to=including(city="London")
-    """Equal to any mapping or object that has these values, whatever else it has."""
+class including:  # lower case because it is used like a function: to=including(city="London")
+    """Equals any mapping or object that has at least these values."""
 
     def __init__(self, **wanted: Any) -> None:
         self._wanted = wanted
@@ -70,7 +71,7 @@ def fits(expected: Any, actual: Any) -> bool:
 
 
 def _says_yes(question: Callable[[Any], Any], value: object) -> bool:
-    """A question that cannot be asked of a value (`None.endswith`) is not answered with yes."""
+    """Return whether the predicate accepts the value. A predicate that raises an exception does not accept it."""
     try:
         return bool(question(value))
     except Exception:
@@ -78,10 +79,13 @@ def _says_yes(question: Callable[[Any], Any], value: object) -> bool:
 
 
 def arguments(app: App, job: Job) -> dict[str, Any]:
-    """What the job's handler will be called with, defaults included; plain data when the app lacks the task."""
+    """Return the arguments of the job's handler, including defaults.
+
+    If the app does not have the task, return the decoded payload instead.
+    """
     task = app.tasks.get(job.task)
     if task is None:
-        decoded = app.serdes.get(job.spec.serde).decode(job.payload)
+        decoded = app.serdes.decode(job.payload, job.spec.payload_serde)
         return decoded if isinstance(decoded, dict) else {"payload": decoded}
     given = task.load(job.payload, job.spec.serde)
     parameters = inspect.signature(task.handler).parameters.values()
@@ -103,7 +107,10 @@ _FACTS: dict[str, Callable[[Job, int], Any]] = {
 
 
 def _read_fact(name: str, value: Any) -> Any:
-    """An option as people write it, as it is compared."""
+    """Convert the expected value of an option to the form that jobs are compared with.
+
+    Durations become seconds, state aliases become states, and jobs in `after` become their ids.
+    """
     plain = isinstance(value, str | int | float)
     if name == "delay" and (plain or hasattr(value, "total_seconds")):
         return milliseconds(name, value) / 1000
@@ -119,7 +126,7 @@ _WAITING = ("blocked", "scheduled", "retrying", "ready")
 
 
 class Expectation:
-    """Jobs of a task (of any, with None) with some of these arguments and options."""
+    """The jobs that a test expects: their task (None for any task), arguments and options."""
 
     def __init__(
         self, app: App, task: Task[..., Any] | str | None, args: Mapping[str, Any] | None, keywords: Mapping[str, Any]
@@ -130,7 +137,7 @@ class Expectation:
         facts = {name: value for name, value in keywords.items() if name in _FACTS}
         if args is None and known is not None and (both := sorted(facts.keys() & known)):
             raise InvalidInput(
-                f"{both[0]!r} is an option of jobs and also a parameter of task {self._task!r}. Say which you mean: "
+                f"{both[0]!r} is an option of jobs and also a parameter of task {self._task!r}. Name which one: "
                 f"args={{{both[0]!r}: …}} for the parameter, with args={{}} as well for the option"
             )
         self._args = {**(args or {}), **{name: value for name, value in keywords.items() if name not in _FACTS}}
@@ -143,32 +150,37 @@ class Expectation:
         self._said = {**self._args, **facts}
 
     def _parameters(self) -> set[str] | None:
-        """The names of what its jobs carry; None when any may be right."""
+        """Return the names of the task's parameters, or None if they are not known or not fixed.
+
+        Raises UnknownTask if the app has tasks, but none of this name.
+        """
         task = None if self._task is None else self._app.tasks.get(self._task)
         if task is None:
             if self._task is not None and not self._app.tasks:
                 return None
             if self._task is not None:
-                self._app.find_task(self._task)  # a name that was misspelt would never match: it raises
+                self._app.find_task(self._task)  # raises for a misspelt name, which would never match
             return None
-        signature = task._signature  # what a job carries; the handler of a batch task takes many of them
+        signature = task._signature  # parameters of one job; the handler of a batch task takes many
         return set(signature.names) if signature.extra is msgspec.UNSET else None
 
     def differences(self, job: Job, now: int) -> list[tuple[str, Any, Any]]:
-        """(name, expected, actual) for each thing that does not fit."""
+        """Return (name, expected, actual) for each value of the job that does not match."""
         found = arguments(self._app, job) if self._args else {}
         pairs = [(name, value, value, found.get(name, MISSING)) for name, value in self._args.items()]
         pairs += [(name, self._said[name], value, _FACTS[name](job, now)) for name, value in self._facts.items()]
         return [(name, said, actual) for name, said, expected, actual in pairs if not fits(expected, actual)]
 
     def sort(self, jobs: Sequence[Job], now: int) -> tuple[list[Job], list[Job]]:
-        """(jobs that are meant, other jobs of that task), each in the order of their enqueues."""
+        """Return two lists: the jobs that match, and the other jobs of the expected task. Both keep the order of the
+        input.
+        """
         ours = [job for job in jobs if self._task is None or job.task == self._task]
         meant = [job for job in ours if not self.differences(job, now)]
         seqs = {job.seq for job in meant}
         return meant, [job for job in ours if job.seq not in seqs]
 
-    # ── words ─────────────────────────────────────────────────────────────────────────────────
+    # ── text ──────────────────────────────────────────────────────────────────────────────────
 
     def __str__(self) -> str:
         of_task = "" if self._task is None else f" of task {self._task!r}"
@@ -179,7 +191,8 @@ class Expectation:
         lines = [f"there is no {self}"]
         if others:
             near = sorted(others, key=lambda job: len(self.differences(job, now)))
-            lines.append(f"{len(others)} other{_s(others)} of that kind, the nearest first (- expected, + enqueued):")
+            kind = "" if self._task is None else " of this task"
+            lines.append(f"{plural(len(others), 'other job')}{kind}, closest first (- expected, + enqueued):")
             for job in near[:SHOWN]:
                 lines += [f"  {_title(job, now)}", *_diff(self.differences(job, now))]
             if len(near) > SHOWN:
@@ -206,14 +219,10 @@ def _title(job: Job, now: int) -> str:
     return f"{job.task} {job.id} on queue {job.queue!r}, {word(job, now)}"
 
 
-def _s(jobs: Sequence[Job]) -> str:
-    return " is" if len(jobs) == 1 else "s are"
-
-
 def _shown(value: object) -> str:
     if inspect.isroutine(value) and getattr(value, "__name__", "") != "<lambda>":
         return f"{value.__qualname__}(…)"
-    return "a value for which the lambda says yes" if inspect.isroutine(value) else repr(value)
+    return "a value for which the lambda returns true" if inspect.isroutine(value) else repr(value)
 
 
 def _diff(differences: list[tuple[str, Any, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Faults on purpose: a store that fails before or after the effect, dawdles, or does a thing twice.
+"""Fault injection: a store whose calls fail before or after their effect, are delayed, or are executed twice.
 
-An error after the effect is a lost reply: the store did it, the caller does not know. That is the fault which tells
-an idempotent client from a lucky one (BW-14, BO-05).
+An error after the effect simulates a lost reply: the store has made the change, but the caller does not know this. Only
+a client whose calls are idempotent handles it correctly. A plan is a function that selects the fault for each call.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -40,22 +41,23 @@ from millrace.domain.request import (
 )
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.store.base import BaseStore
 from millrace.store.protocol import Store, Target, Watch
 
 T = TypeVar("T")
 F = TypeVar("F")
-Plan = Callable[[str, int], "Fault | None"]  # (method, number of this call, from 1) → what goes wrong
+Plan = Callable[[str, int], "Fault | None"]  # (method, number of this call, from 1) → the fault, or None
 
 
 class Fault(StrEnum):
     BEFORE = "before"  # an error, and nothing was done
-    AFTER = "after"  # it was done, and the reply is lost
+    AFTER = "after"  # it was done, but the reply is lost
     DELAY = "delay"
-    TWICE = "twice"  # the request arrives twice; the second reply is the one that counts
+    TWICE = "twice"  # the request runs twice, and the second reply is returned
 
 
 class InjectedFault(StoreError):
-    """The error that a planned fault raises."""
+    """The error that a `FaultyStore` raises for a planned fault."""
 
     def __init__(self, method: str, number: int, fault: Fault) -> None:
         self.method, self.number, self.fault = method, number, fault
@@ -63,18 +65,23 @@ class InjectedFault(StoreError):
 
 
 def never(method: str, number: int) -> Fault | None:
-    """The plan under which nothing goes wrong."""
+    """Return None for every call: a plan without faults."""
     return None
 
 
 def scripted(*faults: tuple[str, int, Fault]) -> Plan:
-    """Faults by method and number of the call: `scripted(("settle", 2, Fault.AFTER))`."""
+    """Return a plan with exactly these faults. Each is a method, the number of the call and the fault:
+    `scripted(("settle", 2, Fault.AFTER))`.
+    """
     script = {(method, number): fault for method, number, fault in faults}
     return lambda method, number: script.get((method, number))
 
 
 def drawn(draw: float, chances: Mapping[F, float]) -> F | None:
-    """The fault that a number between 0 and 1 picks; None for what the chances leave over."""
+    """Return the fault that the random number `draw`, between 0 and 1, selects; None for no fault.
+
+    `chances` maps each fault to its probability. With the remaining probability, there is no fault.
+    """
     for fault, share in chances.items():
         draw -= share
         if draw < 0:
@@ -83,7 +90,11 @@ def drawn(draw: float, chances: Mapping[F, float]) -> F | None:
 
 
 def seeded(seed: int, chances: Mapping[Fault, float], methods: frozenset[str] | None = None) -> Plan:
-    """Faults by chance, the same ones for the same seed; `methods` keeps the others whole."""
+    """Return a plan with random faults. `chances` maps each fault to its probability. The same seed gives the same
+    faults.
+
+    If `methods` is given, only calls of these methods fail.
+    """
     chance = random.Random(seed)
 
     def plan(method: str, number: int) -> Fault | None:
@@ -95,7 +106,9 @@ def seeded(seed: int, chances: Mapping[Fault, float], methods: frozenset[str] | 
 
 
 class FaultyStore:
-    """Any store, with a plan of what goes wrong. `calls` counts, per method, what was asked of it."""
+    """Wraps a store and injects the faults of a plan. `calls` counts the calls by method; `faults` counts the injected
+    faults by kind.
+    """
 
     def __init__(self, store: Store, plan: Plan = never, *, delay: float = 0.001) -> None:
         self.store = store
@@ -105,7 +118,8 @@ class FaultyStore:
         self.faults: Counter[Fault] = Counter()
         self.url = store.url
         self.ids: Literal["sorted", "random"] = store.ids
-        self.steps_overlap = store.steps_overlap
+        self.concurrent_writes = store.concurrent_writes
+        self.small_claims = store.small_claims
 
     async def _call(self, method: str, action: Callable[[], Awaitable[T]]) -> T:
         self.calls[method] += 1
@@ -129,15 +143,17 @@ class FaultyStore:
     async def close(self) -> None:
         await self.store.close()
 
-    def beside(self) -> Store:
-        beside = self.store.beside()
-        return self if beside is self.store else FaultyStore(beside, self.plan, delay=self.delay)
+    def for_loop(self) -> Store:
+        other = self.store.for_loop()
+        return self if other is self.store else FaultyStore(other, self.plan, delay=self.delay)
 
     async def now(self) -> int:
         return await self.store.now()
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
         return await self._call("enqueue", lambda: self.store.enqueue(specs))
+
+    enqueue_behind = BaseStore.enqueue_behind
 
     async def claim(self, request: Claim) -> list[Job]:
         return await self._call("claim", lambda: self.store.claim(request))
@@ -153,6 +169,9 @@ class FaultyStore:
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
         await self._call("wait", lambda: self.store.wait(queues, tasks, timeout))
+
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        return await self._call("wait_for_cancel", lambda: self.store.wait_for_cancel(worker, timeout))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         return await self._call("get", lambda: self.store.get(ids))
@@ -175,20 +194,20 @@ class FaultyStore:
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await self._call("events", lambda: self.store.events(cursor, limit))
 
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        return await self._call("events_before", lambda: self.store.events_before(cursor, limit))
+
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
         return await self._call("event_spans", lambda: self.store.event_spans(after, n, limit, until))
 
-    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
         async for events in self.store.scan_events(span, batch):
-            yield await self._call("scan_events", lambda events=events: _given(events))  # type: ignore[misc]
-
-    async def cursor_before(self, at: int) -> str:
-        return await self._call("cursor_before", lambda: self.store.cursor_before(at))
+            yield await self._call("scan_events", lambda events=events: _returned(events))  # type: ignore[misc]
 
     def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
-        self.calls["watch"] += 1  # a subscription is a hint; what is lost of it is made up for by the poll
+        self.calls["watch"] += 1  # notifications are hints; callers poll anyway
         return self.store.watch(job_id)
 
     async def partitions(self, n: int) -> list[Partition]:
@@ -196,16 +215,19 @@ class FaultyStore:
 
     async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
         async for jobs in self.store.scan(partition, batch):
-            yield await self._call("scan", lambda jobs=jobs: _given(jobs))  # type: ignore[misc]
+            yield await self._call("scan", lambda jobs=jobs: _returned(jobs))  # type: ignore[misc]
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
         return await self._call("cancel", lambda: self.store.cancel(ids, running))
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
-        return await self._call("replay", lambda: self.store.replay(ids))
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        return await self._call("replay", lambda: self.store.replay(ids, children))
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
         return await self._call("archive", lambda: self.store.archive(ids, archived))
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        return await self._call("delete", lambda: self.store.delete(ids))
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
@@ -224,9 +246,6 @@ class FaultyStore:
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
         await self._call("beat", lambda: self.store.beat(info, ttl))
 
-    async def leave(self, worker_id: str) -> None:
-        await self._call("leave", lambda: self.store.leave(worker_id))
-
     async def workers(self) -> list[WorkerRecord]:
         return await self._call("workers", self.store.workers)
 
@@ -237,5 +256,5 @@ class FaultyStore:
         return await self._call("advance", lambda: self.store.advance(moves))
 
 
-async def _given(part: list[T]) -> list[T]:
+async def _returned(part: T) -> T:
     return part

@@ -1,12 +1,12 @@
-"""An app on a store of its own, for the length of a test: in memory, on a clock that only the test moves.
+"""Runs an app on its own memory store for the duration of a test, with a clock that only the test moves.
 
     with on_memory(app) as mill:
         await sign_up("ada@example.com")
         mill.assert_enqueued(send_email, to="ada@example.com", queue="mail")
         await mill.drain()
 
-`drain` runs a real worker, so payloads and results are encoded and decoded, errors are retried, children and hooks
-are carried, as they are in production; only time does not pass by itself.
+`drain` runs a real worker: payloads and results are encoded and decoded, failed jobs are retried, and child jobs and
+hooks are enqueued as in production. Only time does not pass by itself.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace.app.duration import Duration, milliseconds
+from millrace.app.jobs import OneJob, job_ids
 from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Event
 from millrace.domain.job import Job
-from millrace.runtime.duration import Duration, milliseconds
-from millrace.runtime.heartbeat import InlineHeartbeat
-from millrace.runtime.options import OneJob, job_ids
 from millrace.testing.clock import VirtualClock
 from millrace.testing.drained import Drained, Failures, JobsFailed, check_failures
 from millrace.testing.expectation import Expectation, arguments
 from millrace.testing.virtual_store import Endless, VirtualStore
+from millrace.worker.heartbeat import InlineHeartbeat
 
 if TYPE_CHECKING:
-    from millrace.runtime.app import App
-    from millrace.runtime.task import Task
+    from millrace.app.app import App
+    from millrace.app.task import Task
 
 T = TypeVar("T")
 
-UPKEEP = 60_000  # what a worker does every minute, a virtual minute does here
-MOST_UPKEEP = 1_000  # rounds in one call, however far it goes
-MOST_RUNS = 100_000  # in one call, and as many instants: a job that enqueues itself again would go on for ever
+UPKEEP = 60_000  # milliseconds of virtual time between maintenance rounds, as in a worker
+MOST_UPKEEP = 1_000  # the most rounds in one call
+MOST_RUNS = 100_000  # the most runs and instants in one call, in case a job enqueues itself for ever
 
 
 @contextmanager
 def on_memory(app: App, *, at: datetime | int | None = None) -> Iterator[Harness]:
-    """Put `app` on an empty memory store until the end of the block; nothing reaches its own store meanwhile.
+    """Move `app` to an empty memory store until the end of the block. The app's own store is not used meanwhile.
 
-    `at` is the instant at which the clock stands, by default that of the call. Tasks, pools, schedules, middleware
-    and listeners that are registered within the block are gone after it.
+    The clock starts at `at`, by default the current time. Tasks, pools, schedules, middleware and listeners that are
+    registered within the block are removed at its end.
     """
     harness = Harness(app, VirtualClock(_instant(at)))
     connection, layers = app._connection, list(app.layers)
@@ -79,40 +79,43 @@ def _instant(at: datetime | int | None) -> int:
 
 
 class Harness:
-    """What a test does with an app's jobs. Made by `on_memory`, or by the pytest fixture `millrace`."""
+    """Runs and inspects the jobs of an app in a test. Created by `on_memory` or the fixture `millrace_harness`."""
 
     def __init__(self, app: App, clock: VirtualClock) -> None:
         self.app = app
         self.clock = clock
         self.store = VirtualStore(clock)
         self.sync = SyncHarness(self)
-        self._events: list[Event] = []  # of the call under way
+        self._events: list[Event] = []  # events of the current call
 
     # ── run what is due ───────────────────────────────────────────────────────────────────────
 
     async def drain(self, *, failures: Failures = "raise", slots: int = 1) -> Drained:
-        """Run every job that is due now, and what those enqueue, until none is left; time stands still.
+        """Run all jobs that are due now, and the due jobs that they enqueue. The clock does not move.
 
-        One after the other, in the order a worker would take them; `slots` lets several run at a time. Raises
-        JobsFailed once all is done: for any failed run, or with failures="dead" only for jobs that died, or with
-        "keep" not at all.
+        At most `slots` jobs run at a time, in the order in which a worker claims them. At the end, raises JobsFailed if
+        a run has failed. With failures="dead", only dead jobs count as failed; with failures="keep", nothing is raised.
         """
         return await self._watched(failures, self._work, slots)
 
     async def advance(self, duration: Duration, *, failures: Failures = "raise", slots: int = 1) -> Drained:
-        """Move the clock on, stopping wherever a job becomes due to run it then; upkeep happens on the way."""
+        """Move the clock forward by `duration`. Jobs, schedules and maintenance that become due on the way are run."""
         length = milliseconds("the time to advance", duration)
         return await self._watched(failures, self._travel, slots, length, False)
 
     async def skip_ahead(self, limit: Duration = "30d", *, failures: Failures = "raise", slots: int = 1) -> Drained:
-        """Move the clock from one due job to the next until none waits for its time, within `limit`."""
+        """Move the clock to the time when the next job is due, and run the job. Repeat this until no job waits for its
+        due time.
+
+        The clock moves by at most `limit`.
+        """
         return await self._watched(failures, self._travel, slots, milliseconds("limit", limit), True)
 
     async def _watched(
         self, failures: Failures, work: Callable[..., Coroutine[Any, Any, None]], *details: object
     ) -> Drained:
         check_failures(failures)
-        self.store.news()  # what was done without us
+        self.store.news()  # skip events from before this call
         self._events = []
         self.store.runs_left = MOST_RUNS
         try:
@@ -126,7 +129,9 @@ class Harness:
         return drained
 
     async def _work(self, slots: int) -> None:
-        """A worker's burst, again while it brings jobs to queues that nobody had looked at."""
+        """Run a worker until no job is due. If jobs were enqueued into new queues meanwhile, run another worker for all
+        queues.
+        """
         await self._tick()
         self.store.time_moved()
         served: set[str] = set()
@@ -138,16 +143,18 @@ class Harness:
                 sorted(queues),
                 slots=slots,
                 burst=True,
-                lease="1d",  # on a clock that stands still no lease runs out; no real second is to end one either
-                beat_interval=0.05,  # a cancel that a test asks for is soon heard
+                lease="1d",  # virtual time does not pass during a run, and real time must not end a lease
+                beat_interval=0.05,  # so that a cancellation by a test takes effect soon
                 heartbeat=InlineHeartbeat,
-                chance=lambda: 0.5,  # the middle of the jitter: backoffs are what the policy says
+                chance=lambda: 0.5,  # the middle of the jitter: backoffs are exactly as configured
             )
             await worker.run(handle_signals=False)
             await self.app.bus.flush()
 
     async def _tick(self) -> None:
-        """Put in what schedules have due; a schedule begins when it is first looked at."""
+        """Enqueue the jobs of all schedules that are due. The first call after a schedule was registered starts the
+        schedule.
+        """
         if self.app.plans:
             scheduler = self.app.scheduler()
             while await scheduler.look() <= 0:
@@ -170,14 +177,12 @@ class Harness:
             self.clock.set(min(at for at in (end, upkeep_at, due, tick) if at is not None))
             if self.clock() in (upkeep_at, end):
                 upkeep_at = self.clock() + upkeep
-                self._events += self.store.news()  # before retention takes some of it away
+                self._events += self.store.news()  # before retention removes some of it
                 while (await self.store.maintain()).more:
                     pass
             if self.clock() == tick or any(at <= self.clock() for at in self._due()):
                 await self._work(slots)
-        raise Endless(
-            f"at {MOST_RUNS:,} instants something was due, and there is no end to it. Advance in shorter steps"
-        )
+        raise Endless(f"at {MOST_RUNS:,} instants something was due, without an end. Advance in shorter steps")
 
     def _next_due(self) -> int | None:
         return min((at for at in self._due() if at > self.clock()), default=None)
@@ -189,39 +194,40 @@ class Harness:
         ticks = (plan.timetable.next(self.clock()) for plan in self.app.plans.values())
         return min((at for at in ticks if at is not None), default=None)
 
-    # ── look ──────────────────────────────────────────────────────────────────────────────────
+    # ── inspect ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def now(self) -> int:
-        """The store's time in milliseconds; `advance` moves it."""
+        """The store's time in milliseconds. It changes only when the clock is moved."""
         return self.clock()
 
     def job(self, job: OneJob) -> Job:
-        """The record of one job as it is now. Raises JobNotFound."""
+        """Return the current record of a job. Raises JobNotFound."""
         [job_id] = job_ids("job", job)
         return self.store.job(job_id)
 
     def args(self, job: OneJob) -> dict[str, Any]:
-        """What the job's handler is called with."""
+        """Return the arguments of the job's handler, including defaults. Raises JobNotFound."""
         return arguments(self.app, self.job(job))
 
     def result(self, job: OneJob) -> Any:
-        """What a completed job returned, decoded as its task says; None for any other."""
+        """Return the decoded result of a job, or None if no result is stored. Raises JobNotFound."""
         record = self.job(job)
         task = self.app.tasks.get(record.task)
         if record.result is None:
             return None
         if task is None:
-            return self.app.serdes.get(record.spec.serde).decode(record.result)
+            return self.app.serdes.decode(record.result, record.spec.result_serde)
         return task.load_result(record.result, record.spec.serde)
 
     def all_enqueued(
         self, task: Task[..., Any] | str | None = None, /, *, args: Mapping[str, Any] | None = None, **wanted: Any
     ) -> list[Job]:
-        """Jobs of the task (of any, if none is named) that fit, in whatever state, oldest first.
+        """Return the matching jobs of `task`, in any state, in the order of enqueueing. If `task` is None, jobs of any
+        task match.
 
-        What is wanted may be arguments of the task, by name, and options: id, queue, priority, delay, group, key,
-        headers, after, state. `args` holds arguments whose names are also those of options.
+        Keywords are expected arguments of the task, or expected options: id, queue, priority, delay, group, key,
+        headers, after, state. If an argument has the same name as an option, pass it in `args`.
         """
         meant, _ = Expectation(self.app, task, args, wanted).sort(list(self.store.jobs()), self.now)
         return meant
@@ -235,7 +241,10 @@ class Harness:
         count: int | None = None,
         **wanted: Any,
     ) -> Job:
-        """There is such a job (`count`: exactly so many); answers the first. What can be wanted: see all_enqueued."""
+        """Assert that a matching job exists, and return the first one. See `all_enqueued` for how jobs match.
+
+        With `count`, assert that exactly this many jobs match.
+        """
         if count is not None and count < 1:
             raise InvalidInput(f"count must be at least 1, not {count!r}; use refute_enqueued for none")
         expectation = Expectation(self.app, task, args, wanted)
@@ -250,7 +259,7 @@ class Harness:
     def refute_enqueued(
         self, task: Task[..., Any] | str | None = None, /, *, args: Mapping[str, Any] | None = None, **wanted: Any
     ) -> None:
-        """There is no such job. Say as little as possible: what is said narrows what is ruled out."""
+        """Assert that no matching job exists. See `all_enqueued` for how jobs match."""
         expectation = Expectation(self.app, task, args, wanted)
         meant, _ = expectation.sort(list(self.store.jobs()), self.now)
         if meant:
@@ -261,7 +270,7 @@ class Harness:
 
 
 class SyncHarness:
-    """The same for tests without an event loop: `mill.sync.drain()`."""
+    """The methods `drain`, `advance` and `skip_ahead` for tests without an event loop: `mill.sync.drain()`."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -277,10 +286,13 @@ class SyncHarness:
 
 
 def run_to_end(work: Coroutine[Any, Any, T], instead: str) -> T:
-    """Run a coroutine where no event loop runs; where one does, say what to await instead."""
+    """Run a coroutine to its end and return its result.
+
+    Raises InvalidInput if an event loop is running. The message advises to await the call in `instead`.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
     work.close()
-    raise InvalidInput(f"an event loop runs here, so it must be awaited: say `await {instead}`")
+    raise InvalidInput(f"an event loop is running, so it must be awaited: use `await {instead}`")

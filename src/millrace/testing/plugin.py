@@ -1,12 +1,12 @@
-"""The pytest plugin: the fixture `millrace` puts an app on a memory store for the length of a test.
+"""The pytest plugin. Its fixture `millrace_harness` runs an app on a memory store for the duration of a test.
 
-Say which app, in the project's configuration
+Name the app in the project's configuration:
 
     [tool.pytest.ini_options]
     millrace_app = "shop.jobs:app"
 
-or by a fixture `millrace_app` of one's own that returns it. pytest loads this in every run where Millrace is
-installed, so what runs jobs is imported only once a test asks for it.
+Or define a fixture `millrace_app` that returns the app. pytest loads this plugin in every project where Millrace is
+installed, so the modules that run jobs are imported only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from millrace.runtime.app import App
+    from millrace.app.app import App
     from millrace.testing.harness import Harness
 
 SETTING = "millrace_app"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(SETTING, 'the app under test for the fixture `millrace`, as "module:name"', default="")
+    parser.addini(SETTING, 'the app under test for the fixture `millrace_harness`, as "module:name"', default="")
 
 
 @pytest.fixture
 def millrace_app(request: pytest.FixtureRequest) -> App:
-    """The app under test: what the setting `millrace_app` names, unless a conftest.py says otherwise."""
+    """The app that the setting `millrace_app` names. To test another app, redefine this fixture in conftest.py."""
     place = str(request.config.getini(SETTING)).strip()
     if not place:
         pytest.fail(
-            'the fixture `millrace` does not know which app is under test. Set millrace_app = "module:name" under '
-            "[tool.pytest.ini_options], or define a fixture `millrace_app` that returns it",
+            'the fixture `millrace_harness` needs to know the app under test. Set millrace_app = "module:name" '
+            "under [tool.pytest.ini_options], or define a fixture `millrace_app` that returns it",
             pytrace=False,
         )
     return _find(place)
 
 
 @pytest.fixture
-def millrace(millrace_app: App, millrace_on_memory: Callable[[App], Harness]) -> Harness:
-    """The app under test on an empty store in memory, on a clock that only the test moves."""
+def millrace_harness(millrace_app: App, millrace_on_memory: Callable[[App], Harness]) -> Harness:
+    """A `Harness`: the app under test on an empty memory store, with a clock that only the test moves."""
     return millrace_on_memory(millrace_app)
 
 
 @pytest.fixture
 def millrace_on_memory() -> Iterator[Callable[[App], Harness]]:
-    """For tests with several apps: `shop = millrace_on_memory(shop_app)`; all are put back after the test."""
+    """A function that moves an app to a memory store and returns its `Harness`, for tests with several apps.
+
+    Call it once for each app: `shop = millrace_on_memory(shop_app)`. After the test, each app uses its own store again.
+    """
     from millrace.testing.harness import on_memory
 
     with ExitStack() as stack:
@@ -59,7 +62,7 @@ def millrace_on_memory() -> Iterator[Callable[[App], Harness]]:
 def _find(place: str) -> App:
     import pkgutil
 
-    from millrace.runtime.app import App
+    from millrace.app.app import App
 
     try:
         found = pkgutil.resolve_name(place)

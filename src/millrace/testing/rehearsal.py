@@ -1,7 +1,7 @@
-"""One run of one handler, without a store: arguments and result take the way through bytes that a job's would.
+"""Runs a handler once, without a store. Arguments and result are encoded and decoded like those of a job.
 
-`run(task, …)` answers what the task would answer and raises what it raises, the exception itself. Whatever cannot be
-carried by a job, or comes out of one changed, shows here.
+`run(task, …)` returns the task's result and raises the handler's exceptions. So a test finds values that cannot be
+encoded, or that change when they are encoded and decoded.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from millrace.app.batch_task import BatchTask
+from millrace.app.handler.batch_results import answers
+from millrace.app.handler.context import Context
+from millrace.app.handler.verdict import Verdict
+from millrace.app.task import Task
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec, State
-from millrace.runtime.answers import answers
-from millrace.runtime.batch_task import BatchTask
-from millrace.runtime.context import Context
-from millrace.runtime.run import Run
-from millrace.runtime.task import Task
-from millrace.runtime.verdict import Verdict
 from millrace.testing.harness import run_to_end
+from millrace.worker.run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,31 +31,39 @@ GRACE = 3.0
 
 
 async def run(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a task's handler once, as a worker would, and answer its result.
+    """Run a task's handler once, as a worker does, and return its result.
 
-    `async def` runs here, `def` in a thread (also with process=True), without middleware around it. Options say what
-    the job is: `run(task.options(id="7"), …)`. A verdict (Retry, Snooze, Bury) is raised, also when it was returned.
-    A batch task runs with a batch of one, and answers or raises what it says of that job.
+    An `async def` handler runs in the current event loop, a `def` handler in a thread (even with process=True).
+    Middleware does not run. To set properties of the job, pass options: `run(task.options(id="7"), …)`. Retry, Snooze
+    and Bury are raised, even if the handler returns them. The handler of a batch task gets a batch with this one job.
     """
     return await rehearse(task).run(*args, **kwargs)
 
 
 def run_sync(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """`run` for tests without an event loop; a `def` handler runs in the test's own thread."""
+    """Run a task's handler once, like `run`, in a test without an event loop. A `def` handler runs in the current
+    thread.
+    """
     return rehearse(task).run_sync(*args, **kwargs)
 
 
 def rehearse(
     task: Task[P, R], *, attempt: int = 1, failures: int | None = None, generation: int = 1, lane: int | None = None
 ) -> Rehearsal[P, R]:
-    """A run with the facts that a context tells of: `await rehearse(task, attempt=3).run(…)`."""
+    """Return a run of the task that can be started later: `await rehearse(task, attempt=3).run(…)`. The given values
+    are set in the context of the handler.
+    """
     if not isinstance(task, Task):
-        raise InvalidInput(f"one rehearses a task, not {task!r}: put @app.task over it, or call the function itself")
+        raise InvalidInput(f"rehearse takes a task, not {task!r}: put @app.task over it, or call the function itself")
     return Rehearsal(task, attempt, attempt - 1 if failures is None else failures, generation, lane)
 
 
 class Rehearsal(Generic[P, R]):
-    """Afterwards `children` are the jobs it enqueued through its context, and `progress` the last it noted."""
+    """One run of a handler without a store.
+
+    After the run, `children` holds the jobs that the handler enqueued through its context, and `progress` the last
+    progress that it reported.
+    """
 
     def __init__(self, task: Task[P, R], attempt: int, failures: int, generation: int, lane: int | None) -> None:
         self._task = task

@@ -1,7 +1,7 @@
-"""The memory store as a test sees it: its time stands still, and it answers without being awaited.
+"""A memory store for tests. Its clock does not move by itself, and tests can query it without await.
 
-An assertion that has to be awaited passes when somebody forgets to. So what a test asks for is plain functions here,
-beside the store protocol that the app and its workers use.
+If a test forgets to await an assertion, the test passes. Therefore the query methods for tests are synchronous. The app
+and its workers use the asynchronous store protocol.
 """
 
 from __future__ import annotations
@@ -9,48 +9,49 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from millrace.domain import operate
+from millrace.domain import feed
 from millrace.domain.errors import CursorExpired, InvalidInput, JobNotFound
 from millrace.domain.event import Event
 from millrace.domain.job import Job
 from millrace.domain.request import Claim, Query, QueueCounts
+from millrace.domain.rules import operate
 from millrace.store.memory import MemoryStore
 from millrace.testing.clock import VirtualClock
 
 PAGE = 1_000
-MOST_RUNS_NOW = 5_000  # at one instant; unless many jobs wait, then …
-RUNS_PER_JOB = 10  # … so many for each: a job that enqueues itself again is found soon, and a crowd gets through
+MOST_RUNS_NOW = 5_000  # the most runs at one instant; with many waiting jobs …
+RUNS_PER_JOB = 10  # … this many per job, so that endless loops are found soon and large backlogs still finish
 
 
 class Endless(InvalidInput, AssertionError):
-    """Jobs that go on for ever, so that a test would never end. As InvalidInput it also ends the worker."""
+    """Raised when jobs seem to run without end. It is a subclass of InvalidInput, so that it also ends the worker."""
 
 
 class VirtualStore(MemoryStore):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock=clock, salt="test")
         self.clock = clock
-        self.runs_left = math.inf  # what one call of the harness may claim
-        self._runs, self._crowd = 0, 0  # at this instant: runs so far, and the most jobs that were waiting at a time
-        self._told: str | None = None  # the cursor of what `news` has told
+        self.runs_left = math.inf  # runs that the current harness call may still claim
+        self._runs, self._crowd = 0, 0  # at this instant: runs so far, and the highest number of waiting jobs
+        self._cursor: str | None = None  # cursor after the events that `news` has returned
 
     async def claim(self, request: Claim) -> list[Job]:
         with self._lock:
             waiting = sum(self._tables.queue(name).waiting for name in self._tables.queues())
         self._crowd = max(self._crowd, waiting)
         if self.runs_left <= 0 or self._runs > max(MOST_RUNS_NOW, RUNS_PER_JOB * self._crowd):
-            raise Endless("so many jobs have run that there seems to be no end to it: does a job enqueue itself again?")
+            raise Endless("the jobs seem to run without an end: does a job enqueue itself again?")
         jobs = await super().claim(request)
         self.runs_left -= len(jobs)
         self._runs += len(jobs)
         return jobs
 
     def time_moved(self) -> None:
-        """Another instant: what may run at one is counted anew."""
+        """Reset the count of runs at the current instant. The harness calls this before it runs jobs."""
         self._runs, self._crowd = 0, 0
 
     def job(self, job_id: str) -> Job:
-        """The record as it is now. Raises JobNotFound."""
+        """Return the current record of a job. Raises JobNotFound."""
         with self._lock:
             [found] = self._ledger.get([job_id], self._clock())
         if found is None:
@@ -58,7 +59,7 @@ class VirtualStore(MemoryStore):
         return found
 
     def jobs(self) -> Iterator[Job]:
-        """Every job that the store still has, in the order of their enqueues."""
+        """Yield all jobs in the store, including archived ones, in the order of enqueueing."""
         cursor: str | None = None
         while True:
             with self._lock:
@@ -73,17 +74,17 @@ class VirtualStore(MemoryStore):
             return operate.counts(self._ledger, self._clock())
 
     def news(self) -> list[Event]:
-        """What has happened since it was last asked; what retention has trimmed meanwhile is left out."""
+        """Return the events since the last call. Events that retention has removed in the meantime are left out."""
         found: list[Event] = []
         while True:
             try:
                 with self._lock:
-                    page = operate.events(self._ledger, self._told, PAGE)
+                    page = feed.events(self._ledger.tables, self._cursor, PAGE)
             except CursorExpired as gone:
-                self._told = gone.oldest
+                self._cursor = gone.oldest
                 continue
             found += page.events
-            self._told = page.cursor
+            self._cursor = page.cursor
             if len(page.events) < PAGE:
                 return found
 
@@ -91,7 +92,9 @@ class VirtualStore(MemoryStore):
         return {counts.queue for counts in self.counts()}
 
     def due(self, tasks: frozenset[str]) -> list[int]:
-        """For each queue that has something to wait for: when a claim of these tasks may find it."""
+        """Return, for each queue with jobs of these tasks, the time in milliseconds when a claim may next find a
+        job.
+        """
         with self._lock:
             now = self._clock()
             names = list(self._tables.queues())

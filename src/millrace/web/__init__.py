@@ -1,4 +1,9 @@
-"""The HTTP API and the dashboard (extra `web`): `millrace serve`, or mounted in an ASGI app of yours."""
+"""The HTTP API and the dashboard (extra `web`). `millrace serve` runs them; they can also be mounted in another ASGI
+app.
+
+A request passes `middleware.py`, `guard.py` and `operation.py`, which calls a handler in `routes/`. The types of
+responses are in `views/` and `responses.py`. The dashboard is in `static/`; start reading at `drivers/choose.js`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("the HTTP API and the dashboard", "web") from None
 
-from millrace.runtime.redaction import Redaction
+from millrace.app.telemetry.redaction import Redaction
 from millrace.web.application import application
 
 del _prometheus, _starlette

@@ -1,33 +1,38 @@
-"""Metrics for Prometheus: one exporter, which reads the store, so it tells of all workers and needs nothing of them.
+"""Metrics for Prometheus. The exporter reads the store, so it covers all workers without a connection to them.
 
-Gauges are the store's counts at the time of the scrape. Counters and histograms by task come from the history: each
-scrape takes the events since the one before, so two exporters of one store tell the same rates, each from its start.
+Gauges are the counts of the store at the time of the scrape. Counters and histograms by task are computed from the
+feed: each scrape reads the events since the previous one. Counters start at 0 when the exporter starts, but two
+exporters of the same store report the same rates.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from millrace.domain.errors import CursorExpired
+from millrace.app.app import App
+from millrace.domain.errors import CursorExpired, CursorUnknown
 from millrace.domain.event import Event, Kind
 from millrace.domain.request import QueueCounts, WorkerRecord
-from millrace.runtime.app import App
 from millrace.store.protocol import Store
 
+logger = logging.getLogger("millrace.web")
 STATES = ("ready", "scheduled", "retrying", "blocked", "running", "completed", "dead", "cancelled")
 PAGE = 2_000
-PATIENCE = 1.0  # seconds that a scrape spends on events; the rest is taken by the next one
+BUDGET = 1.0  # seconds that a scrape spends on events; the next scrape reads the rest
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Snapshot:
-    """What was read, as a collector: prometheus_client asks for metrics when it writes them down."""
+    """A collector that returns metrics which were read beforehand. prometheus_client collects synchronously, so it
+    cannot read the store itself.
+    """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)
@@ -61,11 +66,13 @@ class Exporter:
             return generate_latest(registry) + generate_latest(self._registry)
 
     async def _follow(self, store: Store) -> bool:
-        """Take the events since the last scrape; the first one begins now. True when some are left for the next."""
+        """Count the events since the last scrape, for a limited time. The first scrape counts nothing and only sets the
+        start. Return whether events may remain for the next scrape.
+        """
         if self._cursor is None:
             self._cursor = (await store.events("end", 1)).cursor
             return False
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + BUDGET
         while True:
             try:
                 page = await store.events(self._cursor, PAGE)
@@ -73,6 +80,10 @@ class Exporter:
                 self._cursor = gone.oldest
                 self._lost.inc(gone.lost)
                 continue
+            except CursorUnknown as rewound:
+                logger.warning("metrics go on from now: %s", rewound)
+                self._cursor = (await store.events("end", 1)).cursor
+                return False
             self._count(page.events)
             self._cursor = page.cursor
             if not page.events or time.monotonic() > until:

@@ -1,26 +1,36 @@
-"""The guard: whose request this is, and whether it may pass.
+"""Access control: determines the role of a request and refuses requests that are not allowed.
 
-Without tokens only this machine is served, and only under names that mean this machine, so that a page elsewhere cannot
-reach it by a name of its own that it points here (DNS rebinding). What changes something must come with a token, or
-from a page of this very server: browsers say so in Sec-Fetch-Site and Origin, which no page can forge.
+There are three roles, and each includes the rights of the one before: a viewer reads, an operator acts on jobs and
+pauses queues, an admin changes settings and deletes permanently. Operations with the role `open` (health, API
+description) need no role.
+
+If no tokens are configured, only requests from this machine are accepted, and only under the name localhost, a loopback
+address or a configured host name. This prevents DNS rebinding, in which a web page reaches the server through a domain
+that resolves to this machine. Without a token, a request that changes something must also come from a page of this
+server. This is checked by the headers Sec-Fetch-Site and Origin, which web pages cannot set.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from millrace.domain.errors import InvalidInput
 from millrace.web.problem import Problem
-from millrace.web.roles import ROLES, Holder, Role, Tokens, may
 
+Role = Literal["open", "viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+SHORTEST_TOKEN = 16
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-FORWARDED = frozenset(  # what proxies add; one that adds nothing cannot be told from this machine
+FORWARDED = frozenset(  # headers of proxies; a proxy that adds none of them looks like a local client
     {
         "client-ip",
         "fastly-client-ip",
@@ -37,13 +47,71 @@ FORWARDED = frozenset(  # what proxies add; one that adds nothing cannot be told
 )
 FORWARDED_LIKE = ("x-forwarded-", "cf-")
 _PORT = re.compile(r"(:[0-9]*)?")
-Heads = Mapping[str, str]
+RequestHeaders = Mapping[str, str]
 RoleOf = Callable[[Scope], Role | None]
 
 
+def may(role: Role, needed: Role) -> bool:
+    return ROLES.index(role) >= ROLES.index(needed)
+
+
+class Caller:
+    """The sender of a request: the role, and a name for the audit log that does not reveal the token."""
+
+    __slots__ = ("name", "role")
+
+    def __init__(self, role: Role, name: str) -> None:
+        self.role: Role = role
+        self.name = name
+
+
+class Tokens:
+    """The accepted tokens and their roles. Only digests are stored. A token is compared with all of them, so that the
+    response time reveals nothing about the tokens.
+    """
+
+    def __init__(self, tokens: Mapping[str, str | Iterable[str]]) -> None:
+        self._known: list[tuple[bytes, Caller]] = []
+        for role in tokens:
+            if role not in ROLES[1:]:
+                raise InvalidInput(f"there is no role {role!r}; known are: {', '.join(ROLES[1:])}")
+        for role in ROLES[1:]:
+            given = tokens.get(role, ())
+            for token in (given,) if isinstance(given, str) else given:
+                self._add(role, token)
+
+    def _add(self, role: Role, token: object) -> None:
+        if not isinstance(token, str) or len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+            raise InvalidInput(
+                f"the {role} token must be at least {SHORTEST_TOKEN} printable ASCII characters. "
+                "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        if " " in token:
+            raise InvalidInput(f"the {role} token contains a space, which a request header cannot carry")
+        digest = hashlib.sha256(token.encode()).digest()
+        if any(known == digest for known, _ in self._known):
+            raise InvalidInput(f"the {role} token is another role's too; give each role its own")
+        self._known.append((digest, Caller(role, f"{role}:{digest.hex()[:8]}")))
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def caller(self, token: str) -> Caller | None:
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found: Caller | None = None
+        for known, caller in self._known:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+
 class Guard:
-    """`hosts` are further names that this server is reached by; "*" takes any. `local` is the role of this machine's
-    users where no token is set. `role_of` asks the app around this one instead, which knows who is logged in."""
+    """Decides which requests are accepted, and with which role.
+
+    `hosts` lists additional host names of this server; "*" accepts any name. `local` is the role of requests from this
+    machine if no tokens are configured. If `role_of` is set, tokens are not used. It is called with the ASGI scope of
+    each request, and returns the role of the logged-in user, or None.
+    """
 
     def __init__(
         self, tokens: Tokens, hosts: Iterable[str] = (), local: Role = "admin", role_of: RoleOf | None = None
@@ -51,34 +119,34 @@ class Guard:
         self._role_of = role_of
         self._tokens = tokens
         self._hosts = frozenset(_host_name(host) for host in hosts)
-        self._local = Holder(local, "local")
+        self._local = Caller(local, "local")
 
-    def admit(self, scope: Scope, heads: Heads, needed: Role) -> Holder:
-        """Whoever asks; or the Problem to answer with."""
+    def admit(self, scope: Scope, headers: RequestHeaders, needed: Role) -> Caller:
+        """Return the caller of a request. Raises Problem if the caller is unknown or lacks the role `needed`."""
         if needed == "open":
-            return Holder("open", "anybody")
+            return Caller("open", "anybody")
         if self._role_of is not None:
-            self._refuse_other_sites(scope, heads)
-            holder = self._by_app(self._role_of, scope)
+            self._refuse_other_sites(scope, headers)
+            caller = self._by_app(self._role_of, scope)
         elif not self._tokens:
-            self._refuse_elsewhere(scope, heads)
-            self._refuse_other_sites(scope, heads)
-            holder = self._local
+            self._refuse_elsewhere(scope, headers)
+            self._refuse_other_sites(scope, headers)
+            caller = self._local
         else:
-            holder = self._by_token(heads)
-        if not may(holder.role, needed):
-            raise Problem(403, "role", f"this needs the role {needed}, and the token is one of {holder.role}")
-        return holder
+            caller = self._by_token(headers)
+        if not may(caller.role, needed):
+            raise Problem(403, "role", f"this needs the role {needed}, and the token is one of {caller.role}")
+        return caller
 
-    def check_host(self, heads: Heads) -> None:
+    def check_host(self, headers: RequestHeaders) -> None:
         if "*" in self._hosts:
             return
-        host = _bare(heads.get("host", ""))
+        host = _bare(headers.get("host", ""))
         if host in self._hosts or host == "localhost":
             return
         address = _address(host)
         if address is not None and (self._tokens or address.is_loopback):
-            return  # a name can be pointed here by its owner; an address cannot
+            return  # a domain can be made to resolve to this machine; an IP address cannot
         raise Problem(
             421,
             "host",
@@ -86,30 +154,30 @@ class Guard:
             "hosts=[…] in millrace.web.application(…)",
         )
 
-    def _by_app(self, role_of: RoleOf, scope: Scope) -> Holder:
+    def _by_app(self, role_of: RoleOf, scope: Scope) -> Caller:
         role = role_of(scope)
         if role is None:
             raise Problem(401, "login", "log in first")
         if role not in ROLES[1:]:
             raise ValueError(f"role_of answers viewer, operator, admin or None, not {role!r}")
-        return Holder(role, f"{role}:app")
+        return Caller(role, f"{role}:app")
 
-    def _by_token(self, heads: Heads) -> Holder:
-        kind, _, token = heads.get("authorization", "").partition(" ")
-        holder = self._tokens.holder(token.strip()) if kind.lower() == "bearer" else None
-        if holder is None:
+    def _by_token(self, headers: RequestHeaders) -> Caller:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        caller = self._tokens.caller(token.strip()) if kind.lower() == "bearer" else None
+        if caller is None:
             raise Problem(
                 401,
                 "token",
                 "this needs a token: send it as Authorization: Bearer TOKEN",
                 headers={"www-authenticate": 'Bearer realm="millrace"'},
             )
-        return holder
+        return caller
 
-    def _refuse_elsewhere(self, scope: Scope, heads: Heads) -> None:
+    def _refuse_elsewhere(self, scope: Scope, headers: RequestHeaders) -> None:
         client = scope.get("client")
         address = None if client is None else _address(str(client[0]))
-        passed_on = any(name in FORWARDED or name.startswith(FORWARDED_LIKE) for name in heads)
+        passed_on = any(name in FORWARDED or name.startswith(FORWARDED_LIKE) for name in headers)
         if address is None or not address.is_loopback or passed_on:
             raise Problem(
                 403,
@@ -118,9 +186,9 @@ class Guard:
                 "MILLRACE_ADMIN_TOKEN, or tokens={…} in millrace.web.application(…)",
             )
 
-    def _refuse_other_sites(self, scope: Scope, heads: Heads) -> None:
-        site, origin = heads.get("sec-fetch-site"), heads.get("origin")
-        ours = origin is not None and _place(origin) == heads.get("host", "").lower()
+    def _refuse_other_sites(self, scope: Scope, headers: RequestHeaders) -> None:
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        ours = origin is not None and _place(origin) == headers.get("host", "").lower()
         if scope["method"] in SAFE:
             allowed = site in (None, "same-origin", "none") and (origin is None or ours)
         else:
@@ -130,18 +198,20 @@ class Guard:
                 403,
                 "cross_site",
                 "without a token, requests must come from a page of this server. From a program, use a token, or "
-                f"send the header Origin: http://{heads.get('host', '')[:200]}",
+                f"send the header Origin: http://{headers.get('host', '')[:200]}",
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Is this a name or address under which only this machine is reached?"""
+    """Return whether this host name or address always refers to this machine."""
     address = _address(_bare(host))
     return host == "localhost" if address is None else address.is_loopback
 
 
 def _bare(host: str) -> str:
-    """A Host header without its port; nothing, where it is none."""
+    """Return the host in a Host header, in lower case and without the port. Return an empty string if the header is
+    malformed.
+    """
     host = host.strip().lower()
     if host.startswith("["):
         address, closed, rest = host.partition("]")
@@ -152,7 +222,7 @@ def _bare(host: str) -> str:
     return name if _PORT.fullmatch(f":{port}") else ""
 
 
-@lru_cache(maxsize=1_024)  # each request comes by here, and most come from the same places
+@lru_cache(maxsize=1_024)  # every request calls this, and most come from the same addresses
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes and the types that they take and give."""
+"""Builds the OpenAPI document from the operations and the types of their requests and responses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from millrace import __version__
-from millrace.web import given
-from millrace.web.route import Link, Route
+from millrace.web import responses
+from millrace.web.operation import Link, Operation
 
 Plain = dict[str, Any]
 PROBLEM = "application/problem+json"
@@ -20,12 +20,12 @@ _PATH_SCHEMAS: dict[str, Plain] = {
     "name": {"type": "string", "pattern": r"^(~\.{1,2}|[A-Za-z0-9._-]{1,128})$"},
 }
 _TITLES = {
-    400: "A value that can never be right",
-    401: "No token, or one that is not known",
+    400: "An invalid value",
+    401: "No token, or an unknown one",
     403: "The role does not suffice, or the request comes from another site",
-    404: "There is none of that name",
-    409: "It does not fit what is there",
-    410: "It was there, and is no longer kept",
+    404: "Not found",
+    409: "A conflict with the current state",
+    410: "It existed, and is no longer kept",
     413: "The body is too large",
     415: "The body is not JSON",
     421: "The server does not answer to this name",
@@ -35,13 +35,13 @@ _TITLES = {
 }
 
 
-def document(routes: Sequence[Route]) -> Plain:
-    types = list(dict.fromkeys(_types(routes)))
+def document(operations: Sequence[Operation]) -> Plain:
+    types = list(dict.fromkeys(_types(operations)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     known = dict(zip(types, schemas, strict=True))
     paths: dict[str, Plain] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known, components)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, known, components)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -66,40 +66,40 @@ def document(routes: Sequence[Route]) -> Plain:
     }
 
 
-def _types(routes: Sequence[Route]) -> Iterable[Any]:
-    yield given.Problem
-    for route in routes:
-        yield from (kind for kind in (route.query, route.body) if kind is not None)
-        yield from (kind for kind in route.answers.values() if kind not in (str, dict[str, object]))
+def _types(operations: Sequence[Operation]) -> Iterable[Any]:
+    yield responses.ProblemDetails
+    for operation in operations:
+        yield from (kind for kind in (operation.query, operation.body) if kind is not None)
+        yield from (kind for kind in operation.responses.values() if kind not in (str, dict[str, object]))
 
 
-def _operation(route: Route, known: dict[Any, Plain], components: Plain) -> Plain:
-    operation: Plain = {
-        "operationId": route.name,
-        "summary": route.summary,
-        "description": f"Role: {route.role}." + (f" Command: millrace {route.cli}" if route.cli else ""),
-        "tags": [route.tag],
-        "x-role": route.role,
-        "parameters": [*_path_parameters(route), *_query_parameters(route, components)],
-        "responses": _responses(route, known),
+def _described(operation: Operation, known: dict[Any, Plain], components: Plain) -> Plain:
+    plain: Plain = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"Role: {operation.role}." + (f" Command: millrace {operation.cli}" if operation.cli else ""),
+        "tags": [operation.tag],
+        "x-role": operation.role,
+        "parameters": [*_path_parameters(operation), *_query_parameters(operation, components)],
+        "responses": _responses(operation, known),
     }
-    if route.role == "open":
-        operation["security"] = []
-    if route.body is not None:
-        content = {"application/json": {"schema": known[route.body]}}
-        operation["requestBody"] = {"required": not route.body_optional, "content": content}
-    return operation
+    if operation.role == "open":
+        plain["security"] = []
+    if operation.body is not None:
+        content = {"application/json": {"schema": known[operation.body]}}
+        plain["requestBody"] = {"required": not operation.body_optional, "content": content}
+    return plain
 
 
-def _path_parameters(route: Route) -> Iterable[Plain]:
-    for name in re.findall(r"{(\w+)}", route.path):
+def _path_parameters(operation: Operation) -> Iterable[Plain]:
+    for name in re.findall(r"{(\w+)}", operation.path):
         yield {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
 
 
-def _query_parameters(route: Route, components: Plain) -> Iterable[Plain]:
-    if route.query is None:
+def _query_parameters(operation: Operation, components: Plain) -> Iterable[Plain]:
+    if operation.query is None:
         return
-    schema = components[route.query.__name__]
+    schema = components[operation.query.__name__]
     for name, inner in schema["properties"].items():
         shown = _without_null(inner)
         described = {"description": shown.pop("description")} if "description" in shown else {}
@@ -107,43 +107,45 @@ def _query_parameters(route: Route, components: Plain) -> Iterable[Plain]:
 
 
 def _without_null(schema: Plain) -> Plain:
-    """A parameter is left out, not null; and its default is for the server to know."""
+    """Return the schema of a query parameter without null and without its default. A client omits a parameter instead
+    of sending null.
+    """
     schema = {name: value for name, value in schema.items() if name != "default"}
     choices = schema.pop("anyOf", None)
     if choices is not None:
         left = [choice for choice in choices if choice != {"type": "null"}]
-        schema |= left[0] if len(left) == 1 else {"anyOf": left}
+        schema = {**(left[0] if len(left) == 1 else {"anyOf": left}), **schema}
     if "enum" in schema:
         schema["enum"] = [value for value in schema["enum"] if value is not None]
     return schema
 
 
-def _responses(route: Route, known: dict[Any, Plain]) -> Plain:
+def _responses(operation: Operation, known: dict[Any, Plain]) -> Plain:
     found: Plain = {}
-    for status, kind in route.answers.items():
+    for status, kind in operation.responses.items():
         schema: Plain = {"type": "string"} if kind is str else known.get(kind, {"type": "object"})
         found[str(status)] = {
             "description": _TITLES.get(status, "Done"),
-            "content": {route.media: {"schema": schema}},
+            "content": {operation.media: {"schema": schema}},
         }
-        if route.links and status < 300:
-            found[str(status)]["links"] = {link.name: _link(link) for link in route.links}
-    for status in sorted({*_refusals(route), *route.refusals}):
+        if operation.links and status < 300:
+            found[str(status)]["links"] = {link.name: _link(link) for link in operation.links}
+    for status in sorted({*_problems(operation), *operation.problems}):
         found.setdefault(
             str(status),
-            {"description": _TITLES[status], "content": {PROBLEM: {"schema": known[given.Problem]}}},
+            {"description": _TITLES[status], "content": {PROBLEM: {"schema": known[responses.ProblemDetails]}}},
         )
     return found
 
 
-def _refusals(route: Route) -> set[int]:
-    """What any route of this kind may answer."""
+def _problems(operation: Operation) -> set[int]:
+    """Return the error statuses that follow from the operation's role, query, body and path."""
     found = {421, 503}
-    if route.role != "open":
+    if operation.role != "open":
         found |= {401, 403}
-    if route.query is not None or route.body is not None or "{" in route.path or route.role != "open":
+    if operation.query is not None or operation.body is not None or "{" in operation.path or operation.role != "open":
         found.add(400)
-    if route.body is not None:
+    if operation.body is not None:
         found |= {413, 415}
     return found
 

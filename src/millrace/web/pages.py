@@ -1,4 +1,4 @@
-"""The files of the dashboard, as they lie in `static/`. They are few and small, so they are kept in memory."""
+"""The files of the dashboard. They are read from `static/` and kept in memory, because they are few and small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from millrace.web.problem import Problem
 
@@ -31,9 +31,11 @@ class Pages:
                 kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
                 self._files[name] = (data, kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
 
-    def answer(self, scope: Scope, segments: list[str]) -> Response:
-        name = "/".join(segments) or INDEX
-        found = self._files.get(name)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._response(scope)(scope, receive, send)
+
+    def _response(self, scope: Scope) -> Response:
+        found = self._files.get(scope["path_params"]["file"] or INDEX)
         if found is None:
             raise Problem(404, "not_found", "there is nothing at this address; /openapi.json lists what there is")
         if scope["method"] not in ("GET", "HEAD"):

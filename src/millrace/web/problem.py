@@ -1,16 +1,18 @@
-"""Problems: every refusal in one shape (RFC 9457), and which error of the queue is which.
+"""Problems: the errors that the HTTP API returns (RFC 9457), and the status for each exception.
 
-The words are the error's own: they say what happened and what to do next. What nobody foresaw is told in no more words
-than that, and goes to the log.
+The detail of a problem is the message of the exception: what happened and what to do next. Unexpected exceptions are
+logged, and the client gets no details.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from millrace.domain import errors
 
+log = logging.getLogger("millrace.web")
 Plain = dict[str, Any]
 
 STATUS: tuple[tuple[type[Exception], int, str], ...] = (
@@ -27,6 +29,7 @@ STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.JobNotFound, 404, "not_found"),
     (errors.ResultExpired, 410, "result_expired"),
     (errors.CursorExpired, 410, "cursor_expired"),
+    (errors.CursorUnknown, 410, "cursor_unknown"),
     (errors.MissingExtra, 501, "missing_extra"),
     (errors.MissingDriver, 503, "store"),
     (errors.StoreError, 503, "store"),
@@ -34,25 +37,25 @@ STATUS: tuple[tuple[type[Exception], int, str], ...] = (
 )
 TITLES = {
     400: "Bad request",
-    401: "Who are you?",
+    401: "Unauthorized",
     403: "Not allowed",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
     410: "Gone",
-    413: "Too large",
+    413: "Body too large",
     415: "Not JSON",
     421: "Wrong host",
-    422: "Does not fit",
-    429: "Full",
-    500: "Defect",
+    422: "Invalid payload",
+    429: "Queue full",
+    500: "Internal error",
     501: "Not installed",
     503: "Unavailable",
 }
 
 
 class Problem(Exception):
-    """An answer that is a refusal."""
+    """An exception that becomes an HTTP error response."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
@@ -68,13 +71,21 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """None for what nobody foresaw."""
+    """Return the problem for an exception; None if the exception is unexpected."""
     if isinstance(error, Problem):
         return error
     for kind, status, code in STATUS:
         if isinstance(error, kind):
             return Problem(status, code, _words(error), headers=_headers(status), **_more(error))
     return None
+
+
+def as_problem(error: Exception) -> Problem:
+    problem = problem_of(error)
+    if problem is None:
+        log.error("a request failed with an unexpected error", exc_info=error)
+        return Problem(500, "defect", "an unexpected error; the server's log has the details")
+    return problem
 
 
 def _words(error: Exception) -> str:

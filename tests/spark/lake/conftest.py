@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from millrace.domain.event import Event
 from millrace.domain.job import Job
-from millrace.spark.lake import Asked, Lake, Place, take
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from tests.spark.lake.history import ListFeed, busy_history
 
 
@@ -28,13 +28,13 @@ def events(history: tuple[list[Event], list[Job]]) -> Sequence[Event]:
 @pytest.fixture(scope="session")
 def at_once(spark: SparkSession, events: Sequence[Event], tmp_path_factory: pytest.TempPathFactory) -> Lake:
     path = tmp_path_factory.mktemp("lake") / "at-once"
-    take(Place(path), spark, ListFeed(spark, events), Asked(groups=True), quietly)
+    take(LakePlace(path), spark, ListFeed(spark, events), TakeRequest(groups=True), quietly)
     return Lake(path, spark)
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Place:
-    return Place(tmp_path / "lake")
+def empty(tmp_path: Path) -> LakePlace:
+    return LakePlace(tmp_path / "lake")
 
 
 def quietly(text: str) -> None:

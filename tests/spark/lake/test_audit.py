@@ -31,7 +31,8 @@ def a_run(seq: int, end: Kind = Kind.COMPLETED, **facts: Any) -> list[Event]:
 BROKEN: dict[str, tuple[set[str], list[Event]]] = {
     "sound": (set(), a_run(1)),
     "retried": (set(), a_run(2, Kind.RETRIED, failures=1)),
-    "cut off": (set(), a_run(3, Kind.CANCELLED, lease=None, worker=None)),
+    "cut off": (set(), a_run(3, Kind.CANCELLED, lease=None, worker=None, reason="obliterated")),
+    "cut off by nobody": ({"fence"}, a_run(17, Kind.CANCELLED, lease=None, worker=None)),
     "taken over": (
         set(),
         [

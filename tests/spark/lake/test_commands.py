@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from millrace.cli import exits, pipeline_lake
+from millrace.cli import exits
+from millrace.cli.pipeline import options as pipeline_options
 from millrace.cli.root import run
-from millrace.spark.lake import Place as LakePlace
+from millrace.spark.lake import LakePlace
 from tests.spark.conftest import Place
 from tests.spark.filled import fill
 
@@ -59,7 +60,15 @@ def test_run_audit_compact_from_the_first_event_to_a_broken_lake(
     [
         (("audit", "--lake", "nowhere"), "there is no lake at"),
         (("compact", "--lake", "nowhere"), "there is no lake at"),
-        (("run", "--lake", "x"), "no store is named"),
+        *(
+            ((command, "--lake", f"{scheme}://bucket/lake", *more), f"{scheme}:// is not supported here")
+            for command, *more in (("run",), ("audit",), ("compact",), ("report", "--out", "r.html"))
+            for scheme in ("s3", "s3a", "gs", "hdfs", "https")
+        ),
+        (("report", "--lake", "x", "--out", "s3://bucket/r.html"), "s3:// is not supported here"),
+        (("replay", "--url", "sqlite:///x.db", "--manifest", "s3://b/m.jsonl"), "s3:// is not supported here"),
+        (("run", "--lake", "file://elsewhere/lake"), "is not a file on this machine"),
+        (("run", "--lake", "x"), "no store is set"),
         (("run", "--lake", "x", "--url", "memory://"), "memory:// lives inside one process"),
         (("run", "--lake", "x", "--url", "sqlite:///none.db"), "there is no database"),
         (("run", "--lake", "x", "--url", "sqlite:///none.db", "--keep-events", "5m"), "less than a day"),
@@ -83,9 +92,9 @@ def test_what_is_wrong_is_said_with_what_to_do(
 
 
 def test_a_url_with_a_secret_goes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pipeline_lake.SECRET_URL, "")
+    monkeypatch.setenv(pipeline_options.SECRET_URL, "")
 
-    assert pipeline_lake.options_for("sqlite:////data/jobs.db") == {"url": "sqlite:////data/jobs.db"}
+    assert pipeline_options.options_for("sqlite:////data/jobs.db") == {"url": "sqlite:////data/jobs.db"}
     secret = "postgres://me:s3cret@db/jobs"
-    assert pipeline_lake.options_for(secret) == {"urlEnv": pipeline_lake.SECRET_URL}
-    assert os.environ[pipeline_lake.SECRET_URL] == secret
+    assert pipeline_options.options_for(secret) == {"urlEnv": pipeline_options.SECRET_URL}
+    assert os.environ[pipeline_options.SECRET_URL] == secret

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.spark.lake import Lake
-from millrace.spark.lake import Place as LakePlace
+from millrace.spark.lake import Lake, LakePlace
 from millrace.spark.lake.audit import audit
 from tests.spark.conftest import Place
 from tests.spark.filled import all_events, fill

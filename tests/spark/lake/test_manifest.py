@@ -9,24 +9,24 @@ import msgspec
 import pytest
 
 from millrace.spark.lake.errors import LakeBroken, LakeBusy, LakeTooNew, LostTheRace, NoLake, NotALake
-from millrace.spark.lake.manifest import VERSION, File, Manifest
-from millrace.spark.lake.place import GRACE, KEPT_MANIFESTS, Place
+from millrace.spark.lake.manifest import VERSION, File, LakeManifest
+from millrace.spark.lake.place import GRACE, KEPT_MANIFESTS, LakePlace
 
 
-def a_manifest(run: int, *paths: str, at: int | None = None) -> Manifest:
+def a_manifest(run: int, *paths: str, at: int | None = None) -> LakeManifest:
     files = tuple(File(path, 1, 1, run) for path in paths)
     now = int(time.time() * 1000)
-    return Manifest(run, "take", now if at is None else at, "0", str(run), "list", {"events": files})
+    return LakeManifest(run, "take", now if at is None else at, "0", str(run), "list", {"events": files})
 
 
-def a_file(place: Place, run: int) -> str:
+def a_file(place: LakePlace, run: int) -> str:
     path = place.directory_for(run) / "events" / "part-0.parquet"
     path.parent.mkdir()
     path.write_bytes(b"x")
     return str(path.relative_to(place.path))
 
 
-def test_the_newest_manifest_is_what_the_lake_is(empty: Place) -> None:
+def test_the_newest_manifest_is_what_the_lake_is(empty: LakePlace) -> None:
     with empty.writing() as newest:
         assert newest is None
         empty.publish(a_manifest(1, "a"))
@@ -36,7 +36,7 @@ def test_the_newest_manifest_is_what_the_lake_is(empty: Place) -> None:
     assert empty.require().cursor == "2"
 
 
-def test_a_number_is_published_once(empty: Place) -> None:
+def test_a_number_is_published_once(empty: LakePlace) -> None:
     with empty.writing():
         empty.publish(a_manifest(1, "mine"))
         with pytest.raises(LostTheRace, match="run again"):
@@ -46,15 +46,15 @@ def test_a_number_is_published_once(empty: Place) -> None:
     assert [file.name for file in empty.runs.iterdir()] == ["00000001.json"]
 
 
-def test_one_writes_at_a_time_and_the_other_is_told_who(empty: Place) -> None:
-    with empty.writing(), pytest.raises(LakeBusy, match=r"another run is at work.*process \d+"), empty.writing():
+def test_one_writes_at_a_time_and_the_other_is_told_who(empty: LakePlace) -> None:
+    with empty.writing(), pytest.raises(LakeBusy, match=r"another run is writing.*process \d+"), empty.writing():
         pytest.fail("two writers at once")
 
     with empty.writing() as newest:
         assert newest is None
 
 
-def test_what_no_manifest_names_is_removed_by_the_next_writer(empty: Place) -> None:
+def test_what_no_manifest_names_is_removed_by_the_next_writer(empty: LakePlace) -> None:
     with empty.writing():
         kept = a_file(empty, 1)
         empty.publish(a_manifest(1, kept))
@@ -68,7 +68,7 @@ def test_what_no_manifest_names_is_removed_by_the_next_writer(empty: Place) -> N
     assert [file.name for file in empty.runs.iterdir()] == ["00000001.json"]
 
 
-def test_a_replaced_file_stays_for_those_who_are_reading_it(empty: Place) -> None:
+def test_a_replaced_file_stays_for_those_who_are_reading_it(empty: LakePlace) -> None:
     long_ago = int((time.time() - 2 * GRACE) * 1000)
     with empty.writing():
         oldest, older, newest = (a_file(empty, run) for run in (1, 2, 3))
@@ -80,7 +80,7 @@ def test_a_replaced_file_stays_for_those_who_are_reading_it(empty: Place) -> Non
         assert [(empty.path / path).exists() for path in (oldest, older, newest)] == [False, True, True]
 
 
-def test_old_manifests_are_removed_and_numbers_go_on(empty: Place) -> None:
+def test_old_manifests_are_removed_and_numbers_go_on(empty: LakePlace) -> None:
     with empty.writing():
         for run in range(1, KEPT_MANIFESTS + 4):
             empty.publish(a_manifest(run))
@@ -91,7 +91,7 @@ def test_old_manifests_are_removed_and_numbers_go_on(empty: Place) -> None:
     assert len(list(empty.runs.iterdir())) == KEPT_MANIFESTS
 
 
-def test_a_newer_format_is_refused_and_new_fields_are_not(empty: Place) -> None:
+def test_a_newer_format_is_refused_and_new_fields_are_not(empty: LakePlace) -> None:
     with empty.writing():
         empty.publish(a_manifest(1))
     file = empty.runs / "00000001.json"
@@ -104,7 +104,7 @@ def test_a_newer_format_is_refused_and_new_fields_are_not(empty: Place) -> None:
         empty.require()
 
 
-def test_a_damaged_manifest_is_said_to_be_one(empty: Place) -> None:
+def test_a_damaged_manifest_is_said_to_be_one(empty: LakePlace) -> None:
     with empty.writing():
         empty.publish(a_manifest(1))
     (empty.runs / "00000001.json").write_bytes(b'{"run": 1')
@@ -113,7 +113,7 @@ def test_a_damaged_manifest_is_said_to_be_one(empty: Place) -> None:
         empty.require()
 
 
-def test_where_there_is_no_lake_one_is_told_how_to_make_it(empty: Place) -> None:
+def test_where_there_is_no_lake_one_is_told_how_to_make_it(empty: LakePlace) -> None:
     with pytest.raises(NoLake, match="millrace pipeline run"):
         empty.require()
 
@@ -121,7 +121,7 @@ def test_where_there_is_no_lake_one_is_told_how_to_make_it(empty: Place) -> None
 def test_a_directory_with_other_files_is_not_taken_for_a_lake(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("irreplaceable")
 
-    with pytest.raises(NotALake), Place(tmp_path).writing():
+    with pytest.raises(NotALake), LakePlace(tmp_path).writing():
         pytest.fail("it would have been written to")
 
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.domain.event import Kind
-from millrace.spark.lake import Asked, Place, compaction, files, take, taking
+from millrace.spark.lake import LakePlace, TakeRequest, compaction, files, take, taking
 from millrace.spark.lake.errors import LakeBroken
 from tests.spark.lake.conftest import quietly
 from tests.spark.lake.history import ListFeed, an_event
@@ -38,16 +38,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
 
 
 def test_rows_that_executors_wrote_elsewhere_stop_the_run_and_nothing_is_published(
-    spark: SparkSession, empty: Place, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, empty: LakePlace, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ):
     feed = ListFeed(spark, HISTORY)
     elsewhere(taking, "events")
     with pytest.raises(LakeBroken, match=r"Spark wrote 8 rows to .*events, and \d are there.*under the same path"):
-        take(empty, spark, feed, Asked(groups=False), quietly)
+        take(empty, spark, feed, TakeRequest(groups=False), quietly)
     assert empty.latest() is None
 
     monkeypatch.undo()  # one disk for all again
-    assert take(empty, spark, feed, Asked(groups=False), quietly).events == 8
+    assert take(empty, spark, feed, TakeRequest(groups=False), quietly).events == 8
 
     before = empty.require()
     elsewhere(compaction, "jobs")

@@ -13,20 +13,21 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.domain.event import Event, Kind
-from millrace.spark.lake import Asked, Lake, Place, compaction, take, taking
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, compaction, take, taking
 from millrace.spark.lake.audit import audit
 from millrace.spark.lake.errors import HistoryLost, LostTheRace, OtherStore
+from millrace.spark.lake.files import write
 from millrace.spark.lake.retention import retain
 from tests.spark.lake.compare import TABLES, rows, told
 from tests.spark.lake.conftest import quietly
 from tests.spark.lake.history import BEGIN, ListFeed, an_event
 
-ALL = Asked(groups=True)
+ALL = TakeRequest(groups=True)
 DAY = 86_400_000
 
 
 def test_a_lake_in_slices_equals_one_at_once(
-    spark: SparkSession, events: Sequence[Event], at_once: Lake, empty: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, events: Sequence[Event], at_once: Lake, empty: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs span slices, events come late, files are folded on the way: none of it shows. Nor does asking again."""
     monkeypatch.setattr(taking, "crowded", lambda manifest: compaction.crowded(manifest, many=3))
@@ -46,7 +47,7 @@ def test_a_lake_in_slices_equals_one_at_once(
     assert (again.events, feed.read) == (0, 0)
     assert empty.require() == lake.manifest
 
-    done = compaction.compact(empty, spark, tell=quietly)
+    done = compaction.compact(empty, spark, on_progress=quietly)
     assert done is not None and done.after < done.before
     folded = lake.refresh()
     assert told(folded, TABLES) == {name: expected[name] for name in TABLES}
@@ -69,37 +70,37 @@ def slices(events: Sequence[Event]) -> list[int]:
 
 
 def test_a_long_history_is_taken_stretch_by_stretch(
-    spark: SparkSession, empty: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, empty: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = [an_event(1, Kind.ENQUEUED, seq=seq) for seq in range(1, 8)]
     monkeypatch.setattr(taking, "STRETCH", 3)
 
-    part = take(empty, spark, ListFeed(spark, history), Asked(limit=4), quietly)
+    part = take(empty, spark, ListFeed(spark, history), TakeRequest(limit=4), quietly)
 
     assert (part.events, part.stretches) == (4, 2)
     assert (empty.require().cursor, empty.require().taken) == ("4", 4)
 
 
 def test_a_run_that_dies_leaves_nothing_and_the_next_takes_it_all(
-    spark: SparkSession, empty: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, empty: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = two_jobs()
     feed = ListFeed(spark, history)
     feed.end = 2
-    take(empty, spark, feed, Asked(), quietly)
+    take(empty, spark, feed, TakeRequest(), quietly)
     before = empty.require()
     feed.end = len(history)
     for table in ("events", "jobs", "worker_use"):
         with monkeypatch.context() as patch:
-            patch.setattr(taking, "write", _dying_at(table, taking.write))
+            patch.setattr(taking, "write", _dying_at(table, write))
             patch.setattr(taking, "shutil", SimpleNamespace(rmtree=_nothing))  # nobody tidies up after kill -9
             with pytest.raises(_Killed):
-                take(empty, spark, feed, Asked(), quietly)
+                take(empty, spark, feed, TakeRequest(), quietly)
         assert len(list(empty.data.iterdir())) == 2  # with what the dead run left; that of the one before it is gone
         assert empty.require() == before
     assert Lake(empty.path, spark).events().count() == 2
 
-    take(empty, spark, feed, Asked(), quietly)
+    take(empty, spark, feed, TakeRequest(), quietly)
 
     assert len(list(empty.data.iterdir())) == 2
     lake = Lake(empty.path, spark)
@@ -107,35 +108,37 @@ def test_a_run_that_dies_leaves_nothing_and_the_next_takes_it_all(
     assert rows(lake.attempts().select("seq", "attempt", "wait_ms", "run_ms")) == [(1, 1, 60_000, 60_000)]
 
 
-def test_of_two_runs_at_once_one_is_kept(spark: SparkSession, empty: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_runs_at_once_one_is_kept(
+    spark: SparkSession, empty: LakePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where locks do not work (some network file systems), the manifest still decides."""
     history = two_jobs()
-    monkeypatch.setattr(Place, "_lock", lambda *_: None)
-    monkeypatch.setattr(Place, "_sweep", lambda *_: None)
-    publish = Place.publish
+    monkeypatch.setattr(LakePlace, "_lock", lambda *_: None)
+    monkeypatch.setattr(LakePlace, "_sweep", lambda *_: None)
+    publish = LakePlace.publish
 
-    def meanwhile(place: Place, manifest: Any) -> None:
+    def meanwhile(place: LakePlace, manifest: Any) -> None:
         publish(place, manifest)
         publish(place, manifest)  # as another run would have, a moment before
 
-    monkeypatch.setattr(Place, "publish", meanwhile)
+    monkeypatch.setattr(LakePlace, "publish", meanwhile)
     with pytest.raises(LostTheRace):
-        take(empty, spark, ListFeed(spark, history), Asked(), quietly)
+        take(empty, spark, ListFeed(spark, history), TakeRequest(), quietly)
 
     assert Lake(empty.path, spark).events().count() == len(history)
 
 
-def test_a_gap_is_refused_then_accepted_recorded_and_shown(spark: SparkSession, empty: Place) -> None:
+def test_a_gap_is_refused_then_accepted_recorded_and_shown(spark: SparkSession, empty: LakePlace) -> None:
     history = two_jobs()
     feed = ListFeed(spark, history)
     feed.end = 1
-    take(empty, spark, feed, Asked(), quietly)
+    take(empty, spark, feed, TakeRequest(), quietly)
     feed.end, feed.trimmed = len(history), 2
     with pytest.raises(HistoryLost, match=r"1 events were trimmed(.|\n)*--accept-gap"):
-        take(empty, spark, feed, Asked(), quietly)
+        take(empty, spark, feed, TakeRequest(), quietly)
     assert empty.require().taken == 1
 
-    taken = take(empty, spark, feed, Asked(accept_gap=True), quietly)
+    taken = take(empty, spark, feed, TakeRequest(accept_gap=True), quietly)
 
     assert [gap.lost for gap in taken.gaps] == [1]
     lake = Lake(empty.path, spark)
@@ -145,13 +148,13 @@ def test_a_gap_is_refused_then_accepted_recorded_and_shown(spark: SparkSession, 
     assert any("lost 1" in check.text for check in verdict.checks)
 
 
-def test_a_lake_may_begin_in_the_middle(spark: SparkSession, empty: Place) -> None:
+def test_a_lake_may_begin_in_the_middle(spark: SparkSession, empty: LakePlace) -> None:
     history = [
         *two_jobs(),
         an_event(4, Kind.REPLAYED, attempt=1, at=BEGIN + 5 * DAY),
         an_event(1, Kind.ENQUEUED, seq=3, at=BEGIN + 5 * DAY),
     ]
-    take(empty, spark, ListFeed(spark, history), Asked(since=BEGIN + 4 * DAY), quietly)
+    take(empty, spark, ListFeed(spark, history), TakeRequest(since=BEGIN + 4 * DAY), quietly)
     lake = Lake(empty.path, spark)
 
     assert not lake.manifest.whole
@@ -166,8 +169,8 @@ def test_one_lake_is_of_one_store(spark: SparkSession, at_once: Lake, events: Se
     feed.name = "elsewhere"
 
     with pytest.raises(OtherStore, match="--moved"):
-        take(place, spark, feed, Asked(), quietly)
-    assert take(place, spark, feed, Asked(moved=True), quietly).events == 0
+        take(place, spark, feed, TakeRequest(), quietly)
+    assert take(place, spark, feed, TakeRequest(moved=True), quietly).events == 0
 
 
 def test_retention_drops_whole_days_and_the_audit_still_holds(
@@ -203,8 +206,8 @@ def test_files_of_an_older_version_lack_columns_which_are_null(
     assert found.where("duration_ms IS NULL").count() == len(events)
 
 
-def copied(lake: Lake, to: Path) -> Place:
-    return Place(shutil.copytree(lake.place.path, to / "copy"))
+def copied(lake: Lake, to: Path) -> LakePlace:
+    return LakePlace(shutil.copytree(lake.place.path, to / "copy"))
 
 
 def two_jobs() -> list[Event]:

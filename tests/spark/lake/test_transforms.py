@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
 from millrace.domain.outcome import Failure
-from millrace.runtime.fingerprint import cause as cause_of
-from millrace.runtime.fingerprint import fingerprint as fingerprint_of
 from millrace.spark.lake import analysis, fingerprint
 from millrace.spark.lake.attempts import ATTEMPTS, attempts, pending
 from millrace.spark.lake.histogram import PERCENTILES, bucket_of, percentiles
 from millrace.spark.lake.series import error_parts, worker_parts
-from millrace.spark.lake.steps import gathered, sayings
+from millrace.spark.lake.steps import by_run, gathered
 from millrace.testing.builders import a_spec
+from millrace.views.fingerprint import cause as cause_of
+from millrace.views.fingerprint import fingerprint as fingerprint_of
 from tests.spark.lake.history import BEGIN, an_event, frame
 
 MINUTE = 60_000
@@ -26,7 +26,7 @@ HELD: dict[str, Any] = {"attempt": 1, "lease": "a", "worker": "w"}
 
 
 def steps_of(spark: SparkSession, events: list[Event]) -> DataFrame:
-    return gathered(sayings(frame(spark, events)), 1)
+    return gathered(by_run(frame(spark, events)), 1)
 
 
 def test_when_a_run_could_have_begun(spark: SparkSession) -> None:

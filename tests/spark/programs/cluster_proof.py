@@ -3,6 +3,7 @@ takes the source, the sink, a stream of each and the lake for a turn. A line of 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millrace.spark.lake import Asked, Lake, Place, StoreFeed, take
+from millrace.spark.lake import Lake, LakePlace, StoreFeed, TakeRequest, take
 
 ROWS = 600
 TASKS = 4
@@ -24,9 +25,10 @@ BY_APP = {"app": "shop:app", "task": "confirm"}
 def whereabouts(batches: Iterator[Any]) -> Iterator[Any]:
     """Of the Python that runs a task. `alone` is how it fares without what Spark tells it."""
     import pyarrow as pa
-    import shop
 
     import millrace
+
+    shop = importlib.import_module("shop")
 
     for _ in batches:
         time.sleep(0.5)  # so that every executor gets a part
@@ -76,7 +78,7 @@ def main(folder: Path) -> None:
     for _ in range(2):  # the second time, every row is in already
         written(spark, **where)
     streamed(spark, folder, BY_APP, **where)
-    taken = take(Place(folder / "lake"), spark, StoreFeed(spark, **where), Asked(), lambda _text: None)
+    taken = take(LakePlace(folder / "lake"), spark, StoreFeed(spark, **where), TakeRequest(), lambda _text: None)
     jobs = batch(spark, urlFile="jobs-url", table="jobs", pushFilters="true")
     said = {
         "found": [row.asDict() for row in found],

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from millrace.spark import register
-from millrace.spark.lake import Asked, Lake, Place, StoreFeed, take
+from millrace.spark.lake import Lake, LakePlace, StoreFeed, TakeRequest, take
 from tests.spark.programs.cluster_proof import batch, streamed, written
 
 
@@ -20,10 +20,10 @@ def main(remote: str, url: str, folder: Path) -> None:
     spark.addArtifacts(str(folder / "shop.py"), pyfile=True)
     for _ in range(2):  # the second time, every row is in already
         written(spark, url=url)
-    place, feed = Place(folder / "lake"), StoreFeed(spark, url=url)
-    first = take(place, spark, feed, Asked(), lambda _text: None)
+    place, feed = LakePlace(folder / "lake"), StoreFeed(spark, url=url)
+    first = take(place, spark, feed, TakeRequest(), lambda _text: None)
     streamed(spark, folder, {"task": "confirm", "queue": "mail"}, url=url)  # artifacts do not reach a stream's sink
-    second = take(place, spark, feed, Asked(), lambda _text: None)
+    second = take(place, spark, feed, TakeRequest(), lambda _text: None)
     lake = Lake(folder / "lake", spark)
     said = {
         "jobs": batch(spark, url=url, table="jobs").where("queue = 'mail'").count(),
@@ -31,7 +31,7 @@ def main(remote: str, url: str, folder: Path) -> None:
         "streamed": spark.read.parquet(f"{folder}/out").select("seq", "n").distinct().count(),
         "taken": [first.events, second.events],
         "lake": lake.jobs().count(),
-        "throughput": lake.throughput(by="hour").selectExpr("sum(enqueued)").first()[0],
+        "throughput": lake.throughput(by="hour").selectExpr("sum(enqueued)").collect()[0][0],
         "session": type(spark).__module__,
     }
     spark.stop()

@@ -28,7 +28,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-PATIENCE = 30.0
+PATIENCE = 120.0  # seconds: it only ends a wait for a browser that hangs
 # The protocol speaks on descriptors 3 and 4: puts the two that are named there, and becomes the browser.
 START = (
     sys.executable,

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.domain.event import Event
-from millrace.spark.lake import Asked, Lake, Place, take
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from tests.spark.lake.history import ListFeed
 from tests.spark.report.week import WeekFeed, a_week
 
@@ -24,14 +24,16 @@ def week() -> list[Event]:
 @pytest.fixture(scope="session")
 def lake_of_a_week(spark: SparkSession, week: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Lake:
     path = tmp_path_factory.mktemp("report") / "lake"
-    take(Place(path), spark, WeekFeed(spark, week), Asked(groups=True), lambda _told: None)
+    take(LakePlace(path), spark, WeekFeed(spark, week), TakeRequest(groups=True), lambda _told: None)
     return Lake(path, spark)
 
 
 @pytest.fixture
 def lake_of(spark: SparkSession, tmp_path: Path) -> LakeOf:
     def made(events: Sequence[Event]) -> Lake:
-        take(Place(tmp_path / "lake"), spark, ListFeed(spark, events), Asked(groups=False), lambda _told: None)
+        take(
+            LakePlace(tmp_path / "lake"), spark, ListFeed(spark, events), TakeRequest(groups=False), lambda _told: None
+        )
         return Lake(tmp_path / "lake", spark)
 
     return made

@@ -6,23 +6,23 @@ import math
 from typing import Any
 
 from millrace.spark.report.model import (
-    Audit,
-    Broken,
-    Cause,
+    AuditFigures,
+    BrokenPromise,
+    CauseFigures,
     Failures,
     Fairness,
-    Group,
+    FigureGroup,
     Lengths,
     Promise,
     Quantiles,
     QueueFlow,
     Report,
     Source,
-    Task,
+    TaskFigures,
     Tasks,
     Totals,
-    Worker,
-    Workers,
+    WorkerFigures,
+    WorkerTable,
 )
 from millrace.spark.report.period import DAY, HOUR, Period
 
@@ -30,10 +30,13 @@ BEGIN = 1_793_577_600_000  # Monday 2026-11-02, 00:00 UTC
 PERIOD = Period.of(BEGIN, BEGIN + 2 * DAY)
 STEPS = range(len(PERIOD.starts))
 HOSTILE = '"><script>alert(1)</script>\x1b[31m\u202e\ud800 & <b>'
-SOUND = Audit([Promise("every file is there", True, "59 files"), Promise("every step was legal", True, "")])
-BROKEN = Audit(
+SOUND = AuditFigures([Promise("every file is there", True, "59 files"), Promise("every step was legal", True, "")])
+BROKEN = AuditFigures(
     [Promise("every file is there", True, "59 files"), Promise("every step was legal", False, "broken 3 times")],
-    [Broken("held twice", "job-17", "event 3: claimed while running"), Broken("numbering", "job-18", "2 of 3")],
+    [
+        BrokenPromise("held twice", "job-17", "event 3: claimed while running"),
+        BrokenPromise("numbering", "job-18", "2 of 3"),
+    ],
     3,
 )
 
@@ -53,19 +56,25 @@ def a_report(**changes: Any) -> Report:
         "waits": lengths,
         "runs": lengths,
         "failures": Failures(_wave(9), [int(n == 30) * 20 for n in STEPS], [a_cause()], 3, 17),
-        "workers": Workers([_worker(n) for n in range(3)], 2, 12_000),
+        "workers": WorkerTable([_worker(n) for n in range(3)], 2, 12_000),
         "tasks": Tasks(
-            [Task("images", "make_thumbnail", 7_200_000, whole), Task("mail", "send", 90_000, whole)], 1, 500
+            [TaskFigures("images", "make_thumbnail", 7_200_000, whole), TaskFigures("mail", "send", 90_000, whole)],
+            1,
+            500,
         ),
         "fairness": [
-            Fairness("mail", 0.4, [Group("acme", 900, 90_000, 0.9, 12.5, 30.0), Group("globex", 9, 1, 0.1, None, None)])
+            Fairness(
+                "mail",
+                0.4,
+                [FigureGroup("acme", 900, 90_000, 0.9, 12.5, 30.0), FigureGroup("globex", 9, 1, 0.1, None, None)],
+            )
         ],
         "audit": SOUND,
     }
     return Report(**{**facts, **changes})
 
 
-def a_cause(**changes: Any) -> Cause:
+def a_cause(**changes: Any) -> CauseFigures:
     facts: dict[str, Any] = {
         "fingerprint": "cc329050c5",
         "task": "charge_card",
@@ -79,7 +88,7 @@ def a_cause(**changes: Any) -> Cause:
         "last_at": BEGIN + 15 * HOUR,
         "failures_at": _wave(9),
     }
-    return Cause(**{**facts, **changes})
+    return CauseFigures(**{**facts, **changes})
 
 
 def nothing() -> Report:
@@ -95,6 +104,6 @@ def _quantiles(n: int) -> Quantiles | None:
     return None if 40 <= n < 44 else Quantiles(50, 20 + n, 300 + 9 * n, 2_000 + 90 * n, 9_000)
 
 
-def _worker(n: int) -> Worker:
+def _worker(n: int) -> WorkerFigures:
     held = [max(0.0, math.sin(step / 9 + n)) * 4 for step in STEPS]
-    return Worker(f"worker-{n}", 1_000 * n, n, 3_600_000, 0.3, held, BEGIN, BEGIN + DAY)
+    return WorkerFigures(f"worker-{n}", 1_000 * n, n, 3_600_000, 0.3, held, BEGIN, BEGIN + DAY)

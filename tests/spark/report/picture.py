@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from millrace.spark.lake import Asked, Lake, Place, take
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from millrace.spark.report import Wanted, html, report_of
 from millrace.spark.session import QUICK, session
 from tests.spark.report.browser import Browser, chromium
@@ -42,7 +42,7 @@ def _report(lake: Path, jobs: int) -> str:
     spark = session("picture", "local[2]", java_options=QUICK, settings={"spark.sql.shuffle.partitions": "2"})
     try:
         if not lake.exists():
-            take(Place(lake), spark, WeekFeed(spark, a_week(jobs)), Asked(groups=True), print)
+            take(LakePlace(lake), spark, WeekFeed(spark, a_week(jobs)), TakeRequest(groups=True), print)
         found = report_of(Lake(lake, spark), Wanted(title="The shop’s week"))
         return html(replace(found, made_at=(found.source.newest_at or 0) + 42_000))  # as if the week had just ended
     finally:

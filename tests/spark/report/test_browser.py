@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.spark.report import Report, html
-from millrace.spark.report.model import QueueFlow, Worker, Workers
+from millrace.spark.report.model import QueueFlow, WorkerFigures, WorkerTable
 from tests.spark.report.browser import Browser, chromium
 from tests.spark.report.made import BEGIN, BROKEN, STEPS, a_cause, a_report, nothing
 
@@ -44,7 +44,7 @@ def with_long_names() -> Report:
         title=long,
         queues=[QueueFlow(long, 1, 1, 0, 0, [1] * len(STEPS))],
         failures=replace(usual.failures, causes=[a_cause(task=long, sample=long * 2, sample_job=long)]),
-        workers=Workers([Worker(long, 1, 1, 1, 1.0, [1.0] * len(STEPS), BEGIN, BEGIN)]),
+        workers=WorkerTable([WorkerFigures(long, 1, 1, 1, 1.0, [1.0] * len(STEPS), BEGIN, BEGIN)]),
         tasks=replace(usual.tasks, slowest=[replace(usual.tasks.slowest[0], task=long)]),
         audit=replace(BROKEN, findings=[replace(one, job=long, text=long) for one in BROKEN.findings]),
     )

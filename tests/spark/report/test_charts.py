@@ -165,7 +165,7 @@ def test_a_heat_map_shows_whatever_is_more_than_nothing():
     drawn = charts.heat(period, [("w1", [0, 0.1, 4]), ("w2", [None, None, None])], NARROW, "label")
 
     assert sorted(part.get("class", "") for part in parsed(drawn).iter("path")) == ["h1", "h6"]
-    assert told(drawn)[0].endswith("nobody held a job") and told(drawn)[2].endswith("w1: 4.00")
+    assert told(drawn)[0].endswith("no worker held a job") and told(drawn)[2].endswith("w1: 4.00")
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli import demo_report, exits, pipeline_lake
+from millrace.cli import exits
+from millrace.cli.demo import report as demo_report
 from millrace.cli.output import Output
-from millrace.cli.pipeline_report import write_whole
+from millrace.cli.pipeline import options as pipeline_options
+from millrace.cli.pipeline.report import write_whole
 from millrace.cli.root import run
 from millrace.demo import report as demo
-from millrace.demo.run import Settings
+from millrace.demo.run import DemoSettings
 from millrace.domain.event import Event, Kind
 from millrace.spark.lake import Lake
 from tests.spark.conftest import Place
@@ -70,7 +72,9 @@ def test_what_cannot_be_is_refused_before_spark_starts(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pipeline_lake, "spark_session", lambda *_given, **_settings: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        pipeline_options, "spark_session", lambda *_given, **_settings: pytest.fail("Spark was started")
+    )
 
     code = run(["pipeline", "report", "--lake", "lake", *arguments])
 
@@ -115,7 +119,7 @@ def test_the_demo_makes_a_page_of_its_store_with_the_audit_against_it(
 
     page = (tmp_path / demo.PAGE).read_text()
     assert "The demo’s web shop" in page and 'class="banner good"' in page
-    assert "the store has what its history tells, and nothing else" in page and "0 events behind the store" in page
+    assert "the records of the store agree with its history" in page and "0 events behind the store" in page
 
 
 async def test_without_spark_the_demo_says_in_one_line_how_to_get_it(
@@ -123,10 +127,10 @@ async def test_without_spark_the_demo_says_in_one_line_how_to_get_it(
 ):
     monkeypatch.setattr(demo, "has_spark", lambda: False)
 
-    assert await demo_report.make_page(Output(), Settings(3.0, 60, 1, tmp_path)) is None
+    assert await demo_report.make_page(Output(), DemoSettings(3.0, 60, 1, tmp_path)) is None
 
     [line] = capsys.readouterr().err.splitlines()
-    assert "pip install 'millrace[spark]'" in line
+    assert "pip install 'pyspark" in line
 
 
 async def test_a_page_that_could_not_be_made_is_said_and_changes_nothing(
@@ -137,9 +141,9 @@ async def test_a_page_that_could_not_be_made_is_said_and_changes_nothing(
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
 
-    assert await demo_report.make_page(Output(), Settings(3.0, 60, 1, tmp_path)) is None
+    assert await demo_report.make_page(Output(), DemoSettings(3.0, 60, 1, tmp_path)) is None
 
-    assert "could not be made: java.lang.OutOfMemoryError: none left" in capsys.readouterr().err
+    assert "could not be created: java.lang.OutOfMemoryError: none left" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.cli.pipeline import GROUP
+from millrace.cli.pipeline.group import GROUP
 from millrace.spark.lake import Lake
 from millrace.spark.report import html
 from tests.project.page import Session, blocks_of

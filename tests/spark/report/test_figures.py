@@ -123,7 +123,7 @@ def test_a_customer_with_half_of_the_mails_shows(report: Report):
 
 def test_the_audit_of_a_week_that_could_have_been_is_sound(report: Report):
     assert report.audit is not None and report.audit.sound and len(report.audit.promises) == 5
-    assert "Every promise was kept" in html(report)
+    assert "All guarantees hold" in html(report)
 
 
 def test_a_period_in_which_nothing_happened_is_an_empty_page_and_one_upside_down_is_refused(lake_of_a_week: Lake):

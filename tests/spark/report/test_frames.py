@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from millrace.spark.lake.histogram import measured
 from millrace.spark.report import frames
 
 NOON = 1_793_620_800_000
@@ -63,7 +64,7 @@ def test_of_many_groups_the_greatest_are_named_and_the_others_counted(spark: Spa
 def test_percentiles_are_told_in_all_by_step_and_by_queue(spark: SparkSession):
     rows = [("mail", at(0), at(10), 40, 10), ("mail", at(50), at(150), None, 100), ("images", at(0), at(250), 2, 250)]
     kinds = "queue string, claimed_at timestamp, ended_at timestamp, wait_ms bigint, run_ms bigint"
-    lengths = frames.lengths_of(spark.createDataFrame(rows, kinds))
+    lengths = measured(spark.createDataFrame(rows, kinds), "queue")
 
     found = frames.quantiles(lengths, 100, ["mail"]).collect()
 

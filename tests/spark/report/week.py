@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -142,11 +143,11 @@ def _error(task: str, lost: bool, chance: random.Random) -> Failure:
             return Failure("SMTPServerDisconnected", "Connection unexpectedly closed")
 
 
-def _event(one: _Due, kind: Kind, at: int, state: str, **facts: object) -> Event:
-    told = {"generation": 1, "n": one.n, "failures": one.failures, **facts}
+def _event(one: _Due, kind: Kind, at: int, state: str, **facts: Any) -> Event:
+    told: dict[str, Any] = {"generation": 1, "n": one.n, "failures": one.failures, **facts}
     return Event(
         f"job-{one.seq:06d}", one.seq, kind=kind, at=at, queue=one.task[0], task=one.task[1], state=state, **told
-    )  # type: ignore[arg-type]
+    )
 
 
 class WeekFeed(ListFeed):
@@ -158,7 +159,7 @@ class WeekFeed(ListFeed):
         return groups_of(self._spark, self.all)
 
 
-def groups_of(spark: SparkSession, events: list[Event]) -> DataFrame:
+def groups_of(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
     rows = [
         (event.seq, event.queue, GROUPS[0] if event.seq % 2 else GROUPS[event.seq // 2 % len(GROUPS)])
         for event in events

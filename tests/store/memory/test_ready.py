@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.domain.heap import IndexedHeap
-from millrace.store.memory.ready import Ready
+from millrace.store.memory.indexes import IndexedHeap, Ready
 
 SHORT = 64
 

@@ -1,8 +1,8 @@
 """The store as the shared sentences use it: with a transaction of the caller's in hand, and connections that are kept.
 
-A new connection is a new process of the server, which has to read every table's description and make every plan anew.
-So one store's desks are the next one's. Connections of an event loop are handed on where many stores are opened one
-after the other on one loop (`kept_open`).
+A new connection is a new server process, which reads every table's description and makes every plan again. Step
+connections are therefore passed on from one store to the next. Connections of an event loop are passed on where many
+stores are opened one after the other on one loop (`kept_open`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import psycopg
 
 from millrace.store.postgres import PostgresStore
 from millrace.store.postgres.address import Address
-from millrace.store.postgres.connections import Connections
-from millrace.store.postgres.desk import Desk, Desks
+from millrace.store.postgres.connections import Age, Connections
 from millrace.store.postgres.session import Session
+from millrace.store.postgres.step_connection import StepConnection, StepConnections
 
 _kept: dict[asyncio.AbstractEventLoop, list[Any]] = {}
-_desks: dict[tuple[int, str, str], list[Desk]] = {}
+_step_connections: dict[tuple[int, str, str], list[StepConnection]] = {}
 
 
-class KeptDesks(Desks):
+class KeptStepConnections(StepConnections):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._kept = _desks.setdefault((os.getpid(), address.dsn, address.pooler), [])
+        self._kept = _step_connections.setdefault((os.getpid(), address.dsn, address.pooler), [])
         self._free, self._kept[:] = list(self._kept), []
-        self.lines = len(self._free)
+        self.total = len(self._free)
 
     def close(self) -> None:
         self._closed = True
@@ -41,12 +41,14 @@ class KeptDesks(Desks):
 
 class KeptConnections(Connections):
     def __init__(self, address: Address, kept: list[Any] | None) -> None:
-        super().__init__(address)
-        self.desks = KeptDesks(address)
+        super().__init__(address, KeptStepConnections(address))
         self._kept = kept
         if kept is not None:
+            # One call at a time: with more, connections of the loop and of steps would close each other to make room.
+            self.room = asyncio.Semaphore(1)
             self._free, kept[:] = [connection for connection in kept if not connection.is_closed()], []
-            self._lines = len(self._free)
+            self._total = len(self._free)
+            self._ages.update((connection, Age(self.generation)) for connection in self._free)
 
     async def close(self) -> None:
         if self._kept is not None:
@@ -57,9 +59,11 @@ class KeptConnections(Connections):
 
 class PostgresForTests(PostgresStore):
     def transaction(self) -> Any:
-        return psycopg.connect(self.address.dsn)
+        connection = psycopg.connect(self.address.dsn)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the database has by default
+        return connection
 
-    def beside(self) -> PostgresForTests:
+    def for_loop(self) -> PostgresForTests:
         return PostgresForTests(self.address, clock=self._clock)
 
     def _new_session(self) -> Session:
@@ -86,7 +90,7 @@ async def _close_all(connections: list[Any]) -> None:
 
 
 @atexit.register
-def _close_desks() -> None:
-    for (owner, _, _), desks in _desks.items():
-        for desk in desks if owner == os.getpid() else ():
-            desk.end()
+def _close_step_connections() -> None:
+    for (owner, _, _), step_connections in _step_connections.items():
+        for connection in step_connections if owner == os.getpid() else ():
+            connection.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from millrace.domain.change import Change
-from millrace.domain.errors import InvalidInput
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.request import Receipt
-from millrace.store.postgres import PostgresStore
+from millrace.store.postgres import PostgresStore, within
 from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import url_for
 
@@ -128,6 +129,100 @@ async def test_plain_work_goes_on_while_a_callers_transaction_is_open(store: Pos
     await connection.close()
     assert [job.id for job in await store.claim(a_claim(10))] == ["a"]
     assert len((await store.events(None, 100)).events) == 11
+
+
+async def a_caller(store: PostgresStore, driver: str) -> Any:
+    if driver == "asyncpg":
+        return await asyncpg.connect(store.address.dsn)
+    return psycopg.connect(store.address.dsn, autocommit=True)
+
+
+async def said(caller: Any, sql: str) -> Any:
+    if isinstance(caller, psycopg.Connection):
+        cursor = caller.execute(sql.encode())
+        return cursor.fetchall()[0][0] if cursor.description is not None else None
+    return await caller.fetchval(sql)
+
+
+async def enqueued_within(store: PostgresStore, caller: Any, number: int) -> str:
+    [answer] = await store.within(caller).enqueue([a_spec(id=f"{number}", group="g")])
+    await said(caller, "COMMIT")
+    return answer.status
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_the_store_answers_while_callers_wait_inside_their_own_transactions(
+    store: PostgresStore, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the store has connections; all wait for the same line, which another caller holds."""
+    monkeypatch.setattr(within, "LOCK_TIMEOUT", 60.0)
+    await store.enqueue([a_spec(id="other")])
+    [job] = await store.claim(a_claim())
+    callers = [await a_caller(store, driver) for _ in range(store.address.connections + 2)]
+    for caller in callers:
+        await said(caller, "BEGIN")
+    await store.within(callers[0]).enqueue([a_spec(id="first", group="g")])
+
+    waiting = [asyncio.ensure_future(enqueued_within(store, caller, n)) for n, caller in enumerate(callers[1:])]
+    await asyncio.sleep(0.5)
+    async with asyncio.timeout(30):
+        assert await store.settle([(job.lease, Change.completed())]) == [Receipt.OK]
+        assert await store.enqueue([a_spec(id="lined", group="another")])
+        assert [(row.completed, row.waiting) for row in await store.count()] == [(1, 1)]
+    assert not any(step.done() for step in waiting)
+
+    await said(callers[0], "COMMIT")
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*waiting) == ["queued"] * len(waiting)
+    for caller in callers:
+        closing = caller.close()
+        if closing is not None:
+            await closing
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_step_that_waits_too_long_for_a_lock_is_refused_and_the_callers_own_limit_stands(
+    store: PostgresStore, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(within, "LOCK_TIMEOUT", 0.3)
+    await store.enqueue([a_spec(id="known")])
+    holder, caller = await a_caller(store, driver), await a_caller(store, driver)
+    await said(holder, "BEGIN")
+    await store.within(holder).enqueue([a_spec(id="a", group="g")])
+    await said(caller, "BEGIN")
+    await said(caller, "SET LOCAL lock_timeout = '7s'")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreError, match="another transaction holds a lock"):
+            await store.within(caller).enqueue([a_spec(id="b", group="g")])
+    assert await said(caller, "SHOW lock_timeout") == "7s"
+    await store.within(caller).enqueue([a_spec(id="b", group="another")])  # the transaction stands
+    assert await said(caller, "SHOW lock_timeout") == "7s"
+    await said(caller, "COMMIT")
+    assert await said(caller, "SHOW lock_timeout") == "0"
+
+    await said(holder, "ROLLBACK")
+    assert await there(store) == ["b"]
+    for connection in (holder, caller):
+        closing = connection.close()
+        if closing is not None:
+            await closing
+
+
+async def test_a_callers_own_shorter_limit_holds_for_our_steps_too(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(within, "LOCK_TIMEOUT", 90.0)
+    holder, caller = await a_caller(store, "asyncpg"), await a_caller(store, "asyncpg")
+    await said(holder, "BEGIN")
+    await store.within(holder).enqueue([a_spec(id="a", group="g")])
+    await said(caller, "BEGIN")
+    await said(caller, "SET LOCAL lock_timeout = '50ms'")
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreError, match="another transaction holds a lock"):
+            await store.within(caller).enqueue([a_spec(id="b", group="g")])
+    for connection in (holder, caller):
+        await connection.close()
 
 
 @pytest.mark.parametrize("kind", ["none", "other", "serializable", "autocommit"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof.programs.kill9 import Settings, run
+from proof.programs.kill9 import Settings, run
 from tests.servers.postgres import url_for
 
 

@@ -63,7 +63,7 @@ async def settle(store: PostgresStore, name: str) -> None:
 def take_words_along(store: PostgresStore) -> None:
     """As with notifications, but that nothing is sent in the background, whose requests would be counted."""
     store.address = msgspec.structs.replace(store.address, notify=True)
-    store.listener().word_of = lambda jobs: ("nobody", "{}")  # type: ignore[method-assign]
+    store.listener().notification_for = lambda jobs: ("nobody", "{}")  # type: ignore[method-assign]
 
 
 async def enqueue_and_tell(store: PostgresStore, name: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, StoreError
 from millrace.store.connect import connect
-from millrace.store.postgres import PostgresStore
+from millrace.store.postgres import PostgresStore, migrate
 from millrace.store.postgres.migrate import script, version_of
 from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import drop_schema, shared_url, url_for
@@ -41,6 +41,27 @@ async def test_what_init_prints_makes_the_same_schema() -> None:
         assert (await store.enqueue([a_spec()]))[0].status == "queued"
         await store.close()
     finally:
+        await connection.close()
+        drop_schema(schema)
+
+
+async def test_a_new_version_replaces_the_functions_and_keeps_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = f"older_{secrets.token_hex(4)}"
+    connection = await asyncpg.connect(shared_url())
+    store = PostgresStore(f"{shared_url()}?schema={schema}&notify=off")
+    try:
+        await store.connect()
+        await store.enqueue([a_spec(id="a")])
+        await store.close()
+        stopped = f'FUNCTION "{schema}".clock(given bigint) RETURNS bigint LANGUAGE sql'
+        await connection.execute(f"CREATE OR REPLACE {stopped} AS 'SELECT 7::bigint'")
+        monkeypatch.setattr(migrate, "VERSION", migrate.VERSION + 1)
+        await store.connect()
+        assert await store.now() > 7
+        assert [row.waiting for row in await store.count()] == [1]
+        assert await version_of(connection, schema) == migrate.VERSION
+    finally:
+        await store.close()
         await connection.close()
         drop_schema(schema)
 

@@ -20,11 +20,11 @@ import asyncpg
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.check import specs_like
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Extension, Query
-from millrace.store.postgres import PostgresStore, line
+from millrace.domain.rules.check import specs_like
+from millrace.store.postgres import PostgresStore, connections
 from millrace.testing.builders import a_claim, a_reclaim, a_spec
 from tests.servers.postgres import url_for
 
@@ -44,6 +44,10 @@ UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relnamespace = $1::regname
 """
 
 
+def no_room() -> None:
+    """There is a connection already; none is given up for another."""
+
+
 class Measured:
     """A store on one connection, and how many rows its scans and index look-ups have touched."""
 
@@ -56,9 +60,8 @@ class Measured:
         async with self.store.session().connections.one() as connection:
             await connection.fetch(flush)
         async with self.store.session().connections.room:
-            await asyncio.to_thread(
-                self.store.session().connections.desks.run, "BEGIN", lambda desk: desk.execute(flush), int
-            )
+            run = self.store.session().connections.step_connections.run
+            await asyncio.to_thread(run, "BEGIN", lambda connection: connection.execute(flush), no_room)
         count: int = await self._witness.fetchval(READ, self.store.address.schema, list(TABLES))
         return count
 
@@ -143,7 +146,7 @@ async def tend(store: PostgresStore, witness: Any, how: str) -> None:
 async def test_no_operation_reads_more_because_more_jobs_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, tended: str
 ) -> None:
-    monkeypatch.setattr(line, "PLAN_AGAIN", 0.2)
+    monkeypatch.setattr(connections, "PLAN_AGAIN", 0.2)
     async with opened(tmp_path) as (store, witness):
         await store.enqueue([Spec(id="first", task="work", delay=60_000)])
         if tended == "analyzed empty":
@@ -159,7 +162,7 @@ async def test_no_operation_reads_more_because_more_jobs_wait(
         await fill(store, waiting)
         await store.maintain()  # what the filling left to it
         await store.events("end", 1)
-        await asyncio.sleep(2 * line.PLAN_AGAIN)
+        await asyncio.sleep(2 * connections.PLAN_AGAIN)
         measured = Measured(store, witness)
         read = {name: (await measured.rows(act), most) for name, (most, act) in acts.all().items()}
 

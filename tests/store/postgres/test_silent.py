@@ -17,16 +17,16 @@ from millrace.testing.invariants import assert_holds, gather
 from tests.servers.postgres import url_for
 from tests.store.postgres.quiet import quiet_proxy
 
-LIMIT = 20.0  # seconds: far more than the limits below, far less than for ever
+LIMIT = 120.0  # seconds: far more than the limits below, far less than for ever
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of the store, in the length of a test."""
-    monkeypatch.setattr(address, "CONNECT_TIMEOUT", 0.4)
-    monkeypatch.setattr(address, "CALL_TIMEOUT", 0.4)
-    monkeypatch.setitem(address.STEP_LIMITS, "idle_in_transaction_session_timeout", "300ms")
-    monkeypatch.setattr(session, "PATIENCE", 3.0)
+    monkeypatch.setattr(address, "CONNECT_TIMEOUT", 1.5)
+    monkeypatch.setattr(address, "CALL_TIMEOUT", 1.5)
+    monkeypatch.setitem(address.STEP_LIMITS, "idle_in_transaction_session_timeout", "1000ms")
+    monkeypatch.setattr(session, "PATIENCE", 60.0)
 
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["plain", "ledger"])
@@ -52,12 +52,15 @@ async def test_a_call_that_is_never_answered_is_made_again_on_another_connection
 
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["plain", "ledger"])
-async def test_who_asks_a_server_that_stays_silent_is_told_so(tmp_path: Path, group: str | None) -> None:
+async def test_who_asks_a_server_that_stays_silent_is_told_so(
+    tmp_path: Path, group: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with quiet_proxy(url_for(tmp_path)) as (url, proxy):
         store = PostgresStore(url + "&notify=off&connections=1")
         await store.connect()
         await store.enqueue([a_spec(id="first", group=group)])
         proxy.fall_silent()
+        monkeypatch.setattr(session, "PATIENCE", 3.0)
         try:
             async with asyncio.timeout(LIMIT):
                 with pytest.raises(StoreError, match="cannot be reached"):
@@ -81,7 +84,7 @@ async def test_a_worker_goes_on_when_the_server_answers_again(tmp_path: Path) ->
         async with app, app.worker(slots=2):
             assert await double.options(wait=LIMIT).call(1) == 2
             proxy.fall_silent()
-            await asyncio.sleep(2.0)  # calls of the worker run into their limits meanwhile
+            await asyncio.sleep(4.0)  # calls of the worker run into their limits meanwhile
             proxy.speak()
             async with asyncio.timeout(LIMIT):
                 assert await double.options(wait=LIMIT).call(2) == 4
@@ -101,7 +104,7 @@ async def test_word_that_comes_no_more_is_noticed_and_listened_for_anew(
                 gaps = asyncio.Event()
                 store.listener().on_gap = gaps.set
                 proxy.fall_silent()
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(4.0)  # a probe runs into its limit meanwhile
                 proxy.speak()
                 await gaps.wait()
         finally:

@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.check import specs_like
 from millrace.domain.job import Spec
 from millrace.domain.request import Receipt
-from millrace.store.postgres import PostgresStore, plain
+from millrace.domain.rules.check import specs_like
+from millrace.store.postgres import PostgresStore, fast_path
 from millrace.testing.builders import a_claim
 from tests.servers.postgres import url_for
 
@@ -56,7 +56,7 @@ async def work(store: PostgresStore, count: int) -> list[str]:
 async def pages_of_a_claim(store: PostgresStore) -> int:
     """How many pages the store's next claim would touch; it is undone."""
     floor = store.floors.at(store.session().loop.time())
-    arguments = plain.claim_arguments(a_claim(BATCH), "looked-at", floor)
+    arguments = fast_path.claim_arguments(a_claim(BATCH), "looked-at", floor)
     async with store.session().connections.one() as connection:
         attempt = connection.transaction()
         await attempt.start()
@@ -78,7 +78,7 @@ async def pages_of_a_claim(store: PostgresStore) -> int:
 async def test_claims_do_not_wade_through_what_vacuum_may_not_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "_FLOOR_LASTS", 60.0)  # however slow this machine is
+    monkeypatch.setattr(fast_path, "_FLOOR_LASTS", 60.0)  # however slow this machine is
     async with with_an_old_snapshot(tmp_path) as store:
         await put(store, 0, 12_000)
         done = await work(store, BATCH)

@@ -19,7 +19,7 @@ from millrace.store.postgres import PostgresStore
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change, a_spec
 from millrace.testing.invariants import assert_holds, gather
-from millrace.testing.model import COVERAGE, store_machine
+from proof.model.store_machine import COVERAGE, store_machine
 from tests.servers.postgres import PostgresServer, Schemas, older_binaries
 from tests.store.postgres.stores import PostgresForTests, kept_open
 from tests.store.test_model import run

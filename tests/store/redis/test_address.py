@@ -9,12 +9,13 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from millrace.domain.errors import InvalidInput
 from millrace.store.connect import connect
 from millrace.store.redis import RedisStore
-from millrace.store.redis.address import Address
+from millrace.store.redis.address import RedisAddress
+from tests.narrowing import checked_cast
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey", "rediss", "valkeys"])
 def test_a_url_names_server_database_and_user(scheme):
-    found = Address.parse(f"{scheme}://ada:s3%2Fcret@h:7000/3?prefix=shop&durability=disk&timeout=2.5")
+    found = RedisAddress.parse(f"{scheme}://ada:s3%2Fcret@h:7000/3?prefix=shop&durability=disk&timeout=2.5")
 
     assert (found.host, found.port, found.db) == ("h", 7000, 3)
     assert (found.username, found.password) == ("ada", "s3/cret")
@@ -25,16 +26,16 @@ def test_a_url_names_server_database_and_user(scheme):
 
 
 def test_what_is_not_said_is_usual():
-    found = Address.parse("redis://")
+    found = RedisAddress.parse("redis://")
 
     assert (found.host, found.port, found.db, found.username, found.password) == ("localhost", 6379, 0, None, None)
     assert (found.options.prefix, found.options.durability) == ("millrace", "relaxed")
 
 
 async def test_tls_sockets_and_sentinels_have_connections_of_their_own():
-    secure = Address.parse("rediss://h/0?ca=/etc/ca.pem&verify=no")
-    local = Address.parse("redis+unix:///run/redis.sock?db=2")
-    watched = Address.parse("redis+sentinel://:pw@a:26379,b/mymaster/1")
+    secure = RedisAddress.parse("rediss://h/0?ca=/etc/ca.pem&verify=no")
+    local = RedisAddress.parse("redis+unix:///run/redis.sock?db=2")
+    watched = RedisAddress.parse("redis+sentinel://:pw@a:26379,b/mymaster/1")
 
     assert secure.client(secure.options).connection_pool.connection_class is SSLConnection
     assert secure.tls == {"ssl_ca_certs": "/etc/ca.pem", "ssl_cert_reqs": "none"}
@@ -46,9 +47,9 @@ async def test_tls_sockets_and_sentinels_have_connections_of_their_own():
 
 async def test_sentinels_are_reached_as_the_server_is():
     """Over TLS where it is, and with its password or without one, since one that has none refuses any."""
-    watched = Address.parse("rediss+sentinel://ada:pw@a:26379,b/mymaster?ca=/etc/ca.pem")
-    asked = watched.client(watched.options).connection_pool.sentinel_manager.sentinels
-    pools = [client.connection_pool for client in asked]
+    watched = RedisAddress.parse("rediss+sentinel://ada:pw@a:26379,b/mymaster?ca=/etc/ca.pem")
+    watching = checked_cast(SentinelConnectionPool, watched.client(watched.options).connection_pool)
+    pools = [client.connection_pool for client in watching.sentinel_manager.sentinels]
 
     assert {pool.connection_class for pool in pools} == {SSLConnection}
     known = [pool.connection_kwargs for pool in pools]
@@ -73,9 +74,9 @@ async def test_sentinels_are_reached_as_the_server_is():
         ("redis://:s3cret@h/0?timeout=soon", "timeout"),
         ("redis://:s3cret@h/0?ca=/etc/ca.pem", "no option 'ca'"),
         ("rediss://:s3cret@h/0?verify=maybe", "yes or no"),
-        ("redis://:s3cret/s3cret@h/0", "percent-encoded"),
-        ("redis://:s3cret?s3cret@h/0", "percent-encoded"),
-        ("redis+sentinel://:s3cret@h:26379", "names hosts and a service"),
+        ("redis://:s3cret/s3cret@h/0", "percent-encode"),
+        ("redis://:s3cret?s3cret@h/0", "percent-encode"),
+        ("redis+sentinel://:s3cret@h:26379", "needs hosts and a service"),
         ("redis+sentinel://:s3cret@h:x/m", "a number, not 'x'"),
     ],
 )

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from millrace.domain.errors import StoreError
-from millrace.store.redis.address import Address
+from millrace.store.redis.address import RedisAddress
 from millrace.store.redis.options import RedisOptions
-from millrace.store.redis.wire import Wire
+from millrace.store.redis.wire import RedisWire
 
 GONE = None  # instead of an answer, the line breaks
 SYNCED, NOT_SYNCED = b"*2\r\n:1\r\n:0\r\n", b"*2\r\n:0\r\n:0\r\n"
@@ -62,13 +62,13 @@ def _commands(data: bytes) -> list[list[str]]:
 
 
 @asynccontextmanager
-async def wire(client: StandIn, **options: Any) -> AsyncIterator[Wire]:
+async def wire(client: StandIn, **options: Any) -> AsyncIterator[RedisWire]:
     listener = await asyncio.start_server(client.serve, "127.0.0.1", 0)
     async with listener:
-        address = Address.parse(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        address = RedisAddress.parse(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         chosen = RedisOptions(**{"timeout": 2.0, "patience": 0.3, **options})
-        made = Wire(lambda place: address.client(chosen, place), chosen, None, "salt")
-        made.has_met = True
+        made = RedisWire(lambda place: address.client(chosen, place), chosen, None, "salt")
+        made.has_replied = True
         try:
             yield made
         finally:
@@ -114,7 +114,9 @@ async def test_a_disk_that_is_late_is_asked_again_and_the_change_is_the_same_one
 
 async def test_a_disk_that_never_comes_is_told_as_done_but_not_durable():
     async with wire(StandIn(NOT_SYNCED), durability="disk") as made:
-        with pytest.raises(StoreError, match=r"has done it, but it is not as durable as asked.*disk within 1 s.*safe"):
+        with pytest.raises(
+            StoreError, match=r"has run the call, but its durability is not confirmed.*disk within 1 s.*safe"
+        ):
             await made.change("cancel", [[], False])
 
 

@@ -30,7 +30,7 @@ def a_crowd(count: int, **more: object) -> list[Spec]:
 
 async def looked_at(store: RedisStore) -> tuple[int, dict[str, int]]:
     """Records that one claim reads, and commands that it and its settle take."""
-    client, prefix = store._wire.client, store._wire.prefix
+    client, prefix = store._wire.connect(), store._wire.prefix
     await client.config_resetstat()
     async with client.monitor() as monitor:
         jobs = await store.claim(Claim(("default",), "worker", LIMIT))
@@ -43,6 +43,7 @@ async def looked_at(store: RedisStore) -> tuple[int, dict[str, int]]:
             if words[0] in ("HGET", "HMGET") and words[1] == f"{prefix}job":
                 read += len(words) - 2
     calls = await client.info("commandstats")
+    await client.aclose()
     return read, {name: calls.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in COUNTED}
 
 

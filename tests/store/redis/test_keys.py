@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.check import specs_like
 from millrace.domain.job import Spec
+from millrace.domain.rules.check import specs_like
 from millrace.store.redis import RedisStore
 from millrace.store.redis.scripts import METHODS, script
 from millrace.testing.builders import a_claim, a_retry_change, a_spec
@@ -17,7 +17,7 @@ from tests.servers.redis_server import url_for
 
 LASTING = {"store", "queue", "settings", "combos"}  # of names that were ever used, not of jobs
 PASSING = {"memo"}  # answers for who asks again, for ten minutes
-WAITING = {"idle", "asleep", "watch", "watching"}
+WAITING = {"idle", "room", "asleep", "watch", "watching"}
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-async def store(tmp_path, clock) -> AsyncIterator[RedisStore]:
+async def store(tmp_path, clock: VirtualClock) -> AsyncIterator[RedisStore]:
     made = RedisStore(url_for(tmp_path), clock=clock)
     await made.connect()
     try:
@@ -37,11 +37,12 @@ async def store(tmp_path, clock) -> AsyncIterator[RedisStore]:
 
 async def keys(store: RedisStore) -> list[str]:
     found: list[str] = []
-    cursor: object = 0
+    cursor = 0
     while True:
-        cursor, page = await store._wire.command("SCAN", cursor, "MATCH", f"{store._wire.prefix}*", "COUNT", 1000)
+        after, page = await store._wire.command("SCAN", cursor, "MATCH", f"{store._wire.prefix}*", "COUNT", 1000)
         found += [key.decode() for key in page]
-        if not int(str(cursor)):
+        cursor = int(after)
+        if not cursor:
             return sorted(found)
 
 
@@ -65,7 +66,7 @@ async def lived(store: RedisStore, clock: VirtualClock) -> None:
         clock.advance(2)
 
 
-async def test_all_keys_of_a_store_lie_in_one_slot(store, clock):
+async def test_all_keys_of_a_store_lie_in_one_slot(store: RedisStore, clock: VirtualClock):  # R-16
     await lived(store, clock)
     await store.wait(["default"], None, 0.01)
 
@@ -74,7 +75,8 @@ async def test_all_keys_of_a_store_lie_in_one_slot(store, clock):
     assert [name for name in found if not name.startswith("{" + store.options.prefix + "}:")] == []
 
 
-async def test_no_work_has_a_time_limit(store, clock):
+# BR-06
+async def test_no_work_has_a_time_limit(store: RedisStore, clock: VirtualClock):
     await lived(store, clock)
 
     for name in await keys(store):
@@ -82,7 +84,7 @@ async def test_no_work_has_a_time_limit(store, clock):
         assert (limit > 0) == (kinds([name], store) <= PASSING), name
 
 
-async def test_what_is_removed_leaves_nothing_behind(store, clock):
+async def test_what_is_removed_leaves_nothing_behind(store: RedisStore, clock: VirtualClock):
     await lived(store, clock)
     for queue in ("default", "pool"):
         while await store.obliterate(queue, 100):
@@ -97,7 +99,7 @@ async def test_what_is_removed_leaves_nothing_behind(store, clock):
     assert page.events == ()
 
 
-async def test_retention_leaves_nothing_behind(store, clock):
+async def test_retention_leaves_nothing_behind(store: RedisStore, clock: VirtualClock):
     """The same, by time alone."""
     await lived(store, clock)
     for _ in range(12):
@@ -118,7 +120,7 @@ def test_a_script_says_what_it_is_for(name):
     assert f"-- {name}:" in text
 
 
-async def test_ids_that_come_twice_in_one_call_are_one_job(store):
+async def test_ids_that_come_twice_in_one_call_are_one_job(store: RedisStore):
     """Also in specs that were made from one template, as a data pipeline makes them."""
     made = specs_like(Spec("template", "work"), ["a", "b", "a"], [b"1", b"2", b"3"])
 

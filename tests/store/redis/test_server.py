@@ -64,7 +64,7 @@ async def test_what_was_answered_survives_a_killed_server(server, durable):
             await asyncio.to_thread(server.start)
         stop.set()
 
-    await asyncio.wait_for(asyncio.gather(produce(), produce(), consume(), trouble()), 60)
+    await asyncio.wait_for(asyncio.gather(produce(), produce(), consume(), trouble()), 300)
 
     found = await durable.get(kept)
     assert len(kept) > 10 and all(job is not None for job in found)
@@ -96,11 +96,14 @@ async def test_scripts_may_be_flushed_at_any_instant(tmp_path):
     async def work(n: int) -> None:
         ran[n] += 1
 
+    flushed = asyncio.Event()
+
     async def flush(stop: asyncio.Event) -> int:
         flushes = 0
         while not stop.is_set():
             await vandal._wire.command("SCRIPT", "FLUSH")
             flushes += 1
+            flushed.set()
             await asyncio.sleep(chance.uniform(0, 0.01))
         return flushes
 
@@ -108,11 +111,15 @@ async def test_scripts_may_be_flushed_at_any_instant(tmp_path):
     async with app, app.worker(slots=5):
         flushing = asyncio.create_task(flush(stop))
         for first in range(0, 200, 10):
+            flushed.clear()
             await work.enqueue_many([{"n": n} for n in range(first, first + 10)])
             await asyncio.sleep(chance.uniform(0, 0.02))
+            await flushed.wait()
         async with asyncio.timeout(60):
             while sum(row.completed for row in await vandal.count()) < 200:
                 await asyncio.sleep(0.02)
+        flushed.clear()
+        await flushed.wait()
         stop.set()
         flushes = await flushing
 
@@ -201,21 +208,18 @@ async def test_a_disk_that_is_written_now_and_then_is_waited_for_or_refused():
 
 async def test_replicated_counts_the_replicas_that_have_it(server):
     alone = RedisStore(f"{server.url}?durability=replicated")
-    with pytest.raises(StoreError, match="asks for 1 replicas, and the server has 0"):
+    with pytest.raises(StoreError, match="needs 1 replicas, and the server has 0"):
         await alone.connect()
     await alone.close()
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
-    store = RedisStore(f"{server.url}?durability=replicated&timeout=0.4&patience=1")
+    store = RedisStore(f"{server.url}?durability=replicated&timeout=2&patience=4")
     try:
-        for _ in range(100):
-            if (await store.examine()).replicas:
-                break
-            await asyncio.sleep(0.1)
+        await has_replica(store)
         await store.connect()
         [answer] = await store.enqueue([a_spec(id="safe")])
         assert answer.status == "queued"
         replica.kill()
-        with pytest.raises(StoreError, match="not as durable as asked: 0 of 1 replicas"):
+        with pytest.raises(StoreError, match="its durability is not confirmed: 0 of 1 replicas"):
             await store.enqueue([a_spec(id="unsafe")])
         found = await store.get(["safe", "unsafe"])
         assert [job is not None and job.state is State.WAITING for job in found] == [True, True]
@@ -224,22 +228,26 @@ async def test_replicated_counts_the_replicas_that_have_it(server):
         replica.close()
 
 
+async def has_replica(store: RedisStore) -> None:
+    async with asyncio.timeout(120):
+        while not (await store.examine()).replicas:
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("operation", ["enqueue", "cancel"])
 async def test_asking_again_makes_nothing_durable_that_is_not(server, operation):
     """A server waits for what a connection has written. Whoever asks again has a new one, on which that is nothing."""
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
-    async with tcp_proxy(f"{server.url}?durability=replicated&timeout=0.8&patience=1", script_call) as (proxy, url):
+    async with tcp_proxy(f"{server.url}?durability=replicated&timeout=2&patience=4", script_call) as (proxy, url):
         store = RedisStore(url)
         try:
-            async with asyncio.timeout(20):
-                while not (await store.examine()).replicas:
-                    await asyncio.sleep(0.1)
+            await has_replica(store)
             await store.enqueue([a_spec(id="safe")])
             await store.cancel(["nobody"])  # the server has the script from now on
             assert replica.process is not None
             replica.process.send_signal(signal.SIGSTOP)
             proxy.lose(1)
-            with pytest.raises(StoreError, match="not as durable as asked: 0 of 1 replicas"):
+            with pytest.raises(StoreError, match="its durability is not confirmed: 0 of 1 replicas"):
                 await (store.cancel(["safe"]) if operation == "cancel" else store.enqueue([a_spec(id="unsafe")]))
             assert proxy.hit and proxy.calls > 1
         finally:
@@ -249,7 +257,7 @@ async def test_asking_again_makes_nothing_durable_that_is_not(server, operation)
 
 async def test_a_replica_is_not_written_to(server, tmp_path):
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port)).start()
-    store = RedisStore(f"{replica.url}?patience=0.3")
+    store = RedisStore(f"{replica.url}?patience=2")
     try:
         with pytest.raises(StoreError, match="read-only replica"):
             await store.enqueue([a_spec()])

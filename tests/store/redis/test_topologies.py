@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from millrace.domain.change import Change
 from millrace.domain.request import Receipt
@@ -15,8 +16,9 @@ from millrace.store.redis import RedisStore
 from millrace.testing.builders import a_claim, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.redis_server import RedisServer
+from tests.servers.redis_topology import NOT_DOWN, until
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 SLOTS = 16_384
 PASSWORD = "s3cret"
 
@@ -74,7 +76,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer, int]]:
     rules = tmp_path / "sentinel.conf"
     rules.write_text(
         f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
-        "sentinel down-after-milliseconds mymaster 500\n"
+        f"sentinel down-after-milliseconds mymaster {NOT_DOWN}\n"
         "sentinel failover-timeout mymaster 4000\n"
         f"sentinel auth-pass mymaster {PASSWORD}\n"
         f"requirepass {PASSWORD}\n"
@@ -88,11 +90,22 @@ def watched(tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer, int]]:
             server.close()
 
 
+def tell_sentinel(port: int, *words: object) -> None:
+    with Redis(port=port, password=PASSWORD) as client:
+        client.execute_command(*words)
+
+
+def knows_a_replica(port: int) -> bool:
+    with Redis(port=port, password=PASSWORD, decode_responses=True) as client:
+        told = client.sentinel_slaves("mymaster")
+    return any(one.get("master-link-status") == "ok" for one in told)
+
+
 @pytest.mark.slow
 async def test_a_store_goes_along_when_sentinels_name_another_master(watched):
     master, _, port = watched
     store = RedisStore(
-        f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?durability=replicated&patience=40&timeout=3"
+        f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?durability=replicated&patience=120&timeout=3"
     )
     deadline = time.monotonic() + PATIENCE
     while (await store.examine()).replicas < 1:
@@ -101,11 +114,12 @@ async def test_a_store_goes_along_when_sentinels_name_another_master(watched):
     await store.connect()
     asked = specs(5)
     await store.enqueue(asked)
-    await asyncio.sleep(1.5)  # until the sentinel knows the replica
-    after = RedisStore(f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?patience=40&timeout=3")
+    await until(lambda: knows_a_replica(port), "a sentinel that knows the replica")
+    after = RedisStore(f"redis+sentinel://:{PASSWORD}@127.0.0.1:{port}/mymaster/0?patience=120&timeout=3")
     await after.connect()
 
     master.kill()
+    tell_sentinel(port, "SENTINEL", "SET", "mymaster", "down-after-milliseconds", 500)
     [late] = await after.enqueue([a_spec(id="late")])
 
     found = await after.get([spec.id for spec in asked])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -17,7 +18,7 @@ from millrace.store.redis import RedisStore
 from millrace.testing.builders import a_spec
 from tests.servers.redis_server import url_for
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ async def take(store: RedisStore) -> Job:
 
 
 async def scripts_run(store: RedisStore) -> int:
-    calls = await store._wire.command("INFO", "commandstats")
-    return sum(int(calls[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in calls)
+    told = (await store._wire.command("INFO", "commandstats")).decode()
+    return sum(map(int, re.findall(r"cmdstat_eval(?:sha)?:calls=(\d+)", told)))
 
 
 async def is_watched(store: RedisStore) -> bool:
@@ -66,7 +67,7 @@ async def test_who_was_given_the_job_is_no_longer_written_down(store: RedisStore
         assert not await is_watched(store)
 
 
-async def test_a_job_that_is_too_large_for_news_is_a_mere_hint(store: RedisStore):
+async def test_a_job_that_is_too_large_for_news_is_a_mere_hint(store: RedisStore):
     spec = a_spec()
     async with store.watch(spec.id) as watch:
         await store.enqueue([spec])

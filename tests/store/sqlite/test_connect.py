@@ -4,7 +4,9 @@ import pytest
 
 from millrace.domain.errors import InvalidInput, MissingDriver
 from millrace.store.connect import connect
+from millrace.store.sqlite import SqliteStore
 from millrace.testing.builders import a_spec
+from tests.narrowing import checked_cast
 
 
 def test_memory_is_new_each_time_unless_it_has_a_name():
@@ -33,7 +35,7 @@ async def test_a_path_may_hold_any_character(tmp_path):
 
 
 def test_options_are_checked(tmp_path):
-    assert "may take" in connect(f"sqlite:///{tmp_path}/a.db?durability=relaxed").durability
+    assert "may take" in checked_cast(SqliteStore, connect(f"sqlite:///{tmp_path}/a.db?durability=relaxed")).durability
     with pytest.raises(InvalidInput, match="no option 'durabilty'"):
         connect("sqlite:///a.db?durabilty=relaxed")
     with pytest.raises(InvalidInput, match="full or relaxed, not 'none'"):

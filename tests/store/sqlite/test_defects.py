@@ -12,11 +12,11 @@ async def test_an_error_that_nobody_foresaw_reaches_its_caller_and_the_writer_li
     await store.connect()
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._home._writer, "_announce", lambda *news: 1 / 0)
+        patch.setattr(store._process._writer, "_announce", lambda *news: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await store.enqueue([a_spec(queue="q")])
 
     await store.enqueue([a_spec(queue="q")])
     assert len(await store.claim(Claim(("q",), "w", 5))) == 2
-    assert "nobody foresaw" in caplog.text
+    assert "unexpected error" in caplog.text
     await store.close()

@@ -7,7 +7,7 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.request import Claim, Extension, Reclaim, WorkerInfo
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io
 from millrace.testing.builders import a_spec
 
 NORMAL, FULL = 1, 2

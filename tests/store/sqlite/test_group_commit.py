@@ -9,9 +9,10 @@ import pytest
 from millrace.domain.errors import DuplicateKey, QueueFull, StoreError
 from millrace.domain.request import Query
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io
 from millrace.testing.builders import a_claim, a_spec, specs
 from millrace.testing.clock import VirtualClock
+from tests.narrowing import the
 
 
 class Gate(Io):
@@ -57,7 +58,7 @@ async def together(io, *calls):
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_many_callers_share_commits(store, io):
+async def test_many_callers_share_commits(store: SqliteStore, io):
     before = io.commits
 
     await together(io, *(store.enqueue([a_spec()]) for _ in range(200)))
@@ -66,7 +67,7 @@ async def test_many_callers_share_commits(store, io):
     assert (await store.count())[0].waiting == 200
 
 
-async def test_a_refused_call_leaves_the_others_of_its_commit_alone(store, io):
+async def test_a_refused_call_leaves_the_others_of_its_commit_alone(store: SqliteStore, io):
     await store.control("queue", "small", {"max_depth": 3})
     await store.enqueue([a_spec(key="k", queue="keyed")])
 
@@ -82,7 +83,7 @@ async def test_a_refused_call_leaves_the_others_of_its_commit_alone(store, io):
     assert {row.queue: row.waiting for row in await store.count()} == {"keyed": 1, "small": 3}
 
 
-async def test_a_call_that_breaks_half_way_is_undone_alone(store, io):
+async def test_a_call_that_breaks_half_way_is_undone_alone(store: SqliteStore, io):
     def breaks(ledger, now):
         ledger.enqueue([a_spec(id="half")], now)
         raise QueueFull("q", 1, 1)
@@ -96,7 +97,7 @@ async def test_a_call_that_breaks_half_way_is_undone_alone(store, io):
     assert {event.job for event in (await store.events(None, 100)).events} == {"first", "last"}
 
 
-async def test_a_defect_in_a_step_reaches_its_caller_and_nobody_else(store, io):
+async def test_a_defect_in_a_step_reaches_its_caller_and_nobody_else(store: SqliteStore, io):
     def broken(ledger, now):
         raise ZeroDivisionError
 
@@ -106,7 +107,7 @@ async def test_a_defect_in_a_step_reaches_its_caller_and_nobody_else(store, io):
     assert (await store.get(["a"]))[0] is not None
 
 
-async def test_a_failed_commit_is_an_error_for_all_and_the_store_goes_on(store, io):
+async def test_a_failed_commit_is_an_error_for_all_and_the_store_goes_on(store: SqliteStore, io):
     """ENOSPC: what was remembered of the lost transaction must not be believed afterwards."""
     await store.enqueue([a_spec(id="before")])
     io.fail_next_commit = True
@@ -121,7 +122,7 @@ async def test_a_failed_commit_is_an_error_for_all_and_the_store_goes_on(store, 
     assert len((await store.find(Query())).jobs) == 2
 
 
-async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store, io):
+async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store: SqliteStore, io):
     io.free.clear()
     first = asyncio.ensure_future(store.enqueue([a_spec(id="kept")]))
     await asyncio.sleep(0.02)
@@ -135,7 +136,7 @@ async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store, io):
     assert [job and job.id for job in await store.get(["kept", "given-up"])] == ["kept", None]
 
 
-async def test_it_works_from_several_event_loops_at_once(store):
+async def test_it_works_from_several_event_loops_at_once(store: SqliteStore):
     def from_another_thread(number):
         asyncio.run(store.enqueue(specs(50, queue=f"q{number}")))
 
@@ -144,7 +145,7 @@ async def test_it_works_from_several_event_loops_at_once(store):
     assert [row.waiting for row in await store.count()] == [50, 50, 50, 50]
 
 
-async def test_a_closed_store_says_so_and_can_be_opened_again(store):
+async def test_a_closed_store_says_so_and_can_be_opened_again(store: SqliteStore):
     await store.enqueue([a_spec(id="a")])
     await store.close()
 
@@ -152,10 +153,10 @@ async def test_a_closed_store_says_so_and_can_be_opened_again(store):
         await store.get(["a"])
 
     await store.connect()
-    assert (await store.get(["a"]))[0].id == "a"
+    assert the((await store.get(["a"]))[0]).id == "a"
 
 
-async def test_a_call_that_was_given_up_before_its_turn_is_not_carried_out(store, io):
+async def test_a_call_that_was_given_up_before_its_turn_is_not_carried_out(store: SqliteStore, io):
     io.free.clear()
     given_up = asyncio.create_task(store.enqueue([a_spec(id="given up")]))
     wanted = asyncio.create_task(store.enqueue([a_spec(id="wanted")]))

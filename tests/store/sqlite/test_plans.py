@@ -7,6 +7,7 @@ to do on a file with jobs of every kind; a new statement is covered by itself.
 import re
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.request import Claim, Extension, Query, Reclaim
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io
 from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
 
@@ -47,7 +48,11 @@ class Listening(Io):
 def jobs(start, number):
     """Plain jobs, four priorities, groups of every size, the far future, keys, expiry and two queues, all mixed."""
     for n in range(start, start + number):
-        fields = {"id": f"job-{n}", "task": ("work", "mail")[n % 7 == 0], "queue": ("q", "r")[n % 11 == 0]}
+        fields: dict[str, Any] = {
+            "id": f"job-{n}",
+            "task": ("work", "mail")[n % 7 == 0],
+            "queue": ("q", "r")[n % 11 == 0],
+        }
         match n % 10:
             case 0 | 1:
                 fields["group"] = f"g{n % 500}"

@@ -10,9 +10,10 @@ from millrace.domain.errors import StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Claim
 from millrace.store.sqlite import SqliteStore
-from millrace.store.sqlite.io import Io
-from millrace.store.sqlite.sql import SQL, many_rows
+from millrace.store.sqlite.connection import SQL, Io, many_rows
+from millrace.store.sqlite.tables import SqliteTables
 from millrace.testing.clock import VirtualClock
+from tests.narrowing import checked_cast, the
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def clock():
 
 
 @pytest.fixture
-async def store(tmp_path, clock):
+async def store(tmp_path, clock: VirtualClock):
     store = SqliteStore(tmp_path / "jobs.db", clock=clock)
     await store.connect()
     yield store
@@ -34,7 +35,7 @@ async def due_in(store, *queues):
     return None if due is None else due - now
 
 
-async def test_who_waits_sleeps_until_a_group_member_of_its_own_queue_is_due(store):
+async def test_who_waits_sleeps_until_a_group_member_of_its_own_queue_is_due(store: SqliteStore):
     await store.enqueue(
         [
             Spec("near", "work", queue="busy", group="g", delay=1_000),
@@ -45,7 +46,7 @@ async def test_who_waits_sleeps_until_a_group_member_of_its_own_queue_is_due(sto
     assert await due_in(store, "calm") == 60_000
 
 
-async def test_spans_of_blocks_without_a_job_go_and_others_stay(store, clock, tmp_path):
+async def test_spans_of_blocks_without_a_job_go_and_others_stay(store: SqliteStore, clock: VirtualClock, tmp_path):
     """A block is 1,024 seqs; its span lets a search by time pass it over, so a live one must not go."""
     await store.control("queue", "default", {"keep_completed": 0})
     await store.enqueue([Spec(f"j{number}", "work") for number in range(2_100)])
@@ -61,7 +62,9 @@ async def test_spans_of_blocks_without_a_job_go_and_others_stay(store, clock, tm
     assert blocks == [1, 2]
 
 
-async def test_a_parent_that_ended_is_forgotten_and_the_other_one_is_not(store, clock, tmp_path):
+async def test_a_parent_that_ended_is_forgotten_and_the_other_one_is_not(
+    store: SqliteStore, clock: VirtualClock, tmp_path
+):
     """Another process, which has nothing at hand, sees what the file says."""
     await store.enqueue([Spec("a", "work", priority=1), Spec("b", "work"), Spec("child", "work", after=("a", "b"))])
     await complete_next(store, "a")
@@ -72,7 +75,9 @@ async def test_a_parent_that_ended_is_forgotten_and_the_other_one_is_not(store, 
     await other.close()
 
 
-async def test_a_child_that_was_cancelled_is_forgotten_and_its_sibling_is_not(store, clock, tmp_path):
+async def test_a_child_that_was_cancelled_is_forgotten_and_its_sibling_is_not(
+    store: SqliteStore, clock: VirtualClock, tmp_path
+):
     children = [Spec("first", "work", after=("parent",)), Spec("second", "work", after=("parent",))]
     await store.enqueue([Spec("parent", "work"), *children])
     await store.cancel(["first"])
@@ -89,7 +94,7 @@ async def complete_next(store, expected):
     await store.settle([(job.lease, Change.completed(b"1"))])
 
 
-async def test_a_key_whose_window_is_over_leaves_no_row(store, clock, tmp_path):
+async def test_a_key_whose_window_is_over_leaves_no_row(store: SqliteStore, clock: VirtualClock, tmp_path):
     await store.enqueue([Spec("a", "work", key="k", scope="window", window=1_000), Spec("b", "work", key="live")])
     clock.advance(2)
     await store.maintain()
@@ -101,7 +106,7 @@ class Heard(Io):
     """Counts the statements of the store by their names."""
 
     def __init__(self):
-        self.count = Counter()
+        self.count: Counter[str] = Counter()
 
     def execute(self, connection, sql, params=()):
         self.count[NAMES.get(sql, sql)] += 1
@@ -114,7 +119,7 @@ for _name in ("update_open", "update_all", "insert_marked"):
 
 
 @pytest.fixture
-async def heard(tmp_path, clock):
+async def heard(tmp_path, clock: VirtualClock):
     """(another process's store on the same file, its statements)"""
     io = Heard()
     store = SqliteStore(tmp_path / "jobs.db", clock=clock, io=io)
@@ -123,8 +128,8 @@ async def heard(tmp_path, clock):
     await store.close()
 
 
-async def test_the_next_of_many_lines_are_found_together_and_only_opened(store, heard):
-    """One look for all lines that a settle moves on, and no rewrite of rows in which nothing else has changed."""
+async def test_the_next_of_many_lines_are_found_together_and_only_opened(store: SqliteStore, heard):
+    """Two looks for all lines that a settle moves on, and no rewrite of rows in which nothing else has changed."""
     other, count = heard
     lines = [Spec(f"{place}{line}", "work", group=f"g{line}") for place in "abc" for line in range(5)]
     await store.enqueue(lines)
@@ -132,13 +137,13 @@ async def test_the_next_of_many_lines_are_found_together_and_only_opened(store, 
     assert [job.id for job in jobs] == [f"a{line}" for line in range(5)]
     count.clear()
     await other.settle([(job.lease, Change.completed(b"1")) for job in jobs])
-    assert (count["first_members"], count["members"], count["jobs_by_seq"]) == (1, 0, 0)
+    assert (count["first_members"], count["members"], count["jobs_by_seq"]) == (1, 0, 1)
     assert count["update_open"] > 0
     assert count["update_all"] == 0
     assert [job.id for job in await store.claim(Claim(("default",), "w", 10))] == [f"b{line}" for line in range(5)]
 
 
-async def test_a_member_that_lost_its_turn_is_closed_again_in_the_file(store, heard):
+async def test_a_member_that_lost_its_turn_is_closed_again_in_the_file(store: SqliteStore, heard):
     """One of higher priority comes into the line: the file says of both who may run."""
     other, _ = heard
     await store.enqueue([Spec("first", "work", group="g")])
@@ -146,29 +151,31 @@ async def test_a_member_that_lost_its_turn_is_closed_again_in_the_file(store, he
     assert [job.id for job in await store.claim(Claim(("default",), "w", 10))] == ["better"]
 
 
-async def test_a_job_with_a_reply_is_written_once(store, heard, tmp_path):
+async def test_a_job_with_a_reply_is_written_once(store: SqliteStore, heard, tmp_path):
     other, count = heard
     async with other.watch("asked"):
         count.clear()
         await other.enqueue([Spec("asked", "work", delay=1_000)])
     assert (count["insert_marked"], count["update_all"]) == (1, 0)
-    [job] = await store.get(["asked"])
+    [found] = await store.get(["asked"])
+    job = the(found)
     assert (job.open, job.available_at - job.enqueued_at, job.events) == (True, 1_000, 1)
     with sqlite3.connect(tmp_path / "jobs.db") as db:
         assert db.execute("SELECT count(*) FROM millrace_job WHERE reply IS NOT NULL").fetchall() == [(1,)]
 
 
-async def test_an_expiry_beside_the_reply_is_written_too(store, heard, clock):
+async def test_an_expiry_beside_the_reply_is_written_too(store: SqliteStore, heard, clock: VirtualClock):
     other, _ = heard
     async with other.watch("asked"):
         await other.enqueue([Spec("asked", "work", expires=1_000)])
     clock.advance(2)
     assert await store.claim(Claim(("default",), "w", 1)) == []
-    [job] = await store.get(["asked"])
+    [found] = await store.get(["asked"])
+    job = the(found)
     assert (job.state, job.reason) == ("dead", "ttl_expired")
 
 
-async def test_what_another_process_writes_does_not_make_numbers_and_spans_be_read_again(store, heard):
+async def test_what_another_process_writes_does_not_make_numbers_and_spans_be_read_again(store: SqliteStore, heard):
     other, count = heard
     await other.enqueue([Spec("a", "work")])
     await store.enqueue([Spec("b", "work")])
@@ -178,7 +185,7 @@ async def test_what_another_process_writes_does_not_make_numbers_and_spans_be_re
     assert [job.id for job in await store.claim(Claim(("default",), "w", 9))] == ["a", "b", "c"]
 
 
-async def test_a_number_that_was_rolled_back_is_not_kept(store, heard, monkeypatch):
+async def test_a_number_that_was_rolled_back_is_not_kept(store: SqliteStore, heard, monkeypatch):
     """The row of a new combination goes with its transaction, and so does what is remembered of it."""
     other, _ = heard
     await other.enqueue([Spec("a", "work")])
@@ -195,7 +202,7 @@ def _full_disk(connection):
     raise sqlite3.OperationalError("database or disk is full")
 
 
-async def test_a_lower_priority_is_looked_at_only_when_the_higher_ones_do_not_suffice(store, heard):
+async def test_a_lower_priority_is_looked_at_only_when_the_higher_ones_do_not_suffice(store: SqliteStore, heard):
     other, count = heard
     await store.enqueue([Spec(f"high{n}", "work", priority=9) for n in range(10)])
     await store.enqueue([Spec(f"low{n}", task) for n, task in enumerate(("work", "mail", "report"))])
@@ -206,18 +213,30 @@ async def test_a_lower_priority_is_looked_at_only_when_the_higher_ones_do_not_su
     assert [job.id for job in rest] == [*(f"high{n}" for n in range(4, 10)), "low0", "low1"]
 
 
-async def test_who_has_just_claimed_in_vain_knows_when_others_have_brought_something(store, heard):
+async def test_who_has_just_claimed_in_vain_knows_when_others_have_brought_something(store: SqliteStore, heard):
     """A sleeper puts off its look for what is due next; not when a job came between its claim and its sleep."""
     other, _ = heard
-    home = other._here()
-    assert not home.has_just_looked()
+    process = other._here()
+    assert not process.has_just_looked()
     assert await other.claim(Claim(("default",), "w", 1)) == []
-    assert home.has_just_looked()
+    assert process.has_just_looked()
     await store.enqueue([Spec("a", "work")])
-    assert not home.has_just_looked()
+    assert not process.has_just_looked()
     [job] = await other.claim(Claim(("default",), "w", 1))
-    assert home.has_just_looked()
+    assert process.has_just_looked()
     await other.settle([(job.lease, Change.retry(None, delay=1))])
-    assert not home.has_just_looked()
+    assert not process.has_just_looked()
     await other.close()
-    assert not home.has_just_looked()
+    assert not process.has_just_looked()
+
+
+async def test_a_call_does_not_pay_for_the_specs_of_an_earlier_one(store: SqliteStore):
+    """The unit of work is kept between calls; what a call works on is not."""
+    await store.enqueue([Spec(f"j{number}", "work", group=f"g{number}") for number in range(50)])
+
+    batches = []
+    await store._here().write(
+        lambda ledger, now: batches.append(checked_cast(SqliteTables, ledger.tables)._batch.lines())
+    )
+
+    assert batches == [{}]

@@ -6,11 +6,13 @@ of every kind go in together; answers, records, counts and the whole feed are co
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.errors import QueueError
+from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Claim, Extension, Query, Reclaim
@@ -39,7 +41,11 @@ class Script:
 
     def spec(self):
         pick = self.random
-        fields = {"id": f"j{pick.randrange(400)}", "task": pick.choice("ab"), "queue": pick.choice(QUEUES)}
+        fields: dict[str, Any] = {
+            "id": f"j{pick.randrange(400)}",
+            "task": pick.choice("ab"),
+            "queue": pick.choice(QUEUES),
+        }
         self.ids.append(fields["id"])
         if pick.random() < 0.3:
             fields["group"] = f"g{pick.randrange(4)}"
@@ -115,7 +121,8 @@ async def answer(call):
 
 
 async def everything(store, ids):
-    events, cursor = [], None
+    events: list[Event] = []
+    cursor = None
     while (page := await store.events(cursor, 1_000)).events:
         events, cursor = [*events, *page.events], page.cursor
     jobs = (await store.find(Query(archived=None, limit=10_000))).jobs

@@ -17,10 +17,11 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, QueueFull, StoreError
 from millrace.domain.request import Claim
-from millrace.store.sqlite import SqliteStore, lookout, standoff
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite import SqliteStore, commit_watch, self_deadlock
+from millrace.store.sqlite.connection import Io
 from millrace.testing.builders import a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
+from tests.narrowing import the
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ async def store(tmp_path):
 
 
 @pytest.fixture
-def mine(store):
+def mine(store: SqliteStore):
     with contextlib.closing(sqlite3.connect(store.path)) as connection:
         connection.execute("CREATE TABLE purchase (id INTEGER PRIMARY KEY)")
         yield connection
@@ -51,7 +52,7 @@ async def waiting(store):
 # ── the transaction is the caller's ───────────────────────────────────────────────────────────
 
 
-async def test_a_rollback_leaves_the_file_as_it_was_to_the_last_row(store, mine):
+async def test_a_rollback_leaves_the_file_as_it_was_to_the_last_row(store: SqliteStore, mine):
     await store.control("queue", "pool", {"lanes": 3, "max_depth": 5})
     await store.enqueue([a_spec(id="old", key="k"), *specs(3, group="g"), *specs(2, queue="pool")])
     await store.claim(Claim(("default",), "w", 2))
@@ -68,7 +69,7 @@ async def test_a_rollback_leaves_the_file_as_it_was_to_the_last_row(store, mine)
     assert dump(store) == before
 
 
-async def test_the_job_and_the_purchase_commit_together(store, mine):
+async def test_the_job_and_the_purchase_commit_together(store: SqliteStore, mine):
     mine.execute("INSERT INTO purchase DEFAULT VALUES")
     await store.within(mine).enqueue([a_spec(id="mail")])
     with contextlib.closing(sqlite3.connect(store.path)) as other:
@@ -79,7 +80,7 @@ async def test_the_job_and_the_purchase_commit_together(store, mine):
     assert (unseen, seen) == ((0, 0), (1, 1))
 
 
-async def test_without_a_transaction_one_is_begun_as_an_insert_would(store, mine):
+async def test_without_a_transaction_one_is_begun_as_an_insert_would(store: SqliteStore, mine):
     assert not mine.in_transaction
     await store.within(mine).enqueue([a_spec()])
     assert mine.in_transaction
@@ -87,14 +88,14 @@ async def test_without_a_transaction_one_is_begun_as_an_insert_would(store, mine
     assert await waiting(store) == 0
 
 
-async def test_a_refused_step_leaves_no_transaction_that_it_began_itself(store, mine):
+async def test_a_refused_step_leaves_no_transaction_that_it_began_itself(store: SqliteStore, mine):
     await store.control("queue", "default", {"max_depth": 1})
     with pytest.raises(QueueFull):
         await store.within(mine).enqueue(specs(2))
     assert not mine.in_transaction
 
 
-async def test_in_autocommit_mode_a_transaction_has_to_be_open(store):
+async def test_in_autocommit_mode_a_transaction_has_to_be_open(store: SqliteStore):
     with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as mine:
         with pytest.raises(InvalidInput, match="autocommit"):
             await store.within(mine).enqueue([a_spec()])
@@ -108,7 +109,7 @@ async def test_in_autocommit_mode_a_transaction_has_to_be_open(store):
     assert [job.id for job in await store.claim(Claim(("default",), "w", 9))] == ["kept"]
 
 
-async def test_savepoints_of_the_caller_count(store, mine):
+async def test_savepoints_of_the_caller_count(store: SqliteStore, mine):
     mine.execute("BEGIN")
     await store.within(mine).enqueue([a_spec(id="first")])
     mine.execute("SAVEPOINT half")
@@ -132,7 +133,7 @@ class Own(sqlite3.Connection):
 
 
 @pytest.mark.parametrize("level", ["", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
-async def test_settings_of_the_connection_neither_harm_nor_change(store, level):
+async def test_settings_of_the_connection_neither_harm_nor_change(store: SqliteStore, level):
     """Row and text factories, isolation level, busy timeout, a class of one's own."""
     mine = sqlite3.connect(store.path, isolation_level=level, timeout=7, factory=Own)
     mine.row_factory = factory = lambda cursor, row: {"only": row[0]}
@@ -150,7 +151,7 @@ async def test_settings_of_the_connection_neither_harm_nor_change(store, level):
     assert [job.id for job in await store.claim(Claim(("q.1",), "w"))] == ["ünï"]
 
 
-async def test_a_connection_that_converts_text_is_refused(store, monkeypatch):
+async def test_a_connection_that_converts_text_is_refused(store: SqliteStore, monkeypatch):
     monkeypatch.setitem(sqlite3.converters, "TEXT", lambda data: data.decode().upper())
     with (
         contextlib.closing(sqlite3.connect(store.path, detect_types=sqlite3.PARSE_DECLTYPES)) as converting,
@@ -172,7 +173,7 @@ class FullDisk(Io):
         return super().execute(connection, sql, params)
 
 
-async def test_a_step_that_fails_half_way_leaves_nothing_in_a_transaction_that_commits(store, mine):
+async def test_a_step_that_fails_half_way_leaves_nothing_in_a_transaction_that_commits(store: SqliteStore, mine):
     failing = SqliteStore(store.path, io=FullDisk())
     before = dump(store)
 
@@ -190,7 +191,7 @@ async def test_a_step_that_fails_half_way_leaves_nothing_in_a_transaction_that_c
 # ── which connections ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_connection_to_another_file_is_refused_with_both_names(store, tmp_path):
+async def test_a_connection_to_another_file_is_refused_with_both_names(store: SqliteStore, tmp_path):
     with (
         contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other,
         pytest.raises(InvalidInput, match=r"other\.db.*jobs\.db"),
@@ -198,14 +199,14 @@ async def test_a_connection_to_another_file_is_refused_with_both_names(store, tm
         await store.within(other).enqueue([a_spec()])
 
 
-async def test_an_attached_store_is_refused_because_two_files_do_not_commit_as_one(store, tmp_path):
+async def test_an_attached_store_is_refused_because_two_files_do_not_commit_as_one(store: SqliteStore, tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         shop.execute("ATTACH ? AS jobs", (store.path,))
         with pytest.raises(InvalidInput, match="not atomic"):
             await store.within(shop).enqueue([a_spec()])
 
 
-async def test_the_same_file_by_another_name_is_the_same_file(store, tmp_path):
+async def test_the_same_file_by_another_name_is_the_same_file(store: SqliteStore, tmp_path):
     os.symlink(store.path, tmp_path / "alias.db")
     with contextlib.closing(sqlite3.connect(tmp_path / "alias.db")) as mine:
         await store.within(mine).enqueue([a_spec()])
@@ -213,14 +214,14 @@ async def test_the_same_file_by_another_name_is_the_same_file(store, tmp_path):
     assert await waiting(store) == 1
 
 
-async def test_a_read_only_connection_is_told_so(store):
+async def test_a_read_only_connection_is_told_so(store: SqliteStore):
     with contextlib.closing(sqlite3.connect(f"file:{store.path}?mode=ro", uri=True)) as mine:
         with pytest.raises(StoreError, match="read-only"):
             await store.within(mine).enqueue([a_spec()])
         assert not mine.in_transaction
 
 
-async def test_a_closed_connection_and_one_of_another_thread_are_refused(store, mine):
+async def test_a_closed_connection_and_one_of_another_thread_are_refused(store: SqliteStore, mine):
     closed = sqlite3.connect(store.path)
     closed.close()
     with pytest.raises(InvalidInput, match="closed"):
@@ -251,7 +252,7 @@ async def test_inside_a_transaction_it_is_too_late_to_make_tables(tmp_path):
     await store.close()
 
 
-async def test_a_store_that_is_not_open_yet_joins_a_running_transaction(store, mine):
+async def test_a_store_that_is_not_open_yet_joins_a_running_transaction(store: SqliteStore, mine):
     """The tables are there, so nothing has to wait for the caller's lock."""
     late = SqliteStore(store.path)
     mine.execute("INSERT INTO purchase DEFAULT VALUES")
@@ -307,7 +308,7 @@ class LikeSession:
         return self.inner
 
 
-async def test_a_connection_with_a_thread_of_its_own_is_used_there(store):
+async def test_a_connection_with_a_thread_of_its_own_is_used_there(store: SqliteStore):
     for how, jobs in (("rollback", 0), ("commit", 1)):
         mine = LikeAiosqlite(store.path)
         await store.within(mine).enqueue([a_spec()])
@@ -318,7 +319,7 @@ async def test_a_connection_with_a_thread_of_its_own_is_used_there(store):
 
 
 @pytest.mark.parametrize("wrap", [LikeSqlalchemy, lambda raw: LikeSession(LikeSqlalchemy(raw))])
-async def test_a_wrapper_that_commits_what_it_has_begun_is_told_to_begin(store, mine, wrap):
+async def test_a_wrapper_that_commits_what_it_has_begun_is_told_to_begin(store: SqliteStore, mine, wrap):
     wrapper = wrap(mine)
     await store.within(wrapper).enqueue([a_spec()])
     (wrapper.inner if isinstance(wrapper, LikeSession) else wrapper).commit()
@@ -328,8 +329,8 @@ async def test_a_wrapper_that_commits_what_it_has_begun_is_told_to_begin(store, 
 # ── locks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_two_tasks_of_one_loop_take_turns_without_blocking_it(store, mine):
-    with contextlib.closing(sqlite3.connect(store.path)) as other:
+async def test_two_tasks_of_one_loop_take_turns_without_blocking_it(store: SqliteStore, mine):
+    with contextlib.closing(sqlite3.connect(store.path, timeout=60)) as other:
         await store.within(mine).enqueue([a_spec(id="a")])
         second = asyncio.create_task(store.within(other).enqueue([a_spec(id="b")]))
         await asyncio.sleep(0.05)
@@ -340,7 +341,7 @@ async def test_two_tasks_of_one_loop_take_turns_without_blocking_it(store, mine)
     assert answer.seq == 2
 
 
-async def test_patience_for_the_lock_is_that_of_the_connection(store, mine):
+async def test_patience_for_the_lock_is_that_of_the_connection(store: SqliteStore, mine):
     await store.within(mine).enqueue([a_spec()])
     with contextlib.closing(sqlite3.connect(store.path, timeout=0.05)) as other:
         with pytest.raises(StoreError, match="kept the database locked"):
@@ -356,7 +357,7 @@ def now_in_a_thread(store):
         store.within(other).enqueue_now([a_spec()])
 
 
-async def test_a_transaction_that_read_before_others_wrote_is_told_to_start_again(store, mine):
+async def test_a_transaction_that_read_before_others_wrote_is_told_to_start_again(store: SqliteStore, mine):
     mine.execute("BEGIN")
     mine.execute("SELECT count(*) FROM purchase").fetchall()
     await store.enqueue([a_spec()])
@@ -370,11 +371,13 @@ async def test_a_transaction_that_read_before_others_wrote_is_told_to_start_agai
     assert await waiting(store) == 2
 
 
-async def test_who_would_wait_for_their_own_lock_gets_an_error_and_nothing_happens_later(store, mine, monkeypatch):
-    monkeypatch.setattr(standoff, "A_WHILE", 0.1)
+async def test_who_would_wait_for_their_own_lock_gets_an_error_and_nothing_happens_later(
+    store: SqliteStore, mine, monkeypatch
+):
+    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
     await store.within(mine).enqueue([a_spec(id="mine")])
 
-    with pytest.raises(StoreError, match="wait for yourself"):
+    with pytest.raises(StoreError, match="this is a deadlock"):
         await store.enqueue([a_spec(id="outside")])
     others = asyncio.create_task(ask_elsewhere(store))
     await asyncio.sleep(0.3)
@@ -391,13 +394,13 @@ async def ask_elsewhere(store):
     await store.enqueue([a_spec(id="elsewhere")])
 
 
-async def test_a_thread_that_would_wait_for_its_own_lock_gets_the_error_too(store, monkeypatch):
-    monkeypatch.setattr(standoff, "A_WHILE", 0.1)
+async def test_a_thread_that_would_wait_for_its_own_lock_gets_the_error_too(store: SqliteStore, monkeypatch):
+    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
 
     def story():
         with contextlib.closing(sqlite3.connect(store.path)) as mine:
             store.within(mine).enqueue_now([a_spec(id="mine")])
-            with pytest.raises(StoreError, match="wait for yourself"):
+            with pytest.raises(StoreError, match="this is a deadlock"):
                 store.enqueue_now([a_spec(id="outside")])
             mine.commit()
             store.enqueue_now([a_spec(id="after")])
@@ -406,7 +409,7 @@ async def test_a_thread_that_would_wait_for_its_own_lock_gets_the_error_too(stor
     assert [job and job.id for job in await store.get(["mine", "outside", "after"])] == ["mine", None, "after"]
 
 
-async def test_writers_of_all_kinds_lose_and_invent_nothing(store):
+async def test_writers_of_all_kinds_lose_and_invent_nothing(store: SqliteStore):
     """Threads with connections of their own, some rolling back, beside the store's own writers."""
     stop = threading.Event()
     committed: list[str] = []
@@ -453,19 +456,19 @@ def no_poll(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_poll")
-async def test_who_waits_is_woken_by_the_commit_and_not_before(store, mine):
-    sleeper = asyncio.create_task(store.wait(["default"], None, 60.0))
+async def test_who_waits_is_woken_by_the_commit_and_not_before(store: SqliteStore, mine):
+    sleeper = asyncio.create_task(store.wait(["default"], None, 600.0))
     await asyncio.sleep(0.05)
     await store.within(mine).enqueue([a_spec()])
     await asyncio.sleep(0.2)
     assert not sleeper.done()
 
     mine.commit()
-    await asyncio.wait_for(sleeper, 10)
+    await asyncio.wait_for(sleeper, 60)
 
 
-async def test_a_rolled_back_job_wakes_nobody(store, mine):
-    sleeper = asyncio.create_task(store.wait(["default"], None, 60.0))
+async def test_a_rolled_back_job_wakes_nobody(store: SqliteStore, mine):
+    sleeper = asyncio.create_task(store.wait(["default"], None, 600.0))
     await asyncio.sleep(0.05)
     await store.within(mine).enqueue([a_spec()])
     mine.rollback()
@@ -475,19 +478,19 @@ async def test_a_rolled_back_job_wakes_nobody(store, mine):
     sleeper.cancel()
 
 
-async def test_who_waits_for_the_end_of_a_job_hears_of_a_settle_in_a_transaction(store, mine):
+async def test_who_waits_for_the_end_of_a_job_hears_of_a_settle_in_a_transaction(store: SqliteStore, mine):
     await store.enqueue([a_spec(id="job")])
     [job] = await store.claim(Claim(("default",), "w"))
     async with store.watch("job") as watch:
-        heard = asyncio.create_task(watch.wait(60.0))
+        heard = asyncio.create_task(watch.wait(600.0))
         await store.within(mine).settle([(job.lease, Change.completed(b"1"))])
         await asyncio.sleep(0.1)
         assert not heard.done()
         mine.commit()
-        await asyncio.wait_for(heard, 10)
+        await asyncio.wait_for(heard, 60)
 
 
-async def test_waiting_for_a_commit_costs_next_to_nothing(store, mine):
+async def test_waiting_for_a_commit_costs_next_to_nothing(store: SqliteStore, mine):
     await store.within(mine).enqueue([a_spec()])
     await asyncio.sleep(0.3)
     before = time.process_time()
@@ -499,13 +502,13 @@ async def test_waiting_for_a_commit_costs_next_to_nothing(store, mine):
 
 
 async def test_a_disk_that_no_longer_answers_is_not_looked_at_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(lookout, "STAY", 0.1)
-    monkeypatch.setattr(lookout, "LINGER", 0.05)
+    monkeypatch.setattr(commit_watch, "STAY", 0.1)
+    monkeypatch.setattr(commit_watch, "LINGER", 0.05)
     looked = threading.Event()
 
     class Broken(Io):
         def execute(self, connection, sql, params=()):
-            if "lookout" in threading.current_thread().name and sql == "PRAGMA data_version":
+            if "commit-watch" in threading.current_thread().name and sql == "PRAGMA data_version":
                 looked.set()
                 raise sqlite3.OperationalError("disk I/O error")
             return super().execute(connection, sql, params)
@@ -514,9 +517,9 @@ async def test_a_disk_that_no_longer_answers_is_not_looked_at_for_ever(tmp_path,
     await store.connect()
     with contextlib.closing(sqlite3.connect(store.path)) as mine:
         await store.within(mine).enqueue([a_spec()])
-        await asyncio.to_thread(looked.wait, 10)
-        async with asyncio.timeout(10):
-            while any(thread.name == "millrace-sqlite-lookout" for thread in threading.enumerate()):
+        await asyncio.to_thread(looked.wait, 60)
+        async with asyncio.timeout(60):
+            while any(thread.name == "millrace-sqlite-commit-watch" for thread in threading.enumerate()):
                 await asyncio.sleep(0.01)
         mine.commit()
     assert looked.is_set() and await waiting(store) == 1
@@ -544,22 +547,23 @@ asyncio.run(main())
 """
 
 
-async def test_a_worker_in_another_process_is_woken_by_the_commit(store, mine):
+async def test_a_worker_in_another_process_is_woken_by_the_commit(store: SqliteStore, mine):
     worker = subprocess.Popen([sys.executable, "-c", SLEEPER, store.path], stdout=subprocess.PIPE, text=True)
+    out = the(worker.stdout)
     try:
-        assert [worker.stdout.readline() for _ in range(2)] == ["up\n", "sleeps\n"]
+        assert [out.readline() for _ in range(2)] == ["up\n", "sleeps\n"]
         await asyncio.sleep(0.2)
         await store.within(mine).enqueue([a_spec(id="poked")])
         mine.commit()
-        line = await asyncio.wait_for(asyncio.to_thread(worker.stdout.readline), 30)
+        line = await asyncio.wait_for(asyncio.to_thread(out.readline), 60)
         while line == "sleeps\n":
-            line = await asyncio.wait_for(asyncio.to_thread(worker.stdout.readline), 30)
+            line = await asyncio.wait_for(asyncio.to_thread(out.readline), 60)
         assert line == "poked\n"
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     finally:
         worker.kill()
         worker.wait()
-        worker.stdout.close()
+        out.close()
 
 
 # ── crashes ───────────────────────────────────────────────────────────────────────────────────
@@ -581,8 +585,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("when", "kept"), [("before", 0), ("after", 500)])
-async def test_a_process_killed_around_its_commit_leaves_all_or_nothing(store, mine, when, kept):
-    done = subprocess.run([sys.executable, "-c", KILLED, store.path, when], check=False, timeout=60)
+async def test_a_process_killed_around_its_commit_leaves_all_or_nothing(store: SqliteStore, mine, when, kept):
+    done = subprocess.run([sys.executable, "-c", KILLED, store.path, when], check=False, timeout=580)
 
     assert done.returncode == -signal.SIGKILL
     assert await waiting(store) == kept

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 from tests.spark.report.browser import Browser
 
-PATIENCE = 15.0
+PATIENCE = 60.0  # seconds: it only ends a wait for something that never comes
 KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32}
 COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 
@@ -105,12 +105,18 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.browser.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str) -> None:
+    def press(self, *keys: str) -> None:
+        """One key after another; as the page is told, a tenth of a second apart, however long it takes to tell it."""
+        at = time()
+        for number, key in enumerate(keys):
+            self._press(key, at + number / 10)
+
+    def _press(self, key: str, at: float) -> None:
         code = KEYS.get(key, ord(key.upper()[0]))
         text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         named = {"key": key, "windowsVirtualKeyCode": code, **({"text": text} if text else {})}
-        self.browser.do("Input.dispatchKeyEvent", type="keyDown", **named)
-        self.browser.do("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+        self.browser.do("Input.dispatchKeyEvent", type="keyDown", timestamp=at, **named)
+        self.browser.do("Input.dispatchKeyEvent", type="keyUp", timestamp=at, key=key, windowsVirtualKeyCode=code)
 
     def write(self, selector: str, text: str) -> None:
         """Into a field, in place of what is there."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
@@ -18,12 +18,16 @@ from millrace.web import application
 
 @contextmanager
 def served(app: App | str, under: str = "", **options: Any) -> Iterator[str]:
-    """The address of the dashboard; `under` a path of a site of somebody's own."""
+    """The address of the dashboard; `under` a path of another site."""
     made = application(app, **options)
-    site = (
-        Starlette(routes=[Mount(under, made)], lifespan=lambda _: made.router.lifespan_context(made)) if under else made
-    )
-    with running(site, made.state.house.closing.set) as base:
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with made.router.lifespan_context(made):
+            yield
+
+    site = Starlette(routes=[Mount(under, made)], lifespan=lifespan) if under else made
+    with running(site, made.state.server.shutdown.set) as base:
         yield f"{base.rstrip('/')}{under}/"
 
 
@@ -33,7 +37,13 @@ def running(site: Starlette, before_the_end: Callable[[], None] = lambda: None) 
         site, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    loop = asyncio.new_event_loop()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(server.serve())
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     while not server.started:
         assert thread.is_alive(), "the server did not start"
@@ -42,7 +52,7 @@ def running(site: Starlette, before_the_end: Callable[[], None] = lambda: None) 
     try:
         yield f"http://127.0.0.1:{port}/"
     finally:
-        before_the_end()
+        loop.call_soon_threadsafe(before_the_end)
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not stop"

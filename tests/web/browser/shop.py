@@ -47,7 +47,7 @@ class Shop:
 
     async def put(self, task: str, queue: str, payload: Any = None, **more: Any) -> str:
         self._number += 1
-        job_id = more.pop("id", f"{task.replace('_', '-')}-{self._number:05d}")
+        job_id: str = more.pop("id", f"{task.replace('_', '-')}-{self._number:05d}")
         payload = {"order": 4_000 + self._number, "customer": "ada@example.com"} if payload is None else payload
         data = json.dumps(payload).encode("utf-8", "surrogatepass")
         await self.store.enqueue([Spec(job_id, task, queue, data, token=f"t{job_id}", **more)])

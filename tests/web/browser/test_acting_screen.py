@@ -61,7 +61,7 @@ def test_a_question_that_is_left_changes_nothing(opened: Opened, shop_url: str):
 def test_a_job_is_replayed_cancelled_and_archived(opened: Opened, shop_url: str):
     page = opened("#/jobs/charge-card-00001")
     page.click(".title button", "Replay …")
-    page.sees("keeps its id", "a fresh budget of attempts", "may happen twice", within="dialog")
+    page.sees("keeps its id", "with 0 failures", "They can happen again.", within="dialog")
     page.click("dialog button", "Replay it")
     page.sees("Waits for a worker", "Why is it not running?", "replayed")
     assert job(shop_url, "charge-card-00001").state == "waiting"
@@ -81,10 +81,10 @@ def test_a_job_is_replayed_cancelled_and_archived(opened: Opened, shop_url: str)
 
 def test_a_running_job_is_asked_to_end(opened: Opened, shop_url: str):
     page = opened("#/jobs/thumbnail-of-a-panorama")
-    page.click(".title button", "Ask it to end …")
+    page.click(".title button", "Stop this run …")
     page.sees("with its next heartbeat", within="dialog")
     page.click("dialog button[type=submit]")
-    page.sees("is asked to end", within=".head-state")
+    page.sees("stop requested", within=".head-state")
     assert job(shop_url, "thumbnail-of-a-panorama").cancel_requested
 
 
@@ -98,17 +98,17 @@ def test_why_a_job_does_not_run_is_told_and_mended(opened: Opened, shop_url: str
 
 def test_any_two_steps_of_a_job_are_compared(opened: Opened):
     page = opened("#/jobs/mail-that-fails")
-    page.sees("7 steps", within="#timeline")
+    page.sees("7 events", within="#timeline")
     assert page.count("#timeline :is(input, .diff)") == 0  # nothing is compared before somebody asks
-    page.click("#timeline button", "Compare steps")
+    page.click("#timeline button", "Compare events")
     page.sees("from", "to", within="#timeline li.head")
-    page.sees("Changed from step 6 (started) to step 7 (failed, will retry)", within=".diff")
+    page.sees("Changed from event 6 (started) to event 7 (failed, will retry)", within=".diff")
     marks = "document.querySelectorAll('#timeline input[name={}]')[{}].click()"
     page.ask(marks.format("from", 0))
-    page.sees("Changed from step 1 (enqueued) to step 7 (failed, will retry)", within=".diff")
+    page.sees("Changed from event 1 (enqueued) to event 7 (failed, will retry)", within=".diff")
     page.ask(marks.format("to", 2))
     page.sees(
-        "Changed from step 1 (enqueued) to step 3 (failed, will retry)", "SMTPRecipientsRefused: 550", within=".diff"
+        "Changed from event 1 (enqueued) to event 3 (failed, will retry)", "SMTPRecipientsRefused: 550", within=".diff"
     )
     rows = page.ask(
         "[...document.querySelectorAll('.diff tbody tr')].map((row) => [...row.cells].map((c) => c.innerText))"
@@ -116,7 +116,7 @@ def test_any_two_steps_of_a_job_are_compared(opened: Opened):
     assert ["failures", "0", "1"] in rows and ["attempt", "0", "1"] in rows
 
 
-def test_a_lease_counts_down_and_the_family_is_linked(opened: Opened):
+def test_a_lease_counts_down_and_the_family_is_linked(opened: Opened):  # O-28
     page = opened("#/jobs/thumbnail-of-a-panorama")
     lease = "document.querySelector('.lease span').innerText"
     before = page.ask(lease)
@@ -176,11 +176,11 @@ def test_a_queue_is_drained_and_obliterated_only_by_its_name(opened: Opened, sho
     assert jobs_of(shop_url, queue="images", state="ready") == []
     page.click(".title button", "Obliterate")
     page.write("dialog [name=name]", "image")
-    page.click("dialog button", "Remove them")
+    page.click("dialog button", "Delete them")
     assert page.ask("document.querySelector('dialog').open && !document.querySelector('dialog form').checkValidity()")
     page.write("dialog [name=name]", "images")
-    page.click("dialog button", "Remove them")
-    page.sees("Removed 72 jobs", within="#notes")
+    page.click("dialog button", "Delete them")
+    page.sees("Deleted 72 jobs", within="#notes")
     assert states(shop_url, ["thumbnail-of-a-panorama"]) == []
 
 
@@ -206,8 +206,7 @@ def test_what_was_changed_is_listed(opened: Opened):
     page = opened("#/queues")
     page.click("button[aria-label='Pause queue mail']")
     page.until("document.querySelector(\"button[aria-label='Resume queue mail']\") !== null")
-    page.press("g")
-    page.press("h")
+    page.press("g", "h")
     page.sees("pauseQueue", within="#audit")
 
 
@@ -243,9 +242,9 @@ def sign_in(page: Page, token: str) -> None:
 
 def test_a_token_is_asked_for_and_held_in_memory(opened: Opened):
     page = opened("#/queues", tokens=TOKENS)
-    page.sees("This server wants a token", within="dialog")
+    page.sees("This server requires a token", within="dialog")
     sign_in(page, "not-a-token-of-this-server")
-    page.sees("The server does not know this token", within="dialog")
+    page.sees("The server does not accept this token", within="dialog")
     sign_in(page, TOKENS["operator"])
     page.sees("reports", "Pause", within="main")
     page.sees("operator", within="nav")
@@ -253,12 +252,12 @@ def test_a_token_is_asked_for_and_held_in_memory(opened: Opened):
         page.ask("sessionStorage.length + Object.values(localStorage).filter((v) => v.includes('token')).length") == 0
     )
     page.open_again()
-    page.sees("This server wants a token", within="dialog")
+    page.sees("This server requires a token", within="dialog")
 
 
 def test_a_token_is_kept_in_the_tab_only_when_that_is_wanted(opened: Opened):
     page = opened("#/queues/money", tokens=TOKENS)
-    page.sees("This server wants a token", within="dialog")
+    page.sees("This server requires a token", within="dialog")
     page.click("dialog [name=keep]")
     sign_in(page, TOKENS["viewer"])
     page.sees("Limits and settings", within="main")
@@ -266,5 +265,5 @@ def test_a_token_is_kept_in_the_tab_only_when_that_is_wanted(opened: Opened):
     page.sees("Limits and settings", within="main")
     assert "Change" not in page.text("#settings")
     page.click("nav button", "Sign out")
-    page.sees("This server wants a token", within="dialog")
+    page.sees("This server requires a token", within="dialog")
     assert page.ask("sessionStorage.length") == 0

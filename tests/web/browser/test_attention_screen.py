@@ -1,4 +1,4 @@
-"""At one glance: does anything need somebody, what becomes of it, and what would a deed do?"""
+"""At one glance: does anything need attention, what becomes of it, and what would an action do?"""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_what_needs_somebody_stands_at_the_top_the_worst_first(looking: Page):
 
     words = " ".join(found)
     assert "No active worker serves orders" in words and "13 due jobs wait" in words
-    assert f"{SILENT} is stale, with 2 jobs in hand" in words and "No other active worker serves money." in words
-    assert "57 jobs are newly dead" in words
-    assert "in the last hour: 42 charge_card, 11 make_thumbnail, 3 send_mail and 1 odd; the last " in words
+    assert f"{SILENT} is stale and holds 2 jobs" in words and "No other active worker serves money." in words
+    assert "57 jobs died in the last hour" in words
+    assert "57 jobs died in the last hour 42 charge_card, 11 make_thumbnail, 3 send_mail and 1 odd; the last " in words
     assert "Queue reports is paused" in found[-1]
     assert looking.count(".verdict.is-bad") == 1
     looking.until(f"{ALARM} === '{len(found)}'")
@@ -57,7 +57,7 @@ def test_the_alarm_is_beside_health_on_every_screen_and_on_a_phone(looking: Page
     finally:
         looking.size(1280)
     looking.click("nav a", "Health")
-    looking.sees("No active worker serves orders", "The store answers", within="#checks")
+    looking.sees("No active worker serves orders", "The store responds", within="#checks")
 
 
 def test_where_nothing_is_wrong_that_is_said(browser: Browser, tmp_path: Path):
@@ -66,7 +66,8 @@ def test_where_nothing_is_wrong_that_is_said(browser: Browser, tmp_path: Path):
         page = Page(browser, base)
         page.size(1280)
         page.open("#/")
-        page.sees("Nothing needs you", "1 worker is active", "no job is newly dead", within=".verdict.is-good")
+        words = ("Nothing needs attention", "1 worker is active", "no job died in the last hour")
+        page.sees(*words, within=".verdict.is-good")
         page.sees("1 in the last minute", within=".vitals")
         assert page.count(".alarm") == 0
 
@@ -101,42 +102,42 @@ def test_a_silent_worker_is_told_of_with_all_its_jobs_and_what_becomes_of_them(l
 
     assert "still holds 2 jobs: charge-in-limbo-0, charge-in-limbo-1." in lost
     assert (
-        "Their leases end in" in lost
-        and "the next worker that serves money takes them over and runs them again" in lost
+        "Their leases expire in" in lost
+        and "any active worker reclaims them, and a worker that serves money runs them again" in lost
     )
     assert "No other active worker serves money." in lost
     assert f"{STUCK} has been running make_thumbnail thumbnail-of-a-panorama for 1" in slow
-    assert "(it has no time limit)" in slow
+    assert "(it has no timeout)" in slow
     rows = looking.ask(
         "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[0].innerText.split('\\n')[0])"
     )
     assert rows[:2] == [SILENT, STUCK]
 
 
-# ── before a deed ─────────────────────────────────────────────────────────────────────────────
+# ── before an action ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_replay_says_what_it_does_and_that_nobody_serves_the_queue(opened: Opened, shop_url: str):
     page = opened("#/jobs/charge-card-00001")
     page.click(".title button", "Replay …")
-    page.sees("Replay charge-card-00001?", "It keeps its id", "a fresh budget of attempts", within="dialog")
-    page.sees("may happen twice", "No active worker serves money: it waits until there is one.", within="dialog")
+    page.sees("Replay charge-card-00001?", "It keeps its id", "with 0 failures", within="dialog")
+    page.sees("can happen again", "No active worker serves money: it waits until there is one.", within="dialog")
     page.press("Escape")
     page.until("document.querySelector('dialog') === null")
     assert job(shop_url, "charge-card-00001").state == "dead"
     page.open("#/dead")
     page.click(".causes > li:nth-child(2) button", "Replay 11")
-    page.sees("Replay 11 jobs?", "All are due at once", "may have it twice", within="dialog")
+    page.sees("Replay 11 jobs?", "All are due at once", "They can happen again.", within="dialog")
     assert "No active worker" not in page.text("dialog")  # two serve images
 
 
 def test_a_job_that_is_dead_leads_to_the_others_of_its_cause(opened: Opened):
     page = opened("#/jobs/charge-card-00001")
-    page.click("#error a", "41 others are dead of the same cause")
+    page.click("#error a", "41 other jobs died for the same cause")
     page.until("location.hash.startsWith('#/jobs?status=dead&error=')")
     page.until("document.querySelectorAll('.jobs tbody tr').length === 42")
     page.open("#/jobs/send-mail-00056")
-    page.sees("2 others are dead of the same cause", within="#error")
+    page.sees("2 other jobs died for the same cause", within="#error")
 
 
 # ── what a blocked job waits for ──────────────────────────────────────────────────────────────
@@ -144,12 +145,12 @@ def test_a_job_that_is_dead_leads_to_the_others_of_its_cause(opened: Opened):
 
 def test_a_blocked_job_tells_its_rule_and_how_each_parent_stands(opened: Opened, shop_url: str):
     page = opened("#/jobs/order-77-pack")
-    page.sees("If one of them is dead or cancelled, this one is dead with it.", within=".standing")
+    page.sees("If one of them is dead or cancelled, this job becomes dead as well.", within=".standing")
     parents = "[...document.querySelectorAll('.parents li')].map((one) => one.innerText.split(/\\s+/).join(' '))"
     [charge, label] = page.ask(parents)
     assert charge.startswith("scheduled order-77-charge due in ")
     assert label == "ready order-77-label queue reports is paused"
-    for rule, words in {"run": "counts as an end too", "wait": "goes on waiting"}.items():
+    for rule, words in {"run": "runs anyway", "wait": "keeps waiting"}.items():
         spec = Spec(f"by-rule-{rule}", "send_mail", "mail", b"{}", token=rule, after=("report-0",), on_dependency=rule)  # type: ignore[arg-type]
         asked(shop_url, lambda app, spec=spec: app.enqueue([spec]))  # type: ignore[misc]
         page.open(f"#/jobs/by-rule-{rule}")
@@ -214,7 +215,7 @@ def test_causes_that_were_not_all_looked_at_are_told_and_looked_for_further(open
     page.ask("location.hash = '#/dead'")
     page.sees("More than 50 dead jobs of 4 causes", "the newest 50 are counted")
     page.sees("Replay 14+ …", within=".causes")
-    page.click(".part button", "Look further")
+    page.click(".part button", "Search further")
     page.sees("56 dead jobs of 4 causes")
     page.until("document.querySelector('.part') === null")
     counts = "[...document.querySelectorAll('.causes .how-many strong')].map((one) => one.innerText)"
@@ -240,5 +241,5 @@ def test_lists_and_counts_that_are_a_part_are_told_as_one(opened: Opened):
         "#/jobs?status=completed": "these are among the newest",
     }.items():
         page.ask(f"location.hash = {where!r}")
-        page.sees("There are more ended jobs than were looked at", words, within=".part")
+        page.sees("Not all finished jobs were examined", words, within=".part")
         assert page.count(".part button") == 0  # a server has no such bound that could be moved

@@ -1,13 +1,13 @@
-"""The lake: a store's history in Parquet, taken incrementally, with what follows from it.
+"""The lake: a store's history in Parquet, copied incrementally, with derived tables.
 
-`Lake(path, spark)` reads one; `take(place, spark, feed)` adds what is new; see docs/lake.md.
+`Lake(path, spark)` reads a lake; `take(place, spark, feed)` adds the store's new events to it. See docs/lake.md.
 """
 
 from __future__ import annotations
 
 from millrace.spark.lake.feed import StoreFeed
 from millrace.spark.lake.lake import Lake
-from millrace.spark.lake.place import Place
-from millrace.spark.lake.taking import Asked, Taken, take
+from millrace.spark.lake.place import LakePlace
+from millrace.spark.lake.taking import Taken, TakeRequest, take
 
-__all__ = ["Asked", "Lake", "Place", "StoreFeed", "Taken", "take"]
+__all__ = ["Lake", "LakePlace", "StoreFeed", "TakeRequest", "Taken", "take"]

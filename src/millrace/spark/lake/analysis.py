@@ -1,4 +1,4 @@
-"""What people ask of the history, from the lake's tables. Each answer is a function of DataFrames."""
+"""Analyses of the history. Each function takes tables of the lake as DataFrames and returns a DataFrame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Kind
-from millrace.spark.lake.histogram import bucket_of, percentiles
+from millrace.spark.lake.histogram import measured, percentiles
 from millrace.spark.lake.instants import DAY, HOUR, MINUTE, begin_of, instant, millis
 from millrace.spark.lake.series import DURATIONS, ERRORS, THROUGHPUT, WORKER_USE
 
@@ -20,44 +20,41 @@ KINDS = tuple(kind.value for kind in Kind)
 
 
 def throughput(parts: DataFrame, by: By = "minute") -> DataFrame:
-    """Events of each kind, by time, queue and task: at, queue, task, and a column per kind."""
+    """Return the number of events by interval, queue and task. The columns are at, queue, task, and one for each kind
+    of event.
+    """
     timed = THROUGHPUT.gathered(parts).withColumn("at", _begin("minute", by))
     counts = [F.sum(F.when(F.col("kind") == kind, F.col("events")).otherwise(0)).alias(kind) for kind in KINDS]
     return timed.groupBy("at", "queue", "task").agg(*counts)
 
 
 def durations(parts: DataFrame, by: By = "hour", of: Sequence[str] = ("queue", "task")) -> DataFrame:
-    """Waiting and running times: at, queue, task, measure (wait, run), runs, total, mean, percentiles, maximum."""
+    """Return waiting and running times by interval, queue and task. The columns are at, queue, task, measure (`wait` or
+    `run`), runs, total, mean, percentiles and maximum. Raises InvalidInput for `by="minute"`; use `recent` instead.
+    """
     if by == "minute":
         raise InvalidInput("durations are kept by the hour; by the minute they are read from attempts: see recent()")
     return _percentiles(DURATIONS.gathered(parts).withColumn("at", _begin("hour", by)), ["at", *of, "measure"])
 
 
 def recent(attempts: DataFrame, by: By = "minute", of: Sequence[str] = ("queue", "task")) -> DataFrame:
-    """The same from the attempts themselves, for spans that are short enough to look at by the minute."""
-    parts = [
-        attempts.where(F.col(length).isNotNull()).select(
-            _begin(at, by).alias("at"),
-            *of,
-            F.lit(measure).alias("measure"),
-            bucket_of(F.greatest(F.col(length), F.lit(0))).alias("bucket"),
-            F.lit(1).alias("runs"),
-            F.greatest(F.col(length), F.lit(0)).alias("total_ms"),
-            F.greatest(F.col(length), F.lit(0)).alias("max_ms"),
-        )
-        for measure, length, at in (("wait", "wait_ms", "claimed_at"), ("run", "run_ms", "ended_at"))
-    ]
-    return _percentiles(parts[0].unionAll(parts[1]), ["at", *of, "measure"])
+    """Return the columns of `durations`, computed from every single attempt. Use this by the minute, for short
+    periods.
+    """
+    rows = measured(attempts, *of).withColumn("at", instant(begin_of(F.col("ms"), _step(by))))
+    return _percentiles(rows, ["at", *of, "measure"])
 
 
 def slowest(parts: DataFrame) -> DataFrame:
-    """Tasks by the time they took in all, the greatest first, with the percentiles of one run."""
+    """Return the tasks by total running time, the longest first, with the percentiles of a single run."""
     runs = DURATIONS.gathered(parts).where("measure = 'run'")
     return _percentiles(runs, ["queue", "task"]).orderBy(F.col("total_ms").desc(), "queue", "task")
 
 
 def errors(parts: DataFrame) -> DataFrame:
-    """Causes of failure, the most frequent first: how many retries and deaths, since when, and a job to look at."""
+    """Return the causes of failures, the most frequent first. Each row has the numbers of retries and deaths, the first
+    and the last occurrence, and the id of an example job.
+    """
     died = F.col("kind") == Kind.BURIED.value
     found = ERRORS.gathered(parts).groupBy("fingerprint", "task", "cause")
     return found.agg(
@@ -75,7 +72,9 @@ def errors(parts: DataFrame) -> DataFrame:
 
 
 def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
-    """Failures by time and cause: at, fingerprint, task, cause, retries, deaths, failures."""
+    """Return the number of failures by interval and cause. The columns are at, fingerprint, task, cause, retries,
+    deaths, failures.
+    """
     timed = ERRORS.gathered(parts).withColumn("at", _begin("hour", by))
     return timed.groupBy("at", "fingerprint", "task", "cause").agg(
         F.sum(F.when(F.col("kind") == Kind.RETRIED.value, F.col("events")).otherwise(0)).alias("retries"),
@@ -85,7 +84,9 @@ def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
 
 
 def worker_use(parts: DataFrame, by: By = "minute") -> DataFrame:
-    """Per worker and time: how many jobs it held on average (`busy`), and its share of all work of that time."""
+    """Return how busy each worker was in each interval. `busy` is the average number of jobs that the worker held, and
+    `share` is its fraction of the time that all workers were busy.
+    """
     timed = WORKER_USE.gathered(parts).withColumn("at", _begin("minute", by))
     summed = timed.groupBy("at", "worker").agg(
         F.sum("busy_ms").alias("busy_ms"), F.sum("runs").alias("runs"), F.sum("failed").alias("failed")
@@ -96,9 +97,10 @@ def worker_use(parts: DataFrame, by: By = "minute") -> DataFrame:
 
 
 def fairness(attempts: DataFrame, groups: DataFrame, by: By = "hour") -> DataFrame:
-    """What each group of a queue got: runs, time held, share of both, waiting; `evenness` is 1 when all got the same.
+    """Return for each group of a queue: its runs, running time, share of the queue's running time, and waiting time.
 
-    `evenness` is Jain's index of the time the groups of a queue held: (Σx)² / (n·Σx²).
+    `evenness` is Jain's index of the running times of a queue's groups, (Σx)² / (n·Σx²). It is 1 if all groups have the
+    same running time.
     """
     grouped = attempts.join(groups.select("seq", "group"), "seq").withColumn("at", _begin("ended_at", by))
     key = ["at", "queue"]
@@ -124,9 +126,13 @@ def fairness(attempts: DataFrame, groups: DataFrame, by: By = "hour") -> DataFra
 
 
 def _begin(column: str, by: By) -> Column:
+    return instant(begin_of(millis(column), _step(by)))
+
+
+def _step(by: By) -> int:
     if by not in STEPS_OF:
         raise InvalidInput(f"by takes {', '.join(STEPS_OF)}, not {by!r}")
-    return instant(begin_of(millis(column), STEPS_OF[by]))
+    return STEPS_OF[by]
 
 
 def _percentiles(rows: DataFrame, key: list[str]) -> DataFrame:

@@ -1,4 +1,8 @@
-"""Attempts: one row per run of a job that has ended, and what is still open, to be carried into the next run."""
+"""Attempts: one row for each run of a job that has ended. Runs that are still open are carried into the next pipeline
+run.
+
+A step is the row with everything that is known about one run of a job; see `steps.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,23 @@ PENDING = Parts({**OF_THE_RUN, "run": ("bigint", How.LATEST), "closed": ("boolea
 
 
 def has_ended() -> Column:
-    """By its holder, or cut off while somebody held it."""
+    """Return a boolean column: whether the run has ended, because it was settled, or cancelled while a worker held
+    it.
+    """
     return F.col("ended").isNotNull() | (F.col("claimed_at").isNotNull() & F.col("cut_at").isNotNull())
 
 
 def is_open() -> Column:
-    """Somebody holds it, or it waits to be claimed."""
+    """Return a boolean column: whether a worker holds the run, or the run waits to be claimed."""
     held = F.col("claimed_at").isNotNull() | F.col("reclaimed_at").isNotNull()
     waits = F.col("due").isNotNull() & (F.col("gone_n").isNull() | (F.col("gone_n") < F.col("due.n")))
     return ~has_ended() & (held | waits)
 
 
 def attempts(steps: DataFrame) -> DataFrame:
-    """Runs that have ended. What lies before the beginning of the lake, or in a gap, is null."""
+    """Return the ended runs. Columns are null if their event is missing: it was before the lake's first event, or in a
+    gap.
+    """
     due, unblocked = F.col("due"), F.col("unblocked")
     available = F.when(unblocked.n > due.n, F.greatest(due.at, unblocked.at)).otherwise(due.at)
     ended = F.coalesce(F.col("ended.at"), F.col("cut_at"))
@@ -63,13 +71,15 @@ def attempts(steps: DataFrame) -> DataFrame:
 
 
 def pending(steps: DataFrame, run: int) -> DataFrame:
-    """What is open after this run of the pipeline; a row that was carried into it and is done with is closed."""
+    """Return the rows that this pipeline run adds to the table `pending`: the runs that are open now, and the runs that
+    earlier pipeline runs left open and that are closed now. `steps` has one row for each run (see `steps.py`).
+    """
     kept = steps.where(is_open() | F.col("carried"))
     return PENDING.select(kept, {"run": F.lit(run), "closed": ~is_open()}, list(OF_THE_RUN))
 
 
 def newest_of_each(rows: DataFrame) -> DataFrame:
-    """Each step as it was last written, open or closed."""
+    """Return one row for each run of a job: the row that the latest pipeline run wrote. It may be open or closed."""
     newest = Window.partitionBy("seq", "attempt").orderBy(F.col("run").desc())
     return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
 
@@ -79,7 +89,9 @@ def still_open(rows: DataFrame) -> DataFrame:
 
 
 def carried(rows: DataFrame, said: DataFrame) -> DataFrame:
-    """The open steps that new events belong to. They say nothing new about their jobs."""
+    """Return the open runs in `rows` for which `said` has new events. Their columns about the job are empty, because an
+    earlier pipeline run has already written them.
+    """
     keys = said.select("seq", F.col("about").alias("attempt")).distinct()
     wanted = rows.join(keys, ["seq", "attempt"], "left_semi")
     return STEPS.select(still_open(wanted), {"carried": F.lit(True)}, list(OF_THE_RUN))

@@ -1,7 +1,8 @@
-"""The conservation audit: no accepted job ever vanished, none was held twice, every step was a legal one.
+"""The conservation audit: no accepted job was lost, no job was held by two workers at once, every transition was legal.
 
-It trusts no counter: it walks the events, and compares what it finds with what the runs wrote down, with the files on
-the disk, and, where a store is named, with the records as they stand now.
+The audit does not trust counters. It checks every event, and compares the result with the manifest and the files on
+disk. `audit_store` also compares it with the current records of a store. The rules about jobs are those of
+`millrace.domain.audit`; `lives.py` describes how a test keeps both implementations equal.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from millrace.spark.lake.jobs import jobs
 from millrace.spark.lake.lake import Lake
 from millrace.spark.lake.lives import broken_steps
 from millrace.spark.lake.tables import TABLES
-from millrace.spark.lake.verdict import SHOWN, Check, Finding, Verdict
+from millrace.spark.lake.verdict import SHOWN, AuditCheck, AuditFinding, AuditResult
 
 
-def audit(lake: Lake) -> Verdict:
-    """The lake by itself. See audit_store.py for the comparison with the store."""
-    verdict = Verdict(gaps=lake.manifest.gaps)
+def audit(lake: Lake) -> AuditResult:
+    """Check the lake and return the result. This does not read the store; `audit_store` compares the lake with the
+    store.
+    """
+    verdict = AuditResult(gaps=lake.manifest.gaps)
     wrong = check(lake.place.path, lake.manifest.files)
     _judge(verdict, "files", "every file is there", wrong, f"{len(lake.manifest.paths):,} files")
     with settings(lake.spark):
@@ -39,13 +42,13 @@ def audit(lake: Lake) -> Verdict:
 
 
 def present(lake: Lake, table: str) -> DataFrame:
-    """The rows of a table as far as its files are there."""
+    """Return the rows of a table. Files that are missing on disk are skipped."""
     files = [file for file in lake.manifest.of(table) if (lake.place.path / file.path).is_file()]
     return read(lake.spark, lake.place.path, files, TABLES[table].ddl)
 
 
-def _conservation(verdict: Verdict, known: DataFrame) -> None:
-    """Accepted = live + finished + removed: each job is in exactly one of them."""
+def _conservation(verdict: AuditResult, known: DataFrame) -> None:
+    """Check that every job is live, finished or removed, and that no job was removed while it was live."""
     live = F.col("state").isin([state.value for state in LIVE])
     gone = F.col("pruned_at").isNotNull()
     row = known.agg(
@@ -63,13 +66,15 @@ def _conservation(verdict: Verdict, known: DataFrame) -> None:
         "job",
         "seq",
         F.lit(None).cast("int").alias("n"),
-        told("was removed while %s", "state"),
+        formatted("was removed while %s", "state"),
     )
     add_rows(verdict, "every job is live, finished or was removed", alive, sums)
 
 
-def _numbering(verdict: Verdict, lake: Lake, known: DataFrame) -> None:
-    """Events of a job are numbered 1, 2, 3 …: what was not taken shows. A gap explains as many as it lost."""
+def _numbering(verdict: AuditResult, lake: Lake, known: DataFrame) -> None:
+    """Check that the events of each job are numbered 1, 2, 3 … without a break. Missing numbers are accepted if the
+    recorded gaps of the lake lost at least as many events.
+    """
     manifest = lake.manifest
     first = F.lit(1) if manifest.whole else F.col("first_n")
     missing = F.col("last_n") - first + 1 - F.col("events")
@@ -86,7 +91,7 @@ def _numbering(verdict: Verdict, lake: Lake, known: DataFrame) -> None:
         "job",
         "seq",
         F.col("last_n").alias("n"),
-        told("%s of its %s events were taken", "events", "last_n"),
+        formatted("%s of its %s events were taken", "events", "last_n"),
     )
     sums = f"{verdict.figures['known']:,} jobs, {row['missing']:,} numbers missing"
     sums += f"; gaps of the history lost {lost:,}" if lost else ""
@@ -95,7 +100,9 @@ def _numbering(verdict: Verdict, lake: Lake, known: DataFrame) -> None:
 
 
 def _missing_rows(lake: Lake, events: DataFrame, known: DataFrame) -> DataFrame:
-    """Jobs of which the events table has fewer events than were taken, or more; retention has had its share."""
+    """Return the jobs whose number of rows in the table `events` differs from the number of copied events. Jobs whose
+    events retention may have dropped are left out.
+    """
     there = events.groupBy("seq").agg(F.max("job").alias("name"), F.count("*").alias("there"))
     dropped = lake.manifest.dropped.get("events")
     both = known.select("seq", "job", "events", "oldest_at").join(there, "seq", "full_outer")
@@ -107,17 +114,19 @@ def _missing_rows(lake: Lake, events: DataFrame, known: DataFrame) -> DataFrame:
         F.coalesce("job", "name").alias("job"),
         "seq",
         F.lit(None).cast("int").alias("n"),
-        told("%s events were taken, and %s are in the lake", "events", "there"),
+        formatted("%s events were taken, and %s are in the lake", "events", "there"),
     )
 
 
-def told(words: str, *values: str) -> Column:
+def formatted(words: str, *values: str) -> Column:
     said = [F.coalesce(F.col(value).cast("string"), F.lit("0")) for value in values]
     return F.format_string(words, *said).alias("text")
 
 
-def add_rows(verdict: Verdict, promise: str, found: DataFrame, figures: str = "") -> None:
-    """A check whose findings are rows (lives.FINDINGS). All are counted, and some of each rule are named."""
+def add_rows(verdict: AuditResult, promise: str, found: DataFrame, figures: str = "") -> None:
+    """Add a check to the audit result. `found` has one row for each violation, with the columns of `lives.FINDINGS`.
+    All violations are counted, and the first ones of each rule are listed.
+    """
     found = found.persist()
     try:
         counts = {row["rule"]: row["times"] for row in found.groupBy("rule").agg(F.count("*").alias("times")).collect()}
@@ -129,13 +138,13 @@ def add_rows(verdict: Verdict, promise: str, found: DataFrame, figures: str = ""
     verdict.broken |= counts
     for row in rows:
         at = "" if row["n"] is None else f"event {row['n']}: "
-        verdict.findings.append(Finding(row["rule"], row["job"], at + row["text"]))
+        verdict.findings.append(AuditFinding(row["rule"], row["job"], at + row["text"]))
     times = sum(counts.values())
-    verdict.checks.append(Check(promise, not times, f"broken {times:,} times" if times else figures))
+    verdict.checks.append(AuditCheck(promise, not times, f"broken {times:,} times" if times else figures))
 
 
-def _judge(verdict: Verdict, rule: str, promise: str, wrong: Sequence[str], figures: str) -> None:
-    verdict.findings += [Finding(rule, "", text) for text in wrong[:SHOWN]]
+def _judge(verdict: AuditResult, rule: str, promise: str, wrong: Sequence[str], figures: str) -> None:
+    verdict.findings += [AuditFinding(rule, "", text) for text in wrong[:SHOWN]]
     if wrong:
         verdict.broken[rule] = len(wrong)
-    verdict.checks.append(Check(promise, not wrong, f"{len(wrong):,} are not" if wrong else figures))
+    verdict.checks.append(AuditCheck(promise, not wrong, f"{len(wrong):,} are not" if wrong else figures))

@@ -1,8 +1,9 @@
-"""Compaction: many small files become few, and parts of several runs become one. What the tables say stays the same.
+"""Compaction merges small files of a lake into larger ones, and partial rows into complete ones. The tables' contents
+do not change.
 
-A run leaves a file or two per table and day. By itself the pipeline folds files of about the same size once there are
-several, so each row is rewritten a few times in its life, and never more than a bounded amount at a time; the command
-folds whatever is small.
+Each pipeline run adds one or two files per day to a table. When there are several files of similar size, the pipeline
+merges them, so each row is rewritten only a few times. The amount of data that one pipeline run merges is limited. The
+command `millrace pipeline compact` merges all small files.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from pyspark.sql import functions as F
 
 from millrace.spark.lake.attempts import newest_of_each
 from millrace.spark.lake.files import DAY, read, require_all, require_same, settings, write, written
-from millrace.spark.lake.manifest import File, Manifest
-from millrace.spark.lake.place import Place
-from millrace.spark.lake.tables import TABLES, Table
+from millrace.spark.lake.manifest import File, LakeManifest
+from millrace.spark.lake.place import LakePlace
+from millrace.spark.lake.tables import TABLES, LakeTable
 
-FULL = 128 << 20  # bytes: a file of this size is left alone
-MANY = 8  # runs that left files of about one size
-AT_ONCE = 256 << 20  # bytes that are rewritten by the way
+FULL = 128 << 20  # bytes; larger files are not merged
+MANY = 8  # runs with files of similar size before they are merged
+AT_ONCE = 256 << 20  # bytes that a pipeline run rewrites at most
 ROWS_PER_TASK = 2_000_000
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Compacted:
-    manifest: Manifest
+    manifest: LakeManifest
     before: int = 0  # files
     after: int = 0
 
 
-def crowded(manifest: Manifest, many: int = MANY, most: int = AT_ONCE) -> dict[str, list[File]]:
-    """Files worth folding by the way: of several runs, of about one size, of one table and day; a bounded amount."""
+def crowded(manifest: LakeManifest, many: int = MANY, most: int = AT_ONCE) -> dict[str, list[File]]:
+    """Return the files that a pipeline run should merge, by table. Files are merged if they are of the same day and of
+    similar size, and come from at least `many` pipeline runs. The total is at most `most` bytes.
+    """
     found: dict[str, list[File]] = defaultdict(list)
     room = most
     for name in TABLES:
@@ -55,8 +58,8 @@ def crowded(manifest: Manifest, many: int = MANY, most: int = AT_ONCE) -> dict[s
     return dict(found)
 
 
-def small(manifest: Manifest) -> dict[str, list[File]]:
-    """All that is small, where there is more than one of it."""
+def small(manifest: LakeManifest) -> dict[str, list[File]]:
+    """Return all small files by table. A small file is left out if its day has no other."""
     found: dict[str, list[File]] = {}
     for name in TABLES:
         days: dict[str | None, list[File]] = defaultdict(list)
@@ -70,21 +73,23 @@ def small(manifest: Manifest) -> dict[str, list[File]]:
 
 
 def compact(
-    place: Place,
+    place: LakePlace,
     spark: SparkSession,
-    choose: Callable[[Manifest], dict[str, list[File]]] = small,
-    tell: Tell = print,
+    choose: Callable[[LakeManifest], dict[str, list[File]]] = small,
+    on_progress: OnProgress = print,
 ) -> Compacted | None:
-    """Fold the files that `choose` names, and publish that by one step. None: there is no lake yet."""
+    """Merge the files that `choose` selects, and publish them atomically. Return None if there is no lake yet."""
     with place.writing() as newest:
         if newest is None:
             return None
         chosen = choose(newest)
-        return fold(place, spark, newest, chosen, tell) if chosen else Compacted(newest)
+        return fold(place, spark, newest, chosen, on_progress) if chosen else Compacted(newest)
 
 
-def fold(place: Place, spark: SparkSession, newest: Manifest, chosen: dict[str, list[File]], tell: Tell) -> Compacted:
-    """Of the writer who holds the lake: rewrite these files, and publish the outcome."""
+def fold(
+    place: LakePlace, spark: SparkSession, newest: LakeManifest, chosen: dict[str, list[File]], on_progress: OnProgress
+) -> Compacted:
+    """Merge these files and publish the result. The caller must hold the lake's lock."""
     run = newest.run + 1
     directory = place.directory_for(run)
     new: dict[str, list[File]] = {}
@@ -94,7 +99,7 @@ def fold(place: Place, spark: SparkSession, newest: Manifest, chosen: dict[str, 
                 began = time.monotonic()
                 new[name] = _folded(place, spark, newest, TABLES[name], files, directory, run)
                 seconds = time.monotonic() - began
-                tell(f"run {run}: {len(files):,} files of {name} became {len(new[name]):,} in {seconds:.1f} s")
+                on_progress(f"run {run}: {len(files):,} files of {name} became {len(new[name]):,} in {seconds:.1f} s")
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
@@ -111,11 +116,17 @@ def fold(place: Place, spark: SparkSession, newest: Manifest, chosen: dict[str, 
 
 
 def _folded(
-    place: Place, spark: SparkSession, newest: Manifest, table: Table, files: list[File], directory: Path, run: int
+    place: LakePlace,
+    spark: SparkSession,
+    newest: LakeManifest,
+    table: LakeTable,
+    files: list[File],
+    directory: Path,
+    run: int,
 ) -> list[File]:
     rows = read(spark, place.path, files, table.ddl)
     if table.name == "pending" and len(files) < len(newest.of("pending")):
-        rows = newest_of_each(rows)  # what is closed here may be open in a file that is not folded with it
+        rows = newest_of_each(rows)  # keep closed rows: they may be open in a file that is not merged
     elif table.fold is not None:
         rows = table.fold(rows)
     sent = write(_arranged(rows, table, files), directory, table.name, by=() if table.day_by is None else (DAY,))
@@ -126,8 +137,10 @@ def _folded(
     return after
 
 
-def _arranged(rows: DataFrame, table: Table, files: list[File]) -> DataFrame:
-    """Few files, each with the rows of one day, or of neighbouring jobs."""
+def _arranged(rows: DataFrame, table: LakeTable, files: list[File]) -> DataFrame:
+    """Return the rows, partitioned so that Spark writes few files. In a table divided by days, the rows of a day are
+    together.
+    """
     tasks = max(1, -(-sum(file.rows for file in files) // ROWS_PER_TASK), -(-sum(file.bytes for file in files) // FULL))
     if table.day_by is None:
         return rows.coalesce(tasks) if table.fold is None else rows.repartition(tasks, "seq")
@@ -141,7 +154,7 @@ def _arranged(rows: DataFrame, table: Table, files: list[File]) -> DataFrame:
 
 
 def _pieces(files: list[File]) -> int:
-    """Into how many files the greatest day is to be divided."""
+    """Return into how many files the day with the most data is divided."""
     sizes: dict[str | None, int] = defaultdict(int)
     for file in files:
         sizes[file.day] += file.bytes

@@ -1,10 +1,10 @@
-"""What can be wrong with a lake, and what to do about it."""
+"""Errors of a lake. Each message says what to do."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from millrace.domain.errors import CursorExpired, InvalidInput, QueueError
+from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput, QueueError
 
 
 class NoLake(InvalidInput):
@@ -13,27 +13,29 @@ class NoLake(InvalidInput):
 
 
 class NotALake(InvalidInput):
-    """Files of a dead run are removed later, so a lake shares its directory with nobody."""
+    """The directory contains other files. A lake needs its own directory, because the pipeline deletes files that a
+    crashed pipeline run left there.
+    """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} holds other files and is no lake. Name a new or empty directory")
+        super().__init__(f"{path} holds other files and is not a lake. Name a new or empty directory")
 
 
 class LakeTooNew(QueueError):
     def __init__(self, path: Path, version: int, known: int) -> None:
         super().__init__(
             f"the lake at {path} was written in format {version}, and this Millrace reads formats up to {known}. "
-            "Use a newer Millrace: pip install -U 'millrace[spark]'"
+            "Use a newer Millrace."
         )
 
 
 class LakeBroken(QueueError):
-    """A manifest cannot be read, or a file that one names is not what it was."""
+    """A manifest cannot be read, or the files of the lake do not have the expected rows."""
 
 
 class LakeBusy(QueueError):
     def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(f"another run is at work on the lake at {path}{holder}. Wait for it to end, and run again")
+        super().__init__(f"another run is writing to the lake at {path}{holder}. Wait for it to end, and run again")
 
 
 class LostTheRace(QueueError):
@@ -45,7 +47,7 @@ class LostTheRace(QueueError):
 
 
 class HistoryLost(QueueError):
-    """Retention was faster than the pipeline."""
+    """Retention removed events before the pipeline copied them."""
 
     def __init__(self, expired: CursorExpired) -> None:
         self.lost, self.oldest, self.cursor = expired.lost, expired.oldest, expired.cursor
@@ -53,6 +55,18 @@ class HistoryLost(QueueError):
             f"{expired.lost:,} events were trimmed by the store's retention before they were taken. Go on without "
             "them: --accept-gap (the gap is recorded, and shown by audit and report). So that it does not "
             "happen again, run the pipeline more often, or keep events longer (keep_events of the store)"
+        )
+
+
+class HistoryReplaced(QueueError):
+    """The store's feed is not the feed that the lake was copied from. Continuing would mix two histories."""
+
+    def __init__(self, unknown: CursorUnknown) -> None:
+        self.cursor = unknown.cursor
+        super().__init__(
+            f"the last event that the lake has taken (cursor {unknown.cursor!r}) is not in the store's feed. The store "
+            "was restored from a backup, lost its latest events in a crash, or is another store; the lake may contain "
+            "events that never happened there. Keep this lake, and begin a new one: --lake with a new directory"
         )
 
 

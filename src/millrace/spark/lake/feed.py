@@ -1,4 +1,4 @@
-"""The feed of a store, as the pipeline takes it: where it goes on, and the events between two cursors."""
+"""The feed of a store as the pipeline reads it: the position to continue from, and the events between two cursors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millrace.domain.errors import CursorExpired
-from millrace.runtime.settings import masked
+from millrace.app.settings import masked
 from millrace.spark import FORMAT
 from millrace.spark.open import opened, url_from
 
@@ -20,7 +19,9 @@ FEW_JOBS = 200_000
 
 @dataclass(frozen=True)
 class Stretch:
-    """The events after one cursor, up to another; `count` is an estimate where only reading could tell."""
+    """A part of the feed: the events after the cursor `after`, up to the cursor `until`. `count` may be an estimate.
+    `more` says whether further events follow.
+    """
 
     after: str
     until: str
@@ -29,32 +30,36 @@ class Stretch:
 
     @property
     def whole(self) -> bool:
-        """Nothing lies before it: a cursor begins with the number of events before it."""
+        """Whether the stretch starts at the first event of the store. A cursor begins with the number of events before
+        it, so this is the cursor with the number 0.
+        """
         return re.match(r"0+(?!\d)", self.after) is not None
 
 
-class Feed(Protocol):
-    """Where events come from; the tests have one of their own."""
+class EventFeed(Protocol):
+    """A source of events. Tests use their own implementation."""
 
     name: str
 
     def ahead(self, after: str | None, limit: int | None, since: int | None = None) -> Stretch:
-        """What there is to take. CursorExpired when retention was faster."""
+        """Return the stretch to copy next, at most `limit` events. Raises CursorExpired if retention removed some of
+        them.
+        """
         ...
 
     def events(self, stretch: Stretch) -> DataFrame: ...
 
     def groups(self) -> DataFrame:
-        """Of the jobs that the store has now: seq, queue, group."""
+        """Return the seq, queue and group of the jobs in the store that have a group."""
         ...
 
     def has_few_jobs(self) -> bool:
-        """Looking up all their groups costs little."""
+        """Return whether the store has so few jobs that reading all their groups costs little."""
         ...
 
 
 class StoreFeed:
-    """The feed of a store, by the options that name it: url, or urlEnv, or urlFile."""
+    """The feed of a store, as Spark reads it. One of the options url, urlEnv and urlFile names the store."""
 
     def __init__(self, spark: SparkSession, **where: str) -> None:
         self._spark = spark
@@ -64,14 +69,7 @@ class StoreFeed:
 
     def ahead(self, after: str | None, limit: int | None, since: int | None = None) -> Stretch:
         with opened(self._url) as found:
-            if after is None and since is not None:
-                after = found.run(found.store.cursor_before(since))
-            try:
-                spans = found.run(found.store.event_spans(after, 1, limit))
-            except CursorExpired:
-                if after is None or since is not None:  # trimmed between the two questions: nothing of ours is lost
-                    return self.ahead(None, limit)
-                raise
+            spans = found.run(found.store.event_spans(since if after is None else after, 1, limit))
             until = spans[-1].until
             rest = found.run(found.store.event_spans(until, 1, 1)) if limit is not None else []
         more = any(span.count for span in rest)
@@ -86,7 +84,9 @@ class StoreFeed:
         return self._table("jobs", columns="seq,queue,group").where(F.col("group").isNotNull())
 
     def jobs(self) -> DataFrame:
-        """The records as they stand now, for the audit; what was compacted into files was removed, as events tell."""
+        """Return the current records of the store, for the audit. Compacted jobs are left out, because their events say
+        that they were removed.
+        """
         columns = "seq,id,generation,state,attempt,failures,events,archived"
         return self._table("jobs", columns=columns, compacted="without")
 

@@ -1,4 +1,4 @@
-"""Tables as files: written by Spark, counted and made durable here, read by their names."""
+"""The files of a lake's tables. Spark writes them; the driver counts their rows and makes them durable."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ COMPRESSION = "zstd"
 DAY = "day"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no statistics, so it skips nothing
-    "spark.sql.maxConcurrentOutputFileWriters": "32",  # rows of several days are written without sorting them
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # a Spark task per file costs more than a look
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no statistics to skip by
+    "spark.sql.maxConcurrentOutputFileWriters": "32",  # rows of several days are written without a sort
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # a task per file costs too much
     "spark.sql.adaptive.enabled": "true",
 }
 
 
 @contextmanager
 def settings(spark: SparkSession, **more: str) -> Iterator[None]:
-    """The session as the lake's own queries want it, and afterwards as it was."""
+    """Set the session settings that the lake's queries need, and restore the previous ones at the end of the block."""
     wanted = {**_SETTINGS, **{name.replace("_", "."): value for name, value in more.items()}}
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
@@ -42,8 +42,9 @@ def settings(spark: SparkSession, **more: str) -> Iterator[None]:
 
 
 def write(rows: DataFrame, to: Path, table: str, *, by: Sequence[str] = ()) -> int:
-    """Rows as Parquet below `to`/`table`, and how many Spark says they are. `by` names columns whose values become
-    directories."""
+    """Write the rows as Parquet into the directory `to`/`table`, with a subdirectory for each value of the columns in
+    `by`. Return the number of rows that Spark counted.
+    """
     seen = Observation()
     writer = rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.mode("error").option("compression", COMPRESSION)
     (writer.partitionBy(*by) if by else writer).parquet(str(to / table))
@@ -51,7 +52,7 @@ def write(rows: DataFrame, to: Path, table: str, *, by: Sequence[str] = ()) -> i
 
 
 def written(root: Path, directory: Path, run: int) -> list[File]:
-    """The files that were written below a directory, on the disk for good; empty ones are left out."""
+    """Flush the files below a directory to disk, and return them. Empty files are left out."""
     import pyarrow.parquet as pq
 
     found: list[File] = []
@@ -66,7 +67,9 @@ def written(root: Path, directory: Path, run: int) -> list[File]:
 
 
 def require_all(files: Sequence[File], rows: int, directory: Path) -> None:
-    """Executors on other machines write to the disk that they see. What is not here would be lost without a word."""
+    """Raise LakeBroken unless the files have `rows` rows in total. Rows are missing if executors on other machines
+    wrote to their own disks.
+    """
     found = sum(file.rows for file in files)
     if found != rows:
         raise LakeBroken(
@@ -83,7 +86,7 @@ def _value(path: Path, column: str) -> str | None:
 
 
 def read(spark: SparkSession, root: Path, files: Sequence[File], ddl: str) -> DataFrame:
-    """The rows of these files. Columns that were not there yet when a file was written are null."""
+    """Return the rows of these files. Columns that were added after a file was written are null."""
     if not files:
         return spark.createDataFrame([], ddl)
     paths = [str(root / file.path) for file in files]
@@ -92,7 +95,7 @@ def read(spark: SparkSession, root: Path, files: Sequence[File], ddl: str) -> Da
 
 
 def check(root: Path, tables: Mapping[str, Sequence[File]]) -> list[str]:
-    """What is wrong with the files of a lake: one that is gone, or is not as long as it was."""
+    """Return a message for each file of the lake that is missing or has another length."""
     wrong: list[str] = []
     for table, files in tables.items():
         for file in files:
@@ -105,7 +108,7 @@ def check(root: Path, tables: Mapping[str, Sequence[File]]) -> list[str]:
 
 
 def require_same(before: Sequence[File], after: Sequence[File], what: str) -> None:
-    """Rewriting loses nothing, or is not published."""
+    """Raise LakeBroken if a rewrite changed the number of rows. Its files are then not published."""
     one, other = sum(file.rows for file in before), sum(file.rows for file in after)
     if one != other:
         raise LakeBroken(f"rewriting {what} would have turned {one:,} rows into {other:,}. Nothing was changed")

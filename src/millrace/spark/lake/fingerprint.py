@@ -1,6 +1,6 @@
-"""Fingerprints of errors as columns: the same as `millrace dead` shows, so that one leads to the other.
+"""Fingerprints of errors as Spark columns, equal to those that `millrace dead` shows.
 
-The rules are those of runtime/fingerprint.py, in the dialect of Java's regular expressions; a test compares the two.
+The rules are those of views/fingerprint.py, as Java regular expressions; a test compares the two.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from millrace.runtime.fingerprint import LENGTH
+from millrace.views.fingerprint import LENGTH
 
 MOST_TEXT = 500
 _VARIES = (
@@ -21,7 +21,7 @@ _VARIES = (
 
 
 def cause(error_type: Column, error_message: Column) -> Column:
-    """The error in one line, without what varies from job to job; null where there was none."""
+    """Return the error in one line, without the parts that vary from job to job; null if there was no error."""
     message = F.regexp_replace(F.coalesce(error_message, F.lit("")), r"(?sU)^\s+|\s+$|\n.*", "")
     text = F.concat(
         F.coalesce(error_type, F.lit("")),
@@ -32,6 +32,6 @@ def cause(error_type: Column, error_message: Column) -> Column:
 
 
 def fingerprint(task: Column, reason: Column, cause: Column) -> Column:
-    """Equal for runs of one task that failed of the same cause; null where nothing failed."""
+    """Return a hash that is equal for failures with the same task, reason and cause; null if `cause` is null."""
     text = F.concat_ws("\0", task, F.coalesce(reason, F.lit("")), cause)
     return F.when(cause.isNotNull(), F.substring(F.sha2(text, 256), 1, LENGTH))

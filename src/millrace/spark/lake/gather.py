@@ -1,7 +1,8 @@
-"""Gathering: how rows that each tell a part of something become one row that tells it all.
+"""Merges partial rows with the same key into one row. Several pipeline runs can each write a partial row, called a
+part.
 
-A table of parts says for each column how its values come together. None of the ways minds the order of the parts, nor
-in how many runs of the pipeline they were written, so a lake built in slices equals one built at once.
+A table of parts defines for each column how its values are merged. The result does not depend on the order of the
+parts, nor on how many pipeline runs wrote them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from pyspark.sql import functions as F
 
 
 class How(Enum):
-    """`LATEST` and `EARLIEST` compare structs by their first field, the number of an event: clocks may be set back,
-    numbers are not. Both also serve for what only one part says."""
+    """How the values of a column are merged. `LATEST` takes the greatest value, `EARLIEST` the least, `TOTAL` the sum.
+    Nulls are ignored. Rows with equal `KEY` columns are merged.
+
+    Structs are compared by their first field. This is the number of an event and not its time, because clocks can be
+    set back.
+    """
 
     KEY = "key"
     LATEST = "latest"
@@ -26,7 +31,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Parts:
-    """Columns of a table of parts: name → (type, how its values come together)."""
+    """The columns of a table of parts. `columns` maps each name to its type and to how its values are merged."""
 
     columns: Mapping[str, tuple[str, How]]
 
@@ -43,18 +48,22 @@ class Parts:
         return ", ".join(f"{name} {kind}" for name, (kind, _) in self.columns.items())
 
     def gathered(self, rows: DataFrame) -> DataFrame:
-        """One row per key."""
-        told = [gather(F.col(name), how).alias(name) for name, (_, how) in self.columns.items() if how is not How.KEY]
-        return rows.groupBy(*self.key).agg(*told).select(*self.names)
+        """Return the rows merged into one row for each key."""
+        values_by_name = [
+            gather(F.col(name), how).alias(name) for name, (_, how) in self.columns.items() if how is not How.KEY
+        ]
+        return rows.groupBy(*self.key).agg(*values_by_name).select(*self.names)
 
-    def select(self, rows: DataFrame, told: Mapping[str, Column], carried: Sequence[str] = ()) -> DataFrame:
-        """Rows in this shape: `told` as given, `carried` under their own names, the others null or nothing yet."""
-        return rows.select(*(self._column(name, told, carried) for name in self.columns))
+    def select(self, rows: DataFrame, values_by_name: Mapping[str, Column], carried: Sequence[str] = ()) -> DataFrame:
+        """Return `rows` with the columns of this table. A column has the value in `values_by_name`, or, if it is in
+        `carried`, its value in `rows`; otherwise it is null or 0.
+        """
+        return rows.select(*(self._column(name, values_by_name, carried) for name in self.columns))
 
-    def _column(self, name: str, told: Mapping[str, Column], carried: Sequence[str]) -> Column:
+    def _column(self, name: str, values_by_name: Mapping[str, Column], carried: Sequence[str]) -> Column:
         kind, how = self.columns[name]
-        if name in told:
-            return told[name].cast(kind).alias(name)
+        if name in values_by_name:
+            return values_by_name[name].cast(kind).alias(name)
         if name in carried:
             return F.col(name)
         return F.lit(0 if how is How.TOTAL else None).cast(kind).alias(name)

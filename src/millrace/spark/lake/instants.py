@@ -1,6 +1,7 @@
-"""Instants as columns, by UTC whatever the session's time zone is.
+"""Instants as Spark columns, in UTC regardless of the session's time zone.
 
-Spark's own date functions follow `spark.sql.session.timeZone`, which is the user's. Milliseconds since 1970 do not.
+They are computed from milliseconds since 1970, because Spark's own date functions depend on the setting
+`spark.sql.session.timeZone`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def instant(milliseconds: Column | str) -> Column:
 
 
 def begin_of(milliseconds: Column, step: int) -> Column:
-    """The beginning of the minute, hour or day that an instant in milliseconds lies in, in milliseconds."""
+    """Return the start of the interval of `step` milliseconds that contains the instant. Intervals are counted from
+    1970.
+    """
     return milliseconds - F.pmod(milliseconds, F.lit(step))
 
 

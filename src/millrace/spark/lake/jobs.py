@@ -1,4 +1,4 @@
-"""Jobs: one row per job and generation. Each run of the pipeline writes what it learned; reading brings it together."""
+"""Jobs: one row for each job and generation. Each pipeline run writes partial rows, which are merged when read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ JOB_PARTS = Parts(
 
 
 def job_parts(steps: DataFrame) -> DataFrame:
-    """What these steps tell of their jobs, a row each; those that were only carried along tell nothing."""
+    """Return partial rows about jobs, from rows about their runs (see `steps.py`). Rows without new events are left
+    out.
+    """
     return steps.where(F.col("events") > 0).select(*JOB_PARTS.names)
 
 

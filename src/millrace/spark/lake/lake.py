@@ -1,6 +1,7 @@
-"""A lake to read: its tables and what follows from them, as DataFrames of the session it was given.
+"""Reads a lake: its tables and analyses, as DataFrames of the given session.
 
-It shows the lake as it was when it was opened, whatever runs meanwhile; `refresh()` looks again.
+A `Lake` object shows the lake as it was when the object was created, even while pipelines run. `refresh()` reads the
+newest state.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from millrace.spark.lake.attempts import still_open
 from millrace.spark.lake.files import read
 from millrace.spark.lake.instants import day_of, instant, millis
 from millrace.spark.lake.jobs import jobs
-from millrace.spark.lake.manifest import Manifest
-from millrace.spark.lake.place import Place
+from millrace.spark.lake.manifest import LakeManifest
+from millrace.spark.lake.place import LakePlace
 from millrace.spark.lake.tables import TABLES
 
 When = datetime | None
 
 
 class Lake:
-    """`Lake("lake", spark).throughput(by="hour").show()`; every instant is UTC, and `since`/`until` are half open."""
+    """Reads a lake: `Lake("lake", spark).throughput(by="hour").show()`. Instants are UTC. `since` is inclusive, `until`
+    exclusive.
+    """
 
     def __init__(self, path: str | os.PathLike[str], spark: SparkSession) -> None:
-        self.place = Place(path)
+        self.place = LakePlace(path)
         self.spark = spark
-        self.manifest: Manifest = self.place.require()
+        self.manifest: LakeManifest = self.place.require()
 
     def refresh(self) -> Lake:
         self.manifest = self.place.require()
@@ -39,19 +42,21 @@ class Lake:
     # ── tables ────────────────────────────────────────────────────────────────────────────────
 
     def events(self, since: When = None, until: When = None) -> DataFrame:
-        """Every transition of every job, with the `day` it happened."""
-        return self._rows("events", since, until).withColumn("day", day_of(millis("at")))
+        """Return the events of all jobs, with the column `day`."""
+        return self.rows("events", since, until).withColumn("day", day_of(millis("at")))
 
     def attempts(self, since: When = None, until: When = None) -> DataFrame:
-        """Every run that has ended, by the time it ended."""
-        return self._rows("attempts", since, until)
+        """Return the runs that ended between `since` and `until`."""
+        return self.rows("attempts", since, until)
 
     def jobs(self) -> DataFrame:
-        """Every job, as far as it is known."""
+        """Return one row for each job in the copied history."""
         return jobs(self.parts("jobs"))
 
     def open_runs(self) -> DataFrame:
-        """What waits to be claimed, or is held, at the end of what was taken."""
+        """Return the runs that have not ended at the end of the copied history: they wait to be claimed, or a worker
+        holds them.
+        """
         rows = still_open(self.parts("pending"))
         return rows.select(
             "job",
@@ -66,7 +71,9 @@ class Lake:
         )
 
     def groups(self) -> DataFrame:
-        """Jobs that belong to a group, where the pipeline was asked to look them up (`--groups`)."""
+        """Return the group of each job that has one. The table is empty unless the pipeline has looked up groups
+        (`--groups`).
+        """
         fold = TABLES["groups"].fold
         assert fold is not None
         return fold(self.parts("groups"))
@@ -74,25 +81,27 @@ class Lake:
     # ── analysis ──────────────────────────────────────────────────────────────────────────────
 
     def throughput(self, by: By = "minute", since: When = None, until: When = None) -> DataFrame:
-        return analysis.throughput(self._rows("throughput", since, until), by)
+        return analysis.throughput(self.rows("throughput", since, until), by)
 
     def durations(self, by: By = "hour", since: When = None, until: When = None) -> DataFrame:
-        """By the minute it reads attempts, so name a short span then."""
+        """Return waiting and running times. With `by="minute"`, every attempt of the period is read, so keep the period
+        short.
+        """
         if by == "minute":
             return analysis.recent(self.attempts(since, until), by)
-        return analysis.durations(self._rows("durations", since, until), by)
+        return analysis.durations(self.rows("durations", since, until), by)
 
     def slowest(self, since: When = None, until: When = None) -> DataFrame:
-        return analysis.slowest(self._rows("durations", since, until))
+        return analysis.slowest(self.rows("durations", since, until))
 
     def errors(self, since: When = None, until: When = None) -> DataFrame:
-        return analysis.errors(self._rows("errors", since, until))
+        return analysis.errors(self.rows("errors", since, until))
 
     def errors_over_time(self, by: By = "hour", since: When = None, until: When = None) -> DataFrame:
-        return analysis.errors_over_time(self._rows("errors", since, until), by)
+        return analysis.errors_over_time(self.rows("errors", since, until), by)
 
     def worker_use(self, by: By = "minute", since: When = None, until: When = None) -> DataFrame:
-        return analysis.worker_use(self._rows("worker_use", since, until), by)
+        return analysis.worker_use(self.rows("worker_use", since, until), by)
 
     def fairness(self, by: By = "hour", since: When = None, until: When = None) -> DataFrame:
         return analysis.fairness(self.attempts(since, until), self.groups(), by)
@@ -100,11 +109,13 @@ class Lake:
     # ── files ─────────────────────────────────────────────────────────────────────────────────
 
     def parts(self, name: str) -> DataFrame:
-        """The rows of a table as they were written, by all runs."""
+        """Return the rows of a table as the pipeline runs wrote them, without merging partial rows."""
         return read(self.spark, self.place.path, self.manifest.of(name), TABLES[name].ddl)
 
-    def _rows(self, name: str, since: When, until: When) -> DataFrame:
-        """Rows of a table that is kept by days; files of other days are not opened."""
+    def rows(self, name: str, since: When, until: When) -> DataFrame:
+        """Return the rows between `since` and `until` of a table that is divided by days, without merging partial rows.
+        Only files of these days are opened.
+        """
         table = TABLES[name]
         assert table.day_by is not None
         first, last = _utc(since), _utc(until)

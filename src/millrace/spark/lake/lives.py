@@ -1,4 +1,10 @@
-"""The life of each job, step by step: what must never follow what. Answers are rows: rule, job, seq, n, text."""
+"""Checks the events of each job for illegal transitions. Each result is a row with rule, job, seq, n and text.
+
+The rules are those of `millrace.domain.audit.steps`, under the same names. They are written as DataFrame expressions,
+because a lake may be too large for one process. tests/spark/lake/test_audit_rules.py checks histories with both
+implementations and compares the results. Violations of the rules `finished_runs` and `cancelled_starts` are reported as
+`transition` here.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +13,25 @@ from pyspark.sql import functions as F
 
 from millrace.domain.event import Kind
 from millrace.domain.job import State
-from millrace.domain.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
+from millrace.domain.rules.legal import GRANTS, LAST, LEGAL, MAY_FAIL, UNDER_A_LEASE
 from millrace.spark.lake.steps import is_of
 
 FINDINGS = "rule string, job string, seq bigint, n int, text string"
 
 
 def broken_steps(events: DataFrame) -> DataFrame:
-    """Every step that the state machine does not know, and every write by somebody who did not hold the job.
+    """Return every transition that the state machine does not allow, and every write without the current lease.
 
-    A step whose predecessor is not there is not judged: what is missing is counted elsewhere.
+    An event is compared with the event before it only if that event is in the lake. Another check counts missing
+    events.
     """
     order = Window.partitionBy("seq").orderBy("n")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     facts = F.struct("n", "kind", "state", "attempt", "failures")
     walked = events.select(
-        *("job", "seq", "n", "kind", "state", "attempt", "failures", "lease"),
+        *("job", "seq", "n", "kind", "state", "attempt", "failures", "lease", "reason"),
         F.lag(facts).over(order).alias("prev"),
-        F.last(F.when(is_of(*GRANTS), F.col("lease")), ignorenulls=True).over(before).alias("holder"),
+        F.last(F.when(is_of(*GRANTS), F.struct("lease")), ignorenulls=True).over(before).lease.alias("holder"),
     )
     judged = walked.withColumn("found", F.array_compact(F.array(*_rules())))
     return (
@@ -38,7 +45,8 @@ def _rules() -> list[Column]:
     prev = F.col("prev")
     follows = prev.isNotNull() & (prev.n == F.col("n") - 1)
     first = prev.isNull() & (F.col("n") == 1)
-    begins = is_of(Kind.ENQUEUED) & (F.col("state") == State.WAITING.value) & (F.col("attempt") == 0)
+    begins = is_of(Kind.ENQUEUED) & (F.col("state") == State.WAITING.value)
+    begins = begins & (F.col("attempt") == 0) & (F.col("failures") == 0)
     claimed_while_held = is_of(Kind.CLAIMED) & (prev.state == State.RUNNING.value)
     after_the_end = prev.kind.isin([kind.value for kind in LAST])
     return [
@@ -46,6 +54,7 @@ def _rules() -> list[Column]:
         _found("beginning", first & ~begins, "the first event is %s, which leaves it %s", "kind", "state"),
         _found("two_leases", follows & claimed_while_held, "claimed while lease %s held it", "holder"),
         _found("after_the_end", follows & after_the_end, "%s, though it was removed before", "kind"),
+        _found("lease", is_of(*GRANTS) & F.col("lease").isNull(), "%s without a lease", "kind"),
         _found(
             "transition",
             follows & ~claimed_while_held & ~after_the_end & ~_legal(prev.state),
@@ -75,8 +84,8 @@ def _rules() -> list[Column]:
 
 
 def _found(rule: str, when: Column, text: str, *values: str) -> Column:
-    told = [F.coalesce(F.col(value).cast("string"), F.lit("none")) for value in values]
-    words = F.format_string(text, *told) if told else F.lit(text)
+    shown_values = [F.coalesce(F.col(value).cast("string"), F.lit("none")) for value in values]
+    words = F.format_string(text, *shown_values) if shown_values else F.lit(text)
     return F.when(F.coalesce(when, F.lit(False)), F.struct(F.lit(rule).alias("rule"), words.alias("text")))
 
 
@@ -90,11 +99,12 @@ def _legal(before: Column) -> Column:
 
 
 def _unfenced(before: Column) -> Column:
-    """Only the holder ends a run; but for being cut off, which nobody has to hold a lease for."""
-    ran = before == State.RUNNING.value
-    strange = F.col("lease").isNotNull() & (F.col("lease") != F.col("holder"))
-    bare = F.col("lease").isNull() & ~is_of(Kind.CANCELLED)
-    return ran & is_of(*UNDER_A_LEASE, Kind.CANCELLED) & (strange | bare)
+    """Return a boolean column: whether the event ended a run without the current lease. Obliterating a queue needs no
+    lease.
+    """
+    obliterated = is_of(Kind.CANCELLED) & F.col("lease").isNull() & F.col("reason").eqNullSafe("obliterated")
+    other = F.col("lease").isNull() | ~F.col("lease").eqNullSafe(F.col("holder"))
+    return (before == State.RUNNING.value) & is_of(*UNDER_A_LEASE, Kind.CANCELLED) & other & ~obliterated
 
 
 def _counted(before: Column) -> Column:

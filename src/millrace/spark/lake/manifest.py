@@ -1,7 +1,7 @@
-"""Manifests: what a lake consists of. A file that no manifest names is not there.
+"""Manifests: lists of the files of a lake. Readers ignore files that are not in the manifest.
 
-Each run of the pipeline publishes one, `_millrace/runs/<number>.json`, as its only visible step. It names every file
-that is part of the lake after it, so a reader needs the newest one and nothing else.
+Each pipeline run publishes a new manifest, `_millrace/runs/<number>.json`. Readers see the changes of the run only from
+then on. A manifest lists every file of the lake, so a reader needs only the newest one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 FORMAT = "millrace-lake"
-VERSION = 1  # grows when an older Millrace would misread the lake; new fields and columns do not change it
+VERSION = 1  # incremented when an older Millrace would misread the lake; not for new fields and columns
 Kind = Literal["take", "compact", "retain"]
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`path` is relative to the lake; `day` is that of the rows, where the table is kept by days."""
+    """A data file. `path` is relative to the lake; `day` is set if the table is divided by days."""
 
     path: str
     rows: int
@@ -26,8 +26,8 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     day: str | None = None
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Events that the store's retention had removed before they were taken."""
+class LakeGap(msgspec.Struct, frozen=True):
+    """Events that retention removed before they were copied."""
 
     after: str
     until: str
@@ -35,9 +35,12 @@ class Gap(msgspec.Struct, frozen=True):
     run: int
 
 
-class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`whole`: the first run began at the very first event of the store. `dropped`: per table, the day before which
-    everything was dropped by retention. `taken` counts the events of all runs."""
+class LakeManifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version of a lake: its files, and the cursor up to which events were copied.
+
+    `whole` says whether the first pipeline run started at the store's first event. `taken` is the total number of
+    copied events. `dropped` maps a table to its first remaining day; retention dropped all days before it.
+    """
 
     run: int
     kind: Kind
@@ -50,20 +53,22 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = VERSION
     whole: bool = True
     taken: int = 0
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LakeGap, ...] = ()
     dropped: dict[str, str] = {}
     schemas: dict[str, int] = {}
 
     def of(self, table: str, since: str | None = None, until: str | None = None) -> list[File]:
-        """The files of a table; with days given, those that may hold rows of them (both inclusive)."""
+        """Return the files of a table. With `since` and `until`, return only files that may have rows of these days
+        (inclusive).
+        """
         return [
             file
             for file in self.files.get(table, ())
             if file.day is None or ((since is None or file.day >= since) and (until is None or file.day <= until))
         ]
 
-    def following(self, kind: Kind, files: dict[str, tuple[File, ...]], **changes: Any) -> Manifest:
-        """The next manifest, of a run that took nothing."""
+    def following(self, kind: Kind, files: dict[str, tuple[File, ...]], **changes: Any) -> LakeManifest:
+        """Return the next manifest, for a change that copies no events."""
         new = {"run": self.run + 1, "kind": kind, "at": int(time.time() * 1000), "files": files, **changes}
         return msgspec.structs.replace(self, **new)
 
@@ -73,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What every version of a manifest has: enough to refuse the rest."""
+    """The fields that manifests of every version have. A reader checks them first, and refuses a newer format."""
 
     format: str = FORMAT
     version: int = VERSION

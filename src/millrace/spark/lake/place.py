@@ -1,8 +1,8 @@
-"""The directory of a lake: who may write it, how a run is published, and what a dead run has left behind.
+"""The directory of a lake: its lock, the publication of pipeline runs, and the removal of files that crashed runs left.
 
-_millrace/lock             held by whoever writes
-_millrace/runs/NNNNNNNN.json
-data/NNNNNNNN-xxxxxxxx/    the files of one run, never changed after they were published
+_millrace/lock                  held by the writer
+_millrace/runs/NNNNNNNN.json    the manifests
+data/NNNNNNNN-xxxxxxxx/         the files of one pipeline run, never changed after they were published
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from pathlib import Path
 
 import msgspec
 
+from millrace.app.local_path import local_path
 from millrace.spark.lake.errors import LakeBroken, LakeBusy, LakeTooNew, LostTheRace, NoLake, NotALake
-from millrace.spark.lake.manifest import FORMAT, VERSION, Head, Manifest
+from millrace.spark.lake.manifest import FORMAT, VERSION, Head, LakeManifest
 
-GRACE = 15 * 60.0  # seconds that a replaced file is kept for readers who have just looked up its name
+GRACE = 15 * 60.0  # seconds that a replaced file is kept for current readers
 KEPT_MANIFESTS = 50
 _RUN = re.compile(r"(\d{8})\.json")
 _OF_A_RUN = re.compile(r"\d{8}-[0-9a-f]{8}")
 
 
-class Place:
+class LakePlace:
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+        self.path = local_path(path, "the lake").absolute()
         self._own = self.path / "_millrace"
         self.runs = self._own / "runs"
         self.data = self.path / "data"
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
-    def latest(self) -> Manifest | None:
-        """The newest manifest, or None when nothing was published yet."""
-        for _ in range(3):  # it may be removed between looking and reading, once newer ones are there
+    def latest(self) -> LakeManifest | None:
+        """Return the newest manifest; None if nothing was published yet. Raises LakeTooNew or LakeBroken if the
+        manifest cannot be read.
+        """
+        for _ in range(3):  # it may be removed between listing and reading, once there are newer ones
             numbers = self._numbers()
             if not numbers:
                 return None
@@ -50,7 +53,7 @@ class Place:
                 continue
         raise LakeBroken(f"the newest manifest in {self.runs} cannot be read: it comes and goes. Is it being removed?")
 
-    def require(self) -> Manifest:
+    def require(self) -> LakeManifest:
         found = self.latest()
         if found is None:
             raise NoLake(self.path)
@@ -63,22 +66,26 @@ class Place:
             return []
         return sorted(int(match[1]) for name in names if (match := _RUN.fullmatch(name)))
 
-    def _read(self, run: int) -> Manifest:
+    def _read(self, run: int) -> LakeManifest:
         file = self.runs / f"{run:08}.json"
         raw = file.read_bytes()
         try:
             head = msgspec.json.decode(raw, type=Head)
             if head.format == FORMAT and head.version > VERSION:
                 raise LakeTooNew(self.path, head.version, VERSION)
-            return msgspec.json.decode(raw, type=Manifest)
+            return msgspec.json.decode(raw, type=LakeManifest)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            raise LakeBroken(f"{file} is damaged ({wrong}). Restore it, or build the lake anew elsewhere") from None
+            raise LakeBroken(f"{file} is damaged ({wrong}). Restore it, or build a new lake elsewhere") from None
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def writing(self) -> Iterator[Manifest | None]:
-        """The only writer meanwhile; the answer is the newest manifest. What dead runs left behind is removed."""
+    def writing(self) -> Iterator[LakeManifest | None]:
+        """Lock the lake for writing, remove files of crashed pipeline runs, and yield the newest manifest (None if
+        there is none).
+
+        Raises NotALake if the directory holds other files, and LakeBusy if another process has the lock.
+        """
         if not self._own.is_dir() and self.path.is_dir() and any(self.path.iterdir()):
             raise NotALake(self.path)
         self.runs.mkdir(parents=True, exist_ok=True)
@@ -95,18 +102,20 @@ class Place:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LakeBusy(self.path, _told(os.pread(lock, 200, 0))) from None
+            raise LakeBusy(self.path, _described(os.pread(lock, 200, 0))) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{socket.gethostname()} {os.getpid()}".encode(), 0)
 
     def directory_for(self, run: int) -> Path:
-        """Where a run writes its files; new each time it is asked for."""
+        """Create a directory for the files of a pipeline run, and return its path."""
         made = self.data / f"{run:08}-{secrets.token_hex(4)}"
         made.mkdir(parents=True)
         return made
 
-    def publish(self, manifest: Manifest) -> None:
-        """The one step by which all that a run has written becomes part of the lake; refused if another was first."""
+    def publish(self, manifest: LakeManifest) -> None:
+        """Publish the manifest, which adds all files of a pipeline run to the lake atomically. Raises LostTheRace if a
+        manifest with this number exists already.
+        """
         final = self.runs / f"{manifest.run:08}.json"
         draft = self.runs / f".{manifest.run:08}-{secrets.token_hex(4)}"
         with open(draft, "xb") as file:
@@ -114,7 +123,7 @@ class Place:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, final)  # unlike a rename, it never takes the place of another
+            os.link(draft, final)  # unlike a rename, it never overwrites
         except FileExistsError:
             raise LostTheRace(self.path, manifest.run) from None
         finally:
@@ -123,8 +132,10 @@ class Place:
 
     # ── tidying ───────────────────────────────────────────────────────────────────────────────
 
-    def _sweep(self, newest: Manifest | None) -> None:
-        """Remove what belongs to no run: files of dead ones, and of replaced ones once nobody can be reading them."""
+    def _sweep(self, newest: LakeManifest | None) -> None:
+        """Remove old manifests, files of crashed pipeline runs, and files whose replacement is older than the grace
+        period for readers.
+        """
         numbers = self._numbers()
         for number in numbers[:-KEPT_MANIFESTS]:
             (self.runs / f"{number:08}.json").unlink(missing_ok=True)
@@ -139,7 +150,9 @@ class Place:
                 self._sweep_run(directory, kept, recent)
 
     def _recently_replaced(self, numbers: list[int]) -> set[str]:
-        """Files of the manifests that were the newest one at any time within the last while."""
+        """Return the files of every manifest that was the newest one at some time within the grace period for
+        readers.
+        """
         found: set[str] = set()
         since = (time.time() - GRACE) * 1000
         for number in reversed(numbers):
@@ -160,7 +173,7 @@ class Place:
 
 
 def sync(path: Path) -> None:
-    """What was written to it is on the disk: a file's bytes, or a directory's names."""
+    """Flush the content of a file, or the entries of a directory, to disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -168,6 +181,6 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
-def _told(holder: bytes) -> str:
+def _described(holder: bytes) -> str:
     host, _, process = holder.decode(errors="replace").partition(" ")
     return f" (process {process} on {host})" if process else ""

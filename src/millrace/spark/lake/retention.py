@@ -1,4 +1,4 @@
-"""Retention: whole days of a table leave the lake. The files go later, when nobody can be reading them any more."""
+"""Retention: drops whole days of a table. The files are deleted later, after a grace period for readers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from millrace.domain.errors import InvalidInput
-from millrace.spark.lake.manifest import Manifest
-from millrace.spark.lake.place import Place
+from millrace.spark.lake.manifest import LakeManifest
+from millrace.spark.lake.place import LakePlace
 from millrace.spark.lake.tables import BY_DAY
 
 
 @dataclass(frozen=True)
 class Retained:
-    manifest: Manifest
+    manifest: LakeManifest
     files: int = 0
     rows: int = 0
     days: int = 0
 
 
-def retain(place: Place, keep: Mapping[str, int], now: int) -> Retained | None:
-    """Drop the days of each table that ended more than so many milliseconds ago. None: there is no lake yet."""
+def retain(place: LakePlace, keep: Mapping[str, int], now: int) -> Retained | None:
+    """Drop the days of each table that ended more than `keep` milliseconds ago. Return None if there is no lake yet.
+    Raises InvalidInput for a table that is not divided by days.
+    """
     unknown = sorted(set(keep) - set(BY_DAY))
     if unknown:
         raise InvalidInput(f"{unknown[0]} is not kept by days; retention is for {', '.join(BY_DAY)}")
@@ -31,7 +33,7 @@ def retain(place: Place, keep: Mapping[str, int], now: int) -> Retained | None:
         return _retained(place, newest, {name: _first_day(now - length) for name, length in keep.items()})
 
 
-def _retained(place: Place, newest: Manifest, first: Mapping[str, str]) -> Retained:
+def _retained(place: LakePlace, newest: LakeManifest, first: Mapping[str, str]) -> Retained:
     gone = [file for name, day in first.items() for file in newest.of(name) if file.day is not None and file.day < day]
     if not gone:
         return Retained(newest)
@@ -44,5 +46,7 @@ def _retained(place: Place, newest: Manifest, first: Mapping[str, str]) -> Retai
 
 
 def _first_day(at: int) -> str:
-    """The day of an instant: it is kept, because a part of it is younger."""
+    """Return the first day to keep: the day that contains the instant. A part of this day is within the retention
+    period.
+    """
     return datetime.fromtimestamp(at / 1000, UTC).date().isoformat()

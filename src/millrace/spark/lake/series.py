@@ -1,7 +1,7 @@
-"""Time series: counts and sums by minute or hour, written by each run for what it saw, added up when read.
+"""Time series: counts and sums by minute or hour. Each pipeline run writes the sums of its own events; readers add them
+up.
 
-A row belongs to the time that an event happened, not to the run that brought it, so events that come late still count
-where they belong.
+Events count for the time at which they happened, even if they are copied later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from millrace.domain.event import Kind
 from millrace.spark.lake.fingerprint import cause, fingerprint
 from millrace.spark.lake.gather import How, Parts
-from millrace.spark.lake.histogram import bucket_of
+from millrace.spark.lake.histogram import measured
 from millrace.spark.lake.instants import HOUR, MINUTE, begin_of, instant, millis
 from millrace.spark.lake.steps import is_of
 
@@ -63,7 +63,7 @@ WORKER_USE = Parts(
         "failed": ("bigint", How.TOTAL),
     }
 )
-LONGEST_RUN = 7 * 24 * 60  # minutes of one run that are told apart; of a longer one, the last so many
+LONGEST_RUN = 7 * 24 * 60  # minutes of one run that are counted separately; of a longer run, only the last ones
 
 
 def throughput_parts(events: DataFrame) -> DataFrame:
@@ -72,34 +72,20 @@ def throughput_parts(events: DataFrame) -> DataFrame:
 
 
 def duration_parts(attempts: DataFrame) -> DataFrame:
-    """Waiting counts in the hour a run began, running in the hour it ended; both once the run has ended."""
-    waited = _measured(attempts, "wait", "wait_ms", "claimed_at")
-    return DURATIONS.gathered(waited.unionAll(_measured(attempts, "run", "run_ms", "ended_at")))
-
-
-def _measured(attempts: DataFrame, measure: str, length: str, at: str) -> DataFrame:
-    milliseconds = F.greatest(F.col(length), F.lit(0))
-    return DURATIONS.select(
-        attempts.where(F.col(length).isNotNull()),
-        {
-            "hour": instant(begin_of(millis(at), HOUR)),
-            "measure": F.lit(measure),
-            "bucket": bucket_of(milliseconds),
-            "runs": F.lit(1),
-            "total_ms": milliseconds,
-            "max_ms": milliseconds,
-        },
-        ("queue", "task"),
-    )
+    """Return the waiting and running times of ended runs, as partial rows of a histogram by hour."""
+    hour = instant(begin_of(F.col("ms"), HOUR))
+    return DURATIONS.gathered(measured(attempts, "queue", "task").withColumn("hour", hour).select(*DURATIONS.names))
 
 
 def error_parts(events: DataFrame) -> DataFrame:
-    """Runs that failed, and jobs that died, run or not, by cause; a death without an error, by its reason."""
+    """Return the numbers of failed runs and dead jobs by hour and cause. If a job died without an error, the cause is
+    the reason of its death.
+    """
     why = F.coalesce(cause(F.col("error_type"), F.col("error_message")), F.col("reason"), F.lit(""))
     died = is_of(Kind.BURIED)
     nothing = F.lit(None).cast("string")
     of_the_dead = fingerprint(F.col("task"), F.col("reason"), _cause_of_the_dead())
-    told = ERRORS.select(
+    parts = ERRORS.select(
         events.where(died | F.col("error_type").isNotNull()),
         {
             "hour": instant(begin_of(millis("at"), HOUR)),
@@ -113,7 +99,7 @@ def error_parts(events: DataFrame) -> DataFrame:
         },
         ("queue", "task", "kind", "reason", "error_type"),
     )
-    return ERRORS.gathered(told)
+    return ERRORS.gathered(parts)
 
 
 def _cause_of_the_dead() -> Column:
@@ -121,7 +107,7 @@ def _cause_of_the_dead() -> Column:
 
 
 def worker_parts(attempts: DataFrame) -> DataFrame:
-    """How long each worker held jobs, minute by minute. A job taken over was its worker's until then."""
+    """Return how long each worker held jobs in each minute. The time of a reclaimed job counts up to the reclaim."""
     held = attempts.where("worker IS NOT NULL AND claimed_at IS NOT NULL").select(
         "worker",
         millis("claimed_at").alias("since"),

@@ -1,10 +1,12 @@
-"""Steps: what is known of one run of one job so far, gathered from events that come in any number of pieces.
+"""Steps: one row with everything that is known about one run of a job, merged from its events. (A step of a store is
+something else.)
 
-An event says something about the run it belongs to (number `attempt`), about when the next one (`attempt` + 1) may
-begin, or both. Gathered by (seq, attempt), no event has to know its neighbours, so the pieces may come in different
-runs of the pipeline: what is open at the end of one is carried into the next (`pending.py`).
+An event describes its own run (number `attempt`), or the time from which the next run (`attempt` + 1) may start, or
+both. Events are grouped by seq and run, so each event can be used without the events before and after it. The events of
+a run may be copied by different pipeline runs. So steps that are open at the end of a pipeline run are carried into the
+next one (`attempts.py`).
 
-The same rows tell of the job as a whole (`jobs.py`), so that events are brought together by job only once.
+The same rows also have columns about the job as a whole (`jobs.py`), so that events are grouped only once.
 """
 
 from __future__ import annotations
@@ -70,40 +72,53 @@ _SAID = (
     *("job", "seq", "generation", "n", "kind", "queue", "task", "state", "attempt", "failures", "worker", "lease"),
     *("delay_ms", "reason", "error_type", "error_message", "duration_ms"),
 )
-_HERE, _NEXT, _ALSO_NEXT = 0, 1, 2  # about its own run; about the next one; that, besides what it says about its own
+_HERE, _NEXT, _ALSO_NEXT = 0, 1, 2  # about its own run; about the next run; about the next run as a second row
 
 
-def sayings(events: DataFrame) -> DataFrame:
-    """Events by the run (`about`) that each says something of: one row, or two when it is about two runs.
+def by_run(events: DataFrame) -> DataFrame:
+    """Return the events with the column `about`, the number of the run that an event describes. An event that describes
+    two runs has two rows.
 
-    They are brought together as they are, and taken apart afterwards: that moves fewer bytes.
+    Events are grouped before they are split into columns, because that moves fewer bytes.
     """
-    told = events.select(*_SAID, millis("at").alias("ms"))
+    described = events.select(*_SAID, millis("at").alias("ms"))
     only_next = is_of(*ONLY_OF_THE_NEXT_RUN)
     also_next = (is_of(*BEGINS_WAITING) & ~only_next) | (is_of(*ENDS_WAITING) & F.col("lease").isNull())
     following = F.col("attempt") + 1
-    own = told.select(
+    own = described.select(
         "*",
         F.when(only_next, following).otherwise(F.col("attempt")).alias("about"),
         F.when(only_next, _NEXT).otherwise(_HERE).alias("role"),
     )
-    return own.unionAll(told.where(also_next).select("*", following.alias("about"), F.lit(_ALSO_NEXT).alias("role")))
+    return own.unionAll(
+        described.where(also_next).select("*", following.alias("about"), F.lit(_ALSO_NEXT).alias("role"))
+    )
 
 
-def gathered(said: DataFrame, partitions: int) -> DataFrame:
-    """One step per run; all that is about one job lies in one partition."""
-    told = {**{name: F.col(name) for name in _NAMES}, **_this_run(), **_next_run(), **_job(), "carried": F.lit(False)}
+def gathered(rows: DataFrame, partitions: int) -> DataFrame:
+    """Return one row for each run of a job, merged from the rows of `by_run`. All rows of a job are in the same
+    partition.
+    """
+    facts = {
+        **{name: F.col(name) for name in _NAMES},
+        **_this_run(),
+        **_next_run(),
+        **_job(),
+        "carried": F.lit(False),
+    }
     columns = [
-        gather(told[name].cast(kind), how).alias(name)
+        gather(facts[name].cast(kind), how).alias(name)
         for name, (kind, how) in STEPS.columns.items()
         if how is not How.KEY
     ]
-    by_run = said.repartition(partitions, "seq").groupBy("seq", "about").agg(*columns)
-    return by_run.withColumnRenamed("about", "attempt").select(*STEPS.names)
+    runs = rows.repartition(partitions, "seq").groupBy("seq", "about").agg(*columns)
+    return runs.withColumnRenamed("about", "attempt").select(*STEPS.names)
 
 
 def with_carried(steps: DataFrame, carried: DataFrame, partitions: int) -> DataFrame:
-    """Steps, and what was known of the same runs before."""
+    """Return `steps`, each row merged with the row in `carried` of the same run, which an earlier pipeline run left
+    open.
+    """
     return STEPS.gathered(steps.unionByName(carried).repartition(partitions, "seq"))
 
 
@@ -129,7 +144,7 @@ def _this_run() -> dict[str, Column]:
         "lease": F.when(claimed, F.col("lease")),
         "reclaims": F.when(reclaimed, 1).otherwise(0),
         "reclaimed_at": F.when(reclaimed, F.col("ms")),
-        # Cut off without a lease: that ends a run if one is open, and else only the waiting for the next one.
+        # An interruption without a lease ends an open run; otherwise it only ends the wait for the next one.
         "cut_at": F.when(here & is_of(Kind.CANCELLED) & ~leased, F.col("ms")),
         "ended": F.when(here & is_of(*ENDS_A_RUN) & leased, ended),
     }
@@ -146,7 +161,9 @@ def _next_run() -> dict[str, Column]:
 
 
 def _job() -> dict[str, Column]:
-    """Told once per event, in the first of its rows."""
+    """Return the columns about the job. If `by_run` made two rows of an event, the event counts in the first row
+    only.
+    """
     n, ms, first = F.col("n"), F.col("ms"), F.col("role") != _ALSO_NEXT
     hides = is_of(Kind.ARCHIVED, Kind.UNARCHIVED, Kind.REPLAYED)
     return {
@@ -169,5 +186,7 @@ def _job() -> dict[str, Column]:
 
 
 def _fingerprint() -> Column:
-    """Without the reason, so that the retries of a job and its death of the same cause have the same one."""
+    """Return the error's fingerprint. It does not include the reason, so that retries of a job and its death from the
+    same cause have the same fingerprint.
+    """
     return fingerprint(F.col("task"), F.lit(None).cast("string"), cause(F.col("error_type"), F.col("error_message")))

@@ -1,4 +1,4 @@
-"""The tables of a lake: their columns, the day a row belongs to, and how rows of several runs become fewer."""
+"""The tables of a lake: their columns, the day of a row, and how rows of several pipeline runs are merged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Fold = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
-class Table:
-    """`day_by` names the instant whose day a row is filed under; a table without one is kept as a whole.
+class LakeTable:
+    """A table of a lake.
 
-    `fold` brings rows of several runs together; a table without one only has its files joined, and keeps every row.
-    `version` grows when columns are added.
+    If `day_by` is set, the table is divided by days: each row is stored under the day of the column that `day_by`
+    names. If `fold` is set, compaction calls it to merge the rows of several pipeline runs; otherwise every row is
+    kept. `version` is incremented when columns are added.
     """
 
     name: str
@@ -37,8 +38,8 @@ class Table:
         return day_of(millis(self.day_by)).cast("string")
 
 
-def _parts(name: str, parts: Parts, day_by: str | None = None) -> Table:
-    return Table(name, parts.ddl, day_by, parts.gathered)
+def _parts(name: str, parts: Parts, day_by: str | None = None) -> LakeTable:
+    return LakeTable(name, parts.ddl, day_by, parts.gathered)
 
 
 GROUPS = "seq bigint, queue string, `group` string"
@@ -51,15 +52,15 @@ def _newest_of_each(rows: DataFrame) -> DataFrame:
 TABLES = {
     table.name: table
     for table in (
-        Table("events", EVENTS.ddl.replace(" NOT NULL", ""), "at"),
-        Table("attempts", ATTEMPTS, "ended_at"),
+        LakeTable("events", EVENTS.ddl.replace(" NOT NULL", ""), "at"),
+        LakeTable("attempts", ATTEMPTS, "ended_at"),
         _parts("jobs", JOB_PARTS),
-        Table("pending", PENDING.ddl, None, still_open),
+        LakeTable("pending", PENDING.ddl, None, still_open),
         _parts("throughput", THROUGHPUT, "minute"),
         _parts("durations", DURATIONS, "hour"),
         _parts("errors", ERRORS, "hour"),
         _parts("worker_use", WORKER_USE, "minute"),
-        Table("groups", GROUPS, None, _newest_of_each),
+        LakeTable("groups", GROUPS, None, _newest_of_each),
     )
 }
 BY_DAY = tuple(name for name, table in TABLES.items() if table.day_by is not None)

@@ -1,17 +1,17 @@
-"""What an audit says: promises kept or broken, the jobs by name, and the figures behind it."""
+"""The result of an audit: its checks, its findings with the affected jobs, and its counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millrace.spark.lake.manifest import Gap
+from millrace.spark.lake.manifest import LakeGap
 
-SHOWN = 100  # findings that are kept of each rule; the numbers count all of them
+SHOWN = 100  # findings kept per rule; the counts include all
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that must not be. `job` is empty when it is about a file."""
+class AuditFinding:
+    """A violation of a rule. `job` is empty if the finding is about a file."""
 
     rule: str
     job: str
@@ -19,8 +19,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Check:
-    """One promise: whether it was kept, and by which figures."""
+class AuditCheck:
+    """The check of one guarantee. `sound` says whether the guarantee was kept; `text` has the counts."""
 
     name: str
     sound: bool
@@ -28,12 +28,12 @@ class Check:
 
 
 @dataclass
-class Verdict:
-    checks: list[Check] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+class AuditResult:
+    checks: list[AuditCheck] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     broken: dict[str, int] = field(default_factory=dict)  # rule → how often
     figures: dict[str, int] = field(default_factory=dict)
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LakeGap, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -41,5 +41,5 @@ class Verdict:
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that are named in findings."""
+        """The ids of the jobs named in findings, sorted."""
         return sorted({finding.job for finding in self.findings if finding.job})

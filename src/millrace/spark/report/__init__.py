@@ -1,12 +1,12 @@
-"""The report: a lake as one page to look at, with nothing to download. See docs/report.md.
+"""The report: one self-contained page about a lake. See docs/report.md.
 
     from millrace.spark.lake import Lake
     from millrace.spark.report import html, report_of
 
     Path("report.html").write_text(html(report_of(Lake("lake", spark))), "utf-8")
 
-What it takes has two halves. `report_of` asks Spark and answers with a `Report`, a few thousand plain numbers whatever
-the size of the lake; `html` is a pure function of those.
+A report is made in two phases. `report_of` queries Spark and returns a `Report`, which has a few thousand numbers
+whatever the size of the lake. `html` turns the report into a page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOMES = {"Report": "model", "Wanted": "figures", "html": "page", "report_of": "
 
 
 def __getattr__(name: str) -> Any:
-    """The page needs no Spark; importing it should not load any."""
+    """Import the public names on first use, because `html` needs no Spark."""
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

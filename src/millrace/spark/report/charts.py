@@ -1,4 +1,4 @@
-"""Charts: data in, SVG out. Colours are classes, so that the style sheet decides on them."""
+"""Charts: functions that take data and return SVG. Colours are CSS classes, which the style sheet defines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from millrace.spark.report.period import DAY, Period
 from millrace.spark.report.scales import Scale, linear, of_lengths, of_time
 from millrace.spark.report.svg import Markup, join, number, tag
 
-FULL, WIDE, NARROW = 1116, 620, 346  # a page holds each chart twice, because letters must not shrink with the screen
-HEIGHT = 196  # of the data; the labels of the time axis come below
+FULL, WIDE, NARROW = (
+    1116,
+    620,
+    346,
+)  # a page holds each chart in several widths, so that text does not shrink with the screen
+HEIGHT = 196  # height of the data area, without the labels of the time axis
 BETWEEN_TIMES = 62  # pixels that one label on the time axis needs
 LINE_OF_TEXT = 13
 LEVELS = 6  # shades of a heat map
@@ -19,7 +23,7 @@ LEVELS = 6  # shades of a heat map
 
 @dataclass(frozen=True)
 class Series:
-    """Values over time and the class that colours them."""
+    """Values over time, and the CSS class that colours them."""
 
     name: str
     values: Sequence[float | None]
@@ -28,7 +32,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Area:
-    """Where the data goes, inside the axes."""
+    """The rectangle of a chart in which the data is drawn, inside the axes."""
 
     left: float
     top: float
@@ -41,7 +45,7 @@ class Area:
 
 
 def columns(period: Period, series: Sequence[Series], width: int, label: str) -> Markup:
-    """Counts per step, stacked: the height is the sum."""
+    """Return a chart of counts over time, as stacked columns."""
     area = Area(46, 10, width - 4, HEIGHT)
     starts = period.starts
     sums = [sum(one.values[n] or 0 for one in series) for n in range(len(starts))]
@@ -63,7 +67,7 @@ def columns(period: Period, series: Sequence[Series], width: int, label: str) ->
         if path:
             layers.append(tag("path", d="".join(path), class_=one.look))
 
-    def told(n: int) -> str:
+    def tooltip(n: int) -> str:
         parts = [f"{one.name}: {formats.count(one.values[n] or 0)}" for one in reversed(series) if one.values[n]]
         total = [f"in all: {formats.count(sums[n])}"] if len(series) > 1 else []
         return "\n".join([formats.step_label(starts[n], period.step), *(parts or ["none"]), *total])
@@ -75,12 +79,12 @@ def columns(period: Period, series: Sequence[Series], width: int, label: str) ->
         _grid(up, area),
         _times(across, area),
         *layers,
-        _hover(area, len(starts), told),
+        _hover(area, len(starts), tooltip),
     )
 
 
 def lines(period: Period, series: Sequence[Series], width: int, label: str) -> Markup:
-    """Lengths of time over time, on a logarithmic axis. A line breaks where nothing was measured."""
+    """Return a chart of durations over time, on a logarithmic axis. A line has a gap where nothing was measured."""
     area = Area(58, 10, width - 36, HEIGHT)
     starts = period.starts
     known = [value for one in series for value in one.values if value is not None]
@@ -96,7 +100,7 @@ def lines(period: Period, series: Sequence[Series], width: int, label: str) -> M
         )
     ]
 
-    def told(n: int) -> str:
+    def tooltip(n: int) -> str:
         values = [(one.name, one.values[n]) for one in reversed(series)]
         parts = [f"{name}: {formats.length(value)}" for name, value in values if value is not None]
         return "\n".join([formats.step_label(starts[n], period.step), *(parts or ["nothing was measured"])])
@@ -110,12 +114,12 @@ def lines(period: Period, series: Sequence[Series], width: int, label: str) -> M
         _times(across, area),
         *drawn,
         names,
-        _hover(area, len(starts), told),
+        _hover(area, len(starts), tooltip),
     )
 
 
 def heat(period: Period, rows: Sequence[tuple[str, Sequence[float | None]]], width: int, label: str) -> Markup:
-    """One row per name, darker where the value is greater. The greatest value of all has the darkest shade."""
+    """Return a heat map with one row for each name. Greater values have darker shades."""
     high, space = 20, 3
     area = Area(150 if width >= WIDE else 92, 4, width - 4, 4.0 + len(rows) * (high + space))
     starts = period.starts
@@ -135,29 +139,29 @@ def heat(period: Period, rows: Sequence[tuple[str, Sequence[float | None]]], wid
                 )
         drawn += [tag("path", d="".join(path), class_=f"h{level}") for level, path in sorted(shades.items())]
 
-    def told(n: int) -> str:
+    def tooltip(n: int) -> str:
         parts = [f"{name}: {value:.2f}" for name, values in rows if (value := values[n])]
-        return "\n".join([formats.step_label(starts[n], period.step), *(parts[:12] or ["nobody held a job"])])
+        return "\n".join([formats.step_label(starts[n], period.step), *(parts[:12] or ["no worker held a job"])])
 
     across = _across(period, area)
-    hover = _hover(area, len(starts), told)
+    hover = _hover(area, len(starts), tooltip)
     return _svg(width, area.bottom + _foot(across), label, _times(across, area), *drawn, hover)
 
 
 def level_of(value: float, greatest: float) -> int:
-    """1 to LEVELS; whatever is more than nothing is seen."""
+    """Return the shade of a value, from 1 to LEVELS. Even the smallest value above 0 has a visible shade."""
     return max(1, min(LEVELS, -int(-value * LEVELS // greatest)))
 
 
 def bar(share: float, look: str) -> Markup:
-    """A bar for a cell of a table, of the cell's own width."""
+    """Return a horizontal bar for a table cell. `share` is the fraction of the cell's width that it fills."""
     filled = tag("rect", width=max(0.5, min(1.0, share) * 100) if share > 0 else 0, height=8, class_=look)
     track = tag("rect", width=100, height=8, class_="track")
     return tag("svg", track, filled, viewBox="0 0 100 8", preserveAspectRatio="none", class_="bar", aria_hidden="true")
 
 
 def spark(values: Sequence[float | None], look: str) -> Markup:
-    """Small columns for a cell of a table."""
+    """Return a small column chart for a table cell."""
     greatest = max((value or 0 for value in values), default=0) or 1
     path = [f"M{n} 20v{number(-max(2.0, 19 * value / greatest))}h1V20z" for n, value in enumerate(values) if value]
     base = tag("rect", y=19.5, width=len(values), height=0.5, class_="track")
@@ -167,7 +171,7 @@ def spark(values: Sequence[float | None], look: str) -> Markup:
 
 
 def swatch(look: str) -> Markup:
-    """The colour and the stroke of a series, for a legend."""
+    """Return a sample of a series' colour and stroke, for a legend."""
     if look.startswith("q"):
         mark = tag("path", d="M0 6H22", class_=look)
         return tag("svg", mark, viewBox="0 0 22 12", width=22, height=12, aria_hidden="true")
@@ -197,7 +201,9 @@ def _grid(up: Scale, area: Area) -> Markup:
 
 
 def _times(across: Scale, area: Area) -> Markup:
-    """Times of day in the first line, the date below the first of them and below each midnight."""
+    """Return the time axis with its labels. If the labels are times of day, a second line shows the date, below the
+    first label and below each midnight.
+    """
     parts = [tag("line", x1=area.left, x2=area.right, y1=area.bottom, y2=area.bottom, class_="axis")]
     dated = False
     for at, text in across.ticks:
@@ -214,7 +220,9 @@ def _times(across: Scale, area: Area) -> Markup:
 
 
 def _foot(across: Scale) -> int:
-    """Room for the labels of the time axis: a second line holds the dates of times of day."""
+    """Return the height of the labels of the time axis. If the labels are times of day, this includes a second line for
+    dates.
+    """
     return 34 if any(":" in text for _, text in across.ticks) else 22
 
 
@@ -233,7 +241,7 @@ def _line(points: Sequence[tuple[float, float] | None], look: str) -> list[Marku
 
 
 def _end_labels(series: Sequence[Series], up: Scale, area: Area) -> Markup:
-    """The name of each line where it ends, pushed apart so that they can be read."""
+    """Return the names of the lines, each at the end of its line. Names that would overlap are moved apart."""
     ends = []
     for one in series:
         last = next((value for value in reversed(one.values) if value is not None), None)
@@ -248,14 +256,14 @@ def _end_labels(series: Sequence[Series], up: Scale, area: Area) -> Markup:
     return join(parts)
 
 
-def _hover(area: Area, steps: int, told: Callable[[int], str]) -> Markup:
-    """Columns that nobody sees, with the figures of their step."""
+def _hover(area: Area, steps: int, tooltip: Callable[[int], str]) -> Markup:
+    """Return invisible columns with tooltips, one for each interval of the time axis."""
     step = area.width / steps
     high = area.bottom - area.top
     return tag(
         "g",
         *(
-            tag("rect", tag("title", told(n)), x=area.left + n * step, y=area.top, width=step, height=high)
+            tag("rect", tag("title", tooltip(n)), x=area.left + n * step, y=area.top, width=step, height=high)
             for n in range(steps)
         ),
         class_="hover",

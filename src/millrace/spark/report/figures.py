@@ -1,6 +1,6 @@
-"""A lake in figures: what `frames` describes, carried out and put into a `Report`.
+"""Computes the figures of a `Report` from a lake, with the queries of `frames`.
 
-Everything is added up in Spark; what reaches this process is bounded by the numbers below, whatever the lake's size.
+Spark computes all sums, so only a limited amount of data reaches this process, whatever the size of the lake.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from millrace.spark.lake import Lake
 from millrace.spark.lake.analysis import fairness
 from millrace.spark.lake.audit import audit
 from millrace.spark.lake.audit_store import FeedWithRecords, audit_store
-from millrace.spark.lake.files import read, settings
+from millrace.spark.lake.files import settings
+from millrace.spark.lake.histogram import measured
 from millrace.spark.lake.instants import millis
 from millrace.spark.lake.series import DURATIONS
-from millrace.spark.lake.tables import TABLES
-from millrace.spark.lake.verdict import Verdict
+from millrace.spark.lake.verdict import AuditResult
 from millrace.spark.report import frames, model, values
 from millrace.spark.report.model import Report
 from millrace.spark.report.period import HOUR, MINUTE, Period
@@ -38,7 +38,9 @@ TITLE = "Job history"
 
 @dataclass(frozen=True)
 class Wanted:
-    """`since` and `until` are widened to full hours. `feed`: the store to compare the lake with."""
+    """The options of a report. `since` and `until` are extended to full hours. If `feed` is given, the lake is compared
+    with this store.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
@@ -51,7 +53,9 @@ ALL = Wanted()
 
 
 def report_of(lake: Lake, wanted: Wanted = ALL) -> Report:
-    """What the page shows. With `wanted.audit` it walks every event of the lake; that is the longest part."""
+    """Compute the report and return it. With `wanted.audit`, every event of the lake is also checked, which takes most
+    of the time.
+    """
     made_at = int(time.time() * 1000)
     with settings(lake.spark):
         reading = _Reading(lake, *_hours(wanted))
@@ -63,7 +67,7 @@ def report_of(lake: Lake, wanted: Wanted = ALL) -> Report:
 
 
 class _Reading:
-    """One lake between two instants, and the queries that the sections need."""
+    """Queries a lake between two times, for the sections of a report."""
 
     def __init__(self, lake: Lake, since: datetime | None, until: datetime | None) -> None:
         self._lake = lake
@@ -72,7 +76,7 @@ class _Reading:
         self.period = self._find_period()
 
     def parts(self, period: Period) -> dict[str, Any]:
-        """The sections. Their queries are more planning than work, so they go side by side."""
+        """Return the figures of all sections. The queries run in parallel, because most of their time is planning."""
         with ThreadPoolExecutor(AT_ONCE) as beside:
             others: dict[str, Future[Any]] = {
                 "workers": beside.submit(self._workers, period),
@@ -94,7 +98,9 @@ class _Reading:
     # ── what there is ─────────────────────────────────────────────────────────────────────────
 
     def _find_period(self) -> Period | None:
-        """From the first event to the last. Minutes tell, unless there are few of them."""
+        """Return the period from the first event to the last; None if there are no events. The bounds are exact to the
+        minute. If the period is shorter than two hours, they are exact to the millisecond.
+        """
         known = _bounds(self._lake.throughput("minute"))
         if known is None:
             return None
@@ -136,10 +142,10 @@ class _Reading:
 
     def _lengths(self, period: Period, queues: Sequence[str]) -> tuple[model.Lengths, model.Lengths]:
         if period.step < HOUR:
-            measured = frames.lengths_of(self._attempts())
+            lengths = measured(self._attempts(), "queue")
         else:
-            measured = frames.lengths_by_hour(DURATIONS.gathered(_rows(self._lake, "durations", *self._bounds)))
-        rows = frames.quantiles(measured, period.step, queues).collect()
+            lengths = frames.lengths_by_hour(DURATIONS.gathered(self._lake.rows("durations", *self._bounds)))
+        rows = frames.quantiles(lengths, period.step, queues).collect()
         return values.measured(rows, "wait", period), values.measured(rows, "run", period)
 
     def _failures(self, period: Period, flow: Sequence[Any]) -> model.Failures:
@@ -172,7 +178,7 @@ class _Reading:
             values.put(mine, period, row["start"], row["failures"])
         return series
 
-    def _workers(self, period: Period) -> model.Workers:
+    def _workers(self, period: Period) -> model.WorkerTable:
         if period.step < MINUTE:
             use = frames.held(self._attempts(), period.step)
         else:
@@ -187,19 +193,19 @@ class _Reading:
             covered = min(start + period.step, period.until) - max(start, period.since)
             values.put(over_time[row["worker"]], period, start, row["busy_ms"] / max(1, covered))
         found = [values.worker(row, busy, over_time[row["worker"]], period.step) for row in rows]
-        return model.Workers(found, every["workers"] - len(rows), busy - sum(one.busy for one in found))
+        return model.WorkerTable(found, every["workers"] - len(rows), busy - sum(one.busy for one in found))
 
     def _tasks(self) -> model.Tasks:
         ranked = self._lake.slowest(*self._bounds)
         rows = ranked.limit(TASKS).collect()
         every = ranked.agg(F.count("*").alias("tasks"), F.sum("total_ms").alias("total_ms")).collect()[0]
-        found = [model.Task(row["queue"], row["task"], row["total_ms"], values.quantiles(row)) for row in rows]
+        found = [model.TaskFigures(row["queue"], row["task"], row["total_ms"], values.quantiles(row)) for row in rows]
         return model.Tasks(
             found, every["tasks"] - len(rows), (every["total_ms"] or 0) - sum(one.total for one in found)
         )
 
     def _fairness(self, period: Period) -> list[model.Fairness]:
-        """Over the whole period: as if all runs had ended at once."""
+        """Return the fairness of each queue over the whole period."""
         at_once = self._attempts().withColumn("ended_at", F.timestamp_millis(F.lit(period.since)))
         shares = fairness(at_once, self._lake.groups(), "day")
         rows = frames.greatest_groups(shares, GROUPS, GROUPED_QUEUES).collect()
@@ -213,7 +219,9 @@ class _Reading:
 
 
 def _hours(wanted: Wanted) -> tuple[datetime | None, datetime | None]:
-    """Widened to full hours, because durations and errors are kept by the hour."""
+    """Return `since` and `until` of `wanted`, extended to full hours, because the lake keeps durations and errors by
+    the hour. Raises InvalidInput if the period is empty.
+    """
     since, until = (None if at is None else int(at.timestamp() * 1000) for at in (wanted.since, wanted.until))
     if since is not None and until is not None and since >= until:
         raise InvalidInput("the report's period ends before it begins: --since must be earlier than --until")
@@ -229,27 +237,20 @@ def _bounds(rows: DataFrame) -> tuple[int, int] | None:
 
 
 def _last_event(lake: Lake, minute: int) -> int:
-    """Within the last minute that counts know of; events may be gone by retention, and the minute must do."""
+    """Return the time of the last event, which happened in the given minute. If retention has removed this event,
+    return the end of the minute.
+    """
     found = _bounds(lake.events(since=datetime.fromtimestamp(minute / 1000, UTC)))
     return minute + MINUTE - 1 if found is None else found[1]
 
 
-def _rows(lake: Lake, table: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    days = [None if at is None else at.date().isoformat() for at in (since, until)]
-    rows = read(lake.spark, lake.place.path, lake.manifest.of(table, *days), TABLES[table].ddl)
-    by = TABLES[table].day_by
-    assert by is not None
-    rows = rows if since is None else rows.where(F.col(by) >= F.lit(since))
-    return rows if until is None else rows.where(F.col(by) < F.lit(until))
-
-
-def _judged(lake: Lake, feed: FeedWithRecords | None) -> model.Audit:
-    verdict: Verdict = audit(lake)
+def _judged(lake: Lake, feed: FeedWithRecords | None) -> model.AuditFigures:
+    verdict: AuditResult = audit(lake)
     if feed is not None:
         audit_store(verdict, lake, feed)
-    return model.Audit(
+    return model.AuditFigures(
         [model.Promise(check.name, check.sound, check.text) for check in verdict.checks],
-        [model.Broken(found.rule, found.job, found.text) for found in verdict.findings],
+        [model.BrokenPromise(found.rule, found.job, found.text) for found in verdict.findings],
         sum(verdict.broken.values()),
     )
 
@@ -264,6 +265,6 @@ def _source(lake: Lake, newest_at: int | None, feed: FeedWithRecords | None) -> 
         newest_at,
         None if feed is None else feed.ahead(manifest.cursor, None).count,
         manifest.whole,
-        [model.Gap(gap.run, gap.lost) for gap in manifest.gaps],
+        [model.FeedGap(gap.run, gap.lost) for gap in manifest.gaps],
         sorted(manifest.dropped.items()),
     )

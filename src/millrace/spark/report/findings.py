@@ -1,4 +1,4 @@
-"""What there is to see in each chart, in one sentence."""
+"""Writes the main result of each section of a report as a sentence."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from millrace.spark.report import formats
 from millrace.spark.report.formats import count, length, percent, step_name
-from millrace.spark.report.model import Failures, Fairness, Lengths, Report, Tasks, Workers
+from millrace.spark.report.model import Failures, Fairness, Lengths, Report, Tasks, WorkerTable
 from millrace.spark.report.period import Period
 
-UNEVEN = 0.8  # below this evenness, one says that groups did not get the same
+UNEVEN = 0.8  # below this evenness, groups count as treated unequally
 
 
 def throughput(report: Report) -> str:
@@ -41,7 +41,7 @@ def failures(found: Failures, period: Period | None) -> str:
     if period is None or not (retries or deaths):
         return "Nothing failed in this period."
     text = f"{_times(retries, 'run')} tried again; {_jobs(deaths)} died." if deaths else ""
-    text = text or f"{_times(retries, 'run')} tried again, and no job died."
+    text = text or f"{_times(retries, 'run')} retried, and no job died."
     sums = _sums([found.retries_at, found.deaths_at])
     peak = max(range(len(sums)), key=sums.__getitem__)
     share = sums[peak] / sum(sums)
@@ -50,7 +50,7 @@ def failures(found: Failures, period: Period | None) -> str:
     return text
 
 
-def workers(found: Workers) -> str:
+def workers(found: WorkerTable) -> str:
     if not found.busiest:
         return "No worker ended a run in this period."
     number = len(found.busiest) + found.others
@@ -93,7 +93,7 @@ def audit(report: Report) -> str:
     if found is None:
         return "The audit was left out."
     if found.sound:
-        return "Every promise was kept: no job vanished, none was held twice, every step was legal."
+        return "All guarantees hold: no job was lost, none was held twice, every transition was legal."
     named = f", in {_jobs(len(found.jobs))}" if found.jobs else ""
     return f"Conservation is broken: {count(found.broken)} findings{named}."
 

@@ -1,4 +1,4 @@
-"""Numbers, lengths of time and instants as people read them. Instants are UTC, whatever machine makes the page."""
+"""Formats numbers, durations and instants. Instants are in UTC on every machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from datetime import UTC, datetime
 from millrace.spark.report.period import DAY, HOUR, MINUTE, SECOND
 
 _UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"))
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]  # whatever the locale
+_MONTHS = [
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+]  # independent of the locale
 _DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _WHOLE = ((7 * DAY, "week"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second"))
 
@@ -17,7 +30,7 @@ def count(number: float) -> str:
 
 
 def short(number: float) -> str:
-    """For axes: 950, 1.2k, 34k, 5.6M."""
+    """Return a number for an axis: 950, 1.2k, 34k, 5.6M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:.3g}{unit}"
@@ -25,7 +38,9 @@ def short(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Never 0 % of something, and never 100 % of less."""
+    """Return a share as a percentage. Rounding never gives 0 % or 100 %: these are shown only for exactly 0 and exactly
+    1.
+    """
     points = share * 100
     if 0 < points < 0.1:
         return "<0.1 %"
@@ -35,7 +50,7 @@ def percent(share: float) -> str:
 
 
 def length(milliseconds: float) -> str:
-    """Three figures of the greatest fitting unit: 7 ms, 1.24 s, 3.5 min, 2.1 d."""
+    """Return a duration with three digits in the largest fitting unit: 7 ms, 1.24 s, 3.5 min, 2.1 d."""
     if milliseconds < SECOND - 0.5:
         return f"{milliseconds:.0f} ms"
     for size, unit in _UNITS:
@@ -46,7 +61,7 @@ def length(milliseconds: float) -> str:
 
 
 def step_name(step: int) -> str:
-    """`hour`, `2 hours`: what follows `per`."""
+    """Return the name of an interval, to be used after "per": `hour`, `2 hours`."""
     for size, word in _WHOLE:
         if step % size == 0:
             number = step // size
@@ -68,26 +83,28 @@ def full_date(at: int) -> str:
 
 
 def time(at: int, step: int = MINUTE) -> str:
-    """As fine as the step, or the instant itself, needs it."""
+    """Return the time of day. Seconds and tenths of a second are shown only if the interval or the instant needs
+    them.
+    """
     if at % SECOND or step % SECOND:
         return f"{moment(at):%H:%M:%S}.{at % SECOND // 100}"
     return moment(at).strftime("%H:%M" if step >= MINUTE and at % MINUTE == 0 else "%H:%M:%S")
 
 
 def stamp(at: int) -> str:
-    """In tables: sorts as it reads."""
+    """Return an instant as text for a table, in a form that sorts by time."""
     return moment(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def step_label(at: int, step: int) -> str:
-    """One step of the period in a tooltip."""
+    """Return one interval of the period as text, for a tooltip."""
     if step % DAY == 0:
         return date(at) if step == DAY else f"{date(at)} – {date(at + step - DAY)}"
     return f"{date(at)}, {time(at, step)}–{time(at + step, step)}"
 
 
 def between(since: int, until: int) -> str:
-    """A period in words, the date said once where it is one day."""
+    """Return a period as text. The date is shown once if the period is within one day."""
     last = until - 1
     if since // DAY == last // DAY:
         fine = MINUTE if until - since >= 10 * MINUTE else SECOND

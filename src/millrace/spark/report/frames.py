@@ -1,7 +1,8 @@
-"""From the lake's tables to what a page shows, by steps of the period. Each is a function of DataFrames.
+"""Queries that compute the figures of a report from the lake's tables. Each function takes and returns DataFrames.
 
-`start` is the beginning of a step in milliseconds. Tables that the lake keeps by minute or hour are read where the step
-allows it; a period of minutes is read from events and attempts themselves.
+The period of a report is divided into steps of equal length. The column `start` is the start of a step, in
+milliseconds. If the steps are long enough, the lake's tables by minute or hour are read; otherwise its events and
+attempts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from millrace.domain.event import Kind
-from millrace.spark.lake.histogram import bucket_of, percentiles
+from millrace.spark.lake.histogram import percentiles
 from millrace.spark.lake.instants import begin_of, millis
 
 OTHERS = "(other queues)"
@@ -25,49 +26,38 @@ def start_of(at: str, step: int) -> Column:
 
 
 def counted(events: DataFrame) -> DataFrame:
-    """Events as `Lake.throughput` gives counts of them, each at its own time: at, queue, and a column per kind."""
+    """Return one row for each event, with the columns of `Lake.throughput`: at, queue, and a column for each kind of
+    event.
+    """
     return events.select(
         "at", "queue", *((F.col("kind") == kind.value).cast("long").alias(kind.value) for kind in COUNTED)
     )
 
 
 def busiest_queues(counts: DataFrame, most: int) -> DataFrame:
-    """queue, of those with the most jobs accepted and ended."""
+    """Return the queues in which the most jobs were accepted, completed or buried."""
     weight = sum((F.sum(kind.value) for kind in COUNTED[1:3]), F.sum(Kind.ENQUEUED.value))
     return counts.groupBy("queue").agg(weight.alias("weight")).orderBy(F.desc("weight"), "queue").limit(most)
 
 
 def flow(counts: DataFrame, step: int, queues: Sequence[str]) -> DataFrame:
-    """start, queue, and a column per kind; queues that are not named are one."""
+    """Return the number of events in each step, by queue. The columns are start, queue, and one for each kind of event.
+    Queues that are not in `queues` are combined into one.
+    """
     return counts.groupBy(start_of("at", step).alias("start"), _named(queues).alias("queue")).agg(
         *(F.sum(kind.value).alias(kind.value) for kind in COUNTED)
     )
 
 
 def lengths_by_hour(parts: DataFrame) -> DataFrame:
-    """The lake's histogram: ms, queue, measure, bucket, runs, total_ms, max_ms."""
+    """Return the lake's histogram of durations, with the columns of `histogram.measured`."""
     return parts.select(millis("hour").alias("ms"), "queue", "measure", "bucket", "runs", "total_ms", "max_ms")
 
 
-def lengths_of(attempts: DataFrame) -> DataFrame:
-    """The same from runs, each at its own time: waiting when it began, running when it ended."""
-    both = [
-        attempts.where(F.col(length).isNotNull()).select(
-            millis(at).alias("ms"),
-            "queue",
-            F.lit(measure).alias("measure"),
-            bucket_of(F.greatest(F.col(length), F.lit(0))).alias("bucket"),
-            F.lit(1).cast("long").alias("runs"),
-            F.greatest(F.col(length), F.lit(0)).alias("total_ms"),
-            F.greatest(F.col(length), F.lit(0)).alias("max_ms"),
-        )
-        for measure, length, at in (("wait", "wait_ms", "claimed_at"), ("run", "run_ms", "ended_at"))
-    ]
-    return both[0].unionAll(both[1])
-
-
 def quantiles(lengths: DataFrame, step: int, queues: Sequence[str]) -> DataFrame:
-    """Percentiles of each step (queue is null), of each queue (start is null), and of all (both are)."""
+    """Return percentiles of durations for each step (`queue` is null), for each queue (`start` is null), and for the
+    whole period (both are null).
+    """
     nothing = {"start": F.lit(None).cast("long"), "queue": F.lit(None).cast("string")}
     key = {"start": begin_of(F.col("ms"), step), "queue": _named(queues)}
     rest = ("measure", "bucket", "runs", "total_ms", "max_ms")
@@ -83,7 +73,9 @@ def quantiles(lengths: DataFrame, step: int, queues: Sequence[str]) -> DataFrame
 
 
 def held(attempts: DataFrame, step: int) -> DataFrame:
-    """How long each worker held jobs in each step: start, worker, busy_ms, runs, failed."""
+    """Return how long each worker held jobs in each step of the period. The columns are start, worker, busy_ms, runs,
+    failed.
+    """
     mine = attempts.where("worker IS NOT NULL AND claimed_at IS NOT NULL").select(
         "worker",
         millis("claimed_at").alias("since"),
@@ -103,12 +95,12 @@ def held(attempts: DataFrame, step: int) -> DataFrame:
 
 
 def held_by_minute(use: DataFrame, step: int) -> DataFrame:
-    """The same from the lake's own table."""
+    """Return the same columns as `held`, from the lake's table `worker_use`."""
     return use.select(start_of("at", step).alias("start"), "worker", "busy_ms", "runs", "failed")
 
 
 def busiest_workers(use: DataFrame) -> DataFrame:
-    """worker, busy_ms, runs, failed, first_start, last_start; the busiest first."""
+    """Return the workers, the busiest first. The columns are worker, busy_ms, runs, failed, first_start, last_start."""
     return (
         use.groupBy("worker")
         .agg(
@@ -123,33 +115,37 @@ def busiest_workers(use: DataFrame) -> DataFrame:
 
 
 def use_of(use: DataFrame, workers: Sequence[str]) -> DataFrame:
-    """start, worker, busy_ms."""
+    """Return how long these workers held jobs in each step of the period. The columns are start, worker, busy_ms."""
     chosen = use.where(F.col("worker").isin(list(workers)))
     return chosen.groupBy("start", "worker").agg(F.sum("busy_ms").alias("busy_ms"))
 
 
 def samples(attempts: DataFrame, marks: Sequence[str]) -> DataFrame:
-    """fingerprint, message: the first message of each cause, as it was written."""
+    """Return the first original message of each cause. The columns are fingerprint and message."""
     failed = attempts.where(F.col("error_fingerprint").isin(list(marks)) & F.col("error_message").isNotNull())
     first = F.min_by("error_message", F.struct("ended_at", "seq", "attempt")).alias("message")
     return failed.groupBy(F.col("error_fingerprint").alias("fingerprint")).agg(first)
 
 
 def failures_of(attempts: DataFrame, marks: Sequence[str], step: int) -> DataFrame:
-    """start, fingerprint, failures."""
+    """Return the number of failures with these fingerprints in each step of the period. The columns are start,
+    fingerprint, failures.
+    """
     failed = attempts.where(F.col("error_fingerprint").isin(list(marks)))
     key = (start_of("ended_at", step).alias("start"), F.col("error_fingerprint").alias("fingerprint"))
     return failed.groupBy(*key).agg(F.count("*").alias("failures"))
 
 
 def failures_by_hour(errors: DataFrame, marks: Sequence[str], step: int) -> DataFrame:
-    """The same from the lake's own table."""
+    """Return the same columns as `failures_of`, from the lake's table `errors`."""
     chosen = errors.where(F.col("fingerprint").isin(list(marks)))
     return chosen.groupBy(start_of("at", step).alias("start"), "fingerprint").agg(F.sum("failures").alias("failures"))
 
 
 def greatest_groups(shares: DataFrame, most: int, queues: int) -> DataFrame:
-    """The rows of `Lake.fairness` of the groups that held most, in the queues whose groups did; `known` are there."""
+    """Return the rows of `Lake.fairness` for the groups with the most running time: at most `most` groups of each
+    queue, from at most `queues` queues. The column `known` is the number of all groups of the queue.
+    """
     per_queue = Window.partitionBy("queue")
     ranked = (
         shares.withColumn("place", F.row_number().over(per_queue.orderBy(F.desc("busy_ms"), F.desc("runs"), "group")))

@@ -10,10 +10,10 @@
     if (!mark) return;
     const title = mark.querySelector("title");
     if (title) {
-      mark.told = title.textContent;
+      mark.hint = title.textContent;
       title.remove();
     }
-    tip.textContent = mark.told;
+    tip.textContent = mark.hint;
     const box = mark.getBoundingClientRect();
     const left = box.left + box.width / 2 - tip.offsetWidth / 2;
     const room = document.documentElement.clientWidth - tip.offsetWidth - 8;

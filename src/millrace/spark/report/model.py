@@ -1,7 +1,7 @@
-"""What a report says, as plain values: made by figures.py from a lake, and put on a page by page.py.
+"""The figures of a report as plain values. figures.py computes them, and page.py renders them.
 
-Instants are milliseconds since 1970, lengths are milliseconds. A list of values over time has one entry per step of the
-period; None means that nothing was there to measure.
+Instants are milliseconds since 1970, and durations are milliseconds. A list over time has one entry for each step of
+the period (see period.py). None means that nothing was measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Times = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Totals:
-    """`accepted` … `reclaimed` count what happened in the period; the others are as of the end of the lake."""
+    """The main figures of a report. `waiting`, `running` and `dead_now` are numbers of jobs after the newest event of
+    the lake. The other fields count events in the period.
+    """
 
     accepted: int = 0
     completed: int = 0
@@ -51,7 +53,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long something took: over time, in all, and by queue."""
+    """Waiting or running times: over time, in all, and by queue."""
 
     over_time: Sequence[Quantiles | None] = ()
     in_all: Quantiles | None = None
@@ -59,8 +61,8 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Cause:
-    """One cause of failure. `sample` is a message as it was written; `cause` is what all of them have in common."""
+class CauseFigures:
+    """One cause of failure. `sample` is an original message; `cause` is the message without the parts that vary."""
 
     fingerprint: str
     task: str
@@ -77,18 +79,20 @@ class Cause:
 
 @dataclass(frozen=True)
 class Failures:
-    """`causes` are the most frequent; `others` are how many more causes and failures there were."""
+    """Retries, deaths and the most frequent causes. `other_causes` and `other_failures` count the causes that are not
+    listed in `causes`, and their failures.
+    """
 
     retries_at: Counts = ()
     deaths_at: Counts = ()
-    causes: Sequence[Cause] = ()
+    causes: Sequence[CauseFigures] = ()
     other_causes: int = 0
     other_failures: int = 0
 
 
 @dataclass(frozen=True)
-class Worker:
-    """`held_at`: how many jobs it held on average, in each step."""
+class WorkerFigures:
+    """The figures of one worker. `held_at` has the average number of jobs that it held in each step."""
 
     name: str
     runs: int
@@ -101,14 +105,14 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Workers:
-    busiest: Sequence[Worker] = ()
+class WorkerTable:
+    busiest: Sequence[WorkerFigures] = ()
     others: int = 0
     others_busy: int = 0
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskFigures:
     queue: str
     task: str
     total: int
@@ -117,13 +121,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Tasks:
-    slowest: Sequence[Task] = ()
+    slowest: Sequence[TaskFigures] = ()
     others: int = 0
     others_total: int = 0
 
 
 @dataclass(frozen=True)
-class Group:
+class FigureGroup:
     name: str
     runs: int
     busy: int
@@ -134,11 +138,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Fairness:
-    """The groups of one queue. `evenness` is Jain's index over all of them, also those that are not listed."""
+    """The groups of one queue. `evenness` is Jain's index over all groups of the queue, including groups that are not
+    listed.
+    """
 
     queue: str
     evenness: float
-    groups: Sequence[Group]
+    groups: Sequence[FigureGroup]
     others: int = 0
     others_share: float = 0.0
 
@@ -151,18 +157,20 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenPromise:
     rule: str
     job: str
     text: str
 
 
 @dataclass(frozen=True)
-class Audit:
-    """`findings` are some of each rule; `broken` counts all. `jobs` are named in findings."""
+class AuditFigures:
+    """The result of an audit. `broken` counts all violations; `findings` lists some of them for each rule. `jobs` has
+    the ids of the jobs in `findings`.
+    """
 
     promises: Sequence[Promise] = ()
-    findings: Sequence[Broken] = ()
+    findings: Sequence[BrokenPromise] = ()
     broken: int = 0
 
     @property
@@ -175,14 +183,16 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Gap:
+class FeedGap:
     run: int
     lost: int
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the figures come from. `behind`: events that the store has, and the lake has not taken yet."""
+    """Where the figures come from. `behind` is the number of events in the store that were not copied into the lake
+    yet; None if the store was not read.
+    """
 
     store: str
     run: int
@@ -191,13 +201,15 @@ class Source:
     newest_at: int | None = None
     behind: int | None = None
     whole: bool = True
-    gaps: Sequence[Gap] = ()
+    gaps: Sequence[FeedGap] = ()
     dropped: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """`audit` is None when it was not asked for; `groups_known` is False when the lake was built without groups."""
+    """All figures of a page. `audit` is None if no audit was requested; `groups_known` is False if the lake has no
+    groups.
+    """
 
     title: str
     made_at: int
@@ -208,8 +220,8 @@ class Report:
     waits: Lengths = field(default_factory=Lengths)
     runs: Lengths = field(default_factory=Lengths)
     failures: Failures = field(default_factory=Failures)
-    workers: Workers = field(default_factory=Workers)
+    workers: WorkerTable = field(default_factory=WorkerTable)
     tasks: Tasks = field(default_factory=Tasks)
     fairness: Sequence[Fairness] = ()
     groups_known: bool = True
-    audit: Audit | None = None
+    audit: AuditFigures | None = None

@@ -1,4 +1,4 @@
-"""The page: a report as one HTML document that needs nothing else, on a screen, on a phone and on paper."""
+"""Renders a report as one self-contained HTML document, for screen, phone and paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from millrace.spark.report.svg import Markup, tag
 
 
 def html(report: Report) -> str:
-    """One self-contained document. The policy in its head forbids it to load anything at all."""
+    """Return the report as an HTML page. The page loads no other files, and its content security policy forbids
+    this.
+    """
     style, script = _file("style.css"), _file("hover.js")
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     head = tag(
@@ -101,7 +103,9 @@ def _tile(name: str, value: str, more: str, look: str = "") -> Markup:
 
 
 def _notes(report: Report) -> Markup:
-    """What a reader must know before trusting the figures."""
+    """Return the limitations of the figures as a list on the page, so that readers do not misunderstand them; empty if
+    there are none.
+    """
     source = report.source
     said = [
         f"A gap: {count(gap.lost)} events were removed by the store's retention before run {gap.run} could take them. "

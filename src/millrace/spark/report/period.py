@@ -1,4 +1,4 @@
-"""The time that a report is about, and the steps it is told in: as fine as a chart can show, and no finer."""
+"""The period of a report. It is divided into steps of equal length; a chart shows one value for each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ MOST_STEPS = 120
 
 @dataclass(frozen=True)
 class Period:
-    """From `since` to before `until`, in milliseconds; steps are counted from 1970, so they begin at full hours."""
+    """The time from `since` up to, but not including, `until`, in milliseconds. Steps are counted from 1970, so they
+    start at round times such as full hours.
+    """
 
     since: int
     until: int
@@ -34,7 +36,7 @@ class Period:
 
     @property
     def starts(self) -> list[int]:
-        """When each step begins; the first may lie before `since`."""
+        """The start of each step; the first may be before `since`."""
         return list(range(self.since - self.since % self.step, self.until, self.step))
 
     @property

@@ -1,4 +1,4 @@
-"""Scales: where a value lies on an axis, and which values an axis names."""
+"""Scales of chart axes. A scale maps a value to its coordinate, and has the values to label."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ TIME_STEPS = (
 
 @dataclass(frozen=True)
 class Scale:
-    """`at` maps a value to a coordinate; `ticks` are values with their labels."""
+    """The scale of an axis. `at` maps a value to its coordinate; `ticks` are the labelled values, with their labels."""
 
     at: Callable[[float], float]
     ticks: Ticks
 
 
 def linear(greatest: float, low: float, high: float, wanted: int = 4, whole: bool = True) -> Scale:
-    """From 0 to a round number at or above `greatest`; `low` and `high` are the coordinates of the ends."""
+    """Return a scale from 0 to a round number that is at least `greatest`. Its ends are at the coordinates `low` and
+    `high`.
+    """
     step = _round_step(max(greatest, 1e-9) / wanted)
     if whole:
         step = max(1.0, step)
@@ -44,7 +46,9 @@ def _round_step(rough: float) -> float:
 
 
 def of_lengths(least: float, greatest: float, low: float, high: float) -> Scale:
-    """Logarithmic, between two lengths of time with names of their own. What is shorter than a millisecond is one."""
+    """Return a logarithmic scale for durations, between two round durations. Durations below a millisecond are drawn as
+    one millisecond.
+    """
     below = [bound for bound in LENGTHS if bound <= max(1, least)]
     first = below[-1] if below else LENGTHS[0]
     last = next((bound for bound in LENGTHS if bound >= greatest and bound > first), max(greatest, first * 10))
@@ -54,7 +58,7 @@ def of_lengths(least: float, greatest: float, low: float, high: float) -> Scale:
 
 
 def of_time(since: int, until: int, low: float, high: float, wanted: int) -> Scale:
-    """Round instants in UTC: full hours, midnights, Mondays."""
+    """Return a time scale with labels at round instants in UTC: full hours, midnights, Mondays."""
     span = max(1, until - since)
     step = next((step for step in TIME_STEPS if span / step <= wanted), TIME_STEPS[-1])
     shift = 4 * DAY if step % (7 * DAY) == 0 else 0  # 1 January 1970 was a Thursday

@@ -1,4 +1,4 @@
-"""The sections of a page: a heading, what there is to see, a chart, and the exact figures beside it."""
+"""The sections of a report page. Each has a heading, the main result, a chart, and a table of the exact figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace.spark.report.model import Lengths, QueueFlow, Report
 from millrace.spark.report.period import Period
 from millrace.spark.report.svg import Markup, join, tag
 
-COLOURS = 6  # series with a colour of their own; the rest is drawn as one
+COLOURS = 6  # series with their own colour; the rest is combined
 
 
 def throughput(report: Report) -> Markup:
@@ -26,7 +26,9 @@ def throughput(report: Report) -> Markup:
 
 
 def _by_queue(queues: Sequence[QueueFlow]) -> tuple[list[Series], dict[str, str]]:
-    """The busiest queues by themselves, the others as one, drawn first so that they lie on top."""
+    """Return the series of the busiest queues, and one more series for all other queues. Also return the CSS class of
+    each of the busiest queues. The combined series is the last, so it is on top of the stacked columns.
+    """
     chosen = [queue for queue in queues if queue.completed][:COLOURS]
     looks = {queue.queue: f"s{n}" for n, queue in enumerate(chosen, 1)}
     series = [Series(queue.queue, queue.completed_at, looks[queue.queue]) for queue in chosen]
@@ -165,7 +167,9 @@ def _section(
     more: Markup | None = None,
     stacked: bool = False,
 ) -> Markup:
-    """A heading, the sentence, then chart and table side by side; without data, only the sentence, set apart."""
+    """Return a section: a heading, the sentence `finding`, then the chart and the table (`rows`). They are side by
+    side, or below each other with `stacked`. Without chart and table, the sentence is styled as a note.
+    """
     top = tag("h2", title, id=f"{name}-title")
     content: list[object] = [top, tag("p", finding, class_="finding" if chart or rows else "none")]
     figures = [tag("figure", chart)] if chart else []
@@ -188,7 +192,9 @@ def _chart(draw: Draw, period: Period, series: Sequence[Series], label: str, uni
 
 
 def _drawn(draw: Callable[[int], Markup], *more: int) -> Markup:
-    """Drawn for a screen and for a phone, and for a chart alone in its row also at its full width; one is shown."""
+    """Return the chart drawn for a screen, for a phone, and in the widths in `more`. CSS shows one of these
+    drawings.
+    """
     sizes = {FULL: "full", WIDE: "wide", NARROW: "narrow"}
     return join(tag("div", draw(width), class_=sizes[width]) for width in (*more, WIDE, NARROW))
 

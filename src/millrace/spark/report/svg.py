@@ -1,4 +1,4 @@
-"""SVG as text. Whatever comes from outside is escaped here, once."""
+"""Builds SVG and HTML as text. This module escapes all text that is not markup."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from html import escape
 
 
 class Markup(str):
-    """Text that is markup already. Everything else is escaped when it is put into an element."""
+    """Text that is already markup. All other text is escaped when it is put into an element."""
 
     __slots__ = ()
 
 
 def text_of(value: object) -> str:
-    """Control characters would end a document that is read as XML; a line break or a tab may stay."""
+    """Return the value as escaped text. Control characters are invalid in XML and are replaced; line breaks and tabs
+    stay.
+    """
     if isinstance(value, Markup):
         return value
     plain = "".join(one if one.isprintable() or one in "\n\t " else "\N{REPLACEMENT CHARACTER}" for one in str(value))
@@ -21,7 +23,9 @@ def text_of(value: object) -> str:
 
 
 def tag(name: str, /, *content: object, **attributes: object) -> Markup:
-    """`tag("rect", x=1.25, class_="s1")`: numbers are rounded to what a screen can show, None leaves one out."""
+    """Return an element: `tag("rect", x=1.25, class_="s1")`. Numbers are rounded; attributes that are None are left
+    out.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -34,7 +38,7 @@ def tag(name: str, /, *content: object, **attributes: object) -> Markup:
     return Markup(f"<{name}{written}>{join(content)}</{name}>")
 
 
-OPEN = frozenset({"meta", "br", "link", "col"})  # elements of HTML that have no end
+OPEN = frozenset({"meta", "br", "link", "col"})  # HTML elements without an end tag
 CLOSED = frozenset({"rect", "path", "line", "circle"})
 
 

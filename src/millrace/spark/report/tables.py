@@ -1,4 +1,4 @@
-"""Tables of a page: the exact figures beside the charts."""
+"""The tables of a page, which show the exact figures of the charts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from millrace.spark.report import charts, formats
 from millrace.spark.report.formats import count, length, percent
-from millrace.spark.report.model import Audit, Cause, Fairness, Lengths, QueueFlow, Task, Worker
+from millrace.spark.report.model import (
+    AuditFigures,
+    CauseFigures,
+    Fairness,
+    Lengths,
+    QueueFlow,
+    TaskFigures,
+    WorkerFigures,
+)
 from millrace.spark.report.svg import Markup, join, tag
 
 LONGEST_MESSAGE = 280
@@ -15,7 +23,7 @@ SHOWN_FINDINGS = 50
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     name: str
     look: str = "number"
 
@@ -23,8 +31,10 @@ class Column:
 NAME = "name"
 
 
-def table(label: str, columns: Sequence[Column], rows: Sequence[Sequence[object]], last: object = None) -> Markup:
-    """`last` is a line below that says what was left out. What is too wide scrolls by itself, not the page."""
+def table(label: str, columns: Sequence[ReportColumn], rows: Sequence[Sequence[object]], last: object = None) -> Markup:
+    """Return a table in a box that scrolls. `last` is the text of a line below the table, such as how many rows were
+    left out.
+    """
     head = tag("tr", *(tag("th", column.name, scope="col", class_=column.look) for column in columns))
     body = [
         tag("tr", *(tag("td", cell, class_=column.look) for cell, column in zip(row, columns, strict=True)))
@@ -36,7 +46,7 @@ def table(label: str, columns: Sequence[Column], rows: Sequence[Sequence[object]
 
 
 def queues(found: Sequence[QueueFlow], looks: dict[str, str], most: int = 15) -> Markup:
-    columns = [Column("queue", NAME), *map(Column, ("accepted", "completed", "died", "retries"))]
+    columns = [ReportColumn("queue", NAME), *map(ReportColumn, ("accepted", "completed", "died", "retries"))]
     rows = [
         [
             join([charts.swatch(looks.get(one.queue, "s0")), " ", one.queue]),
@@ -48,7 +58,7 @@ def queues(found: Sequence[QueueFlow], looks: dict[str, str], most: int = 15) ->
 
 
 def lengths(label: str, found: Lengths, most: int = 12) -> Markup:
-    columns = [Column("queue", NAME), *map(Column, ("runs", "p50", "p95", "p99", "longest"))]
+    columns = [ReportColumn("queue", NAME), *map(ReportColumn, ("runs", "p50", "p95", "p99", "longest"))]
     every = [] if found.in_all is None else [("all", found.in_all)]
     rows = [
         [name, count(one.runs), length(one.p50), length(one.p95), length(one.p99), length(one.longest)]
@@ -57,8 +67,13 @@ def lengths(label: str, found: Lengths, most: int = 12) -> Markup:
     return table(label, columns, rows, _more(len(found.by_queue) - most, "queue"))
 
 
-def causes(found: Sequence[Cause], last: str | None) -> Markup:
-    columns = [Column("cause", NAME), Column("over time", "over"), Column("retries"), Column("died")]
+def causes(found: Sequence[CauseFigures], last: str | None) -> Markup:
+    columns = [
+        ReportColumn("cause", NAME),
+        ReportColumn("over time", "over"),
+        ReportColumn("retries"),
+        ReportColumn("died"),
+    ]
     rows = [
         [
             _cause(one),
@@ -71,7 +86,7 @@ def causes(found: Sequence[Cause], last: str | None) -> Markup:
     return tag("div", table("Causes of failure", columns, rows, last), class_="causes")
 
 
-def _cause(one: Cause) -> Markup:
+def _cause(one: CauseFigures) -> Markup:
     sample = one.sample if one.sample is not None else one.cause
     sample = sample if len(sample) <= LONGEST_MESSAGE else sample[:LONGEST_MESSAGE] + "…"
     title = join([tag("strong", one.error_type or one.cause or "no error"), " in ", one.task])
@@ -80,18 +95,18 @@ def _cause(one: Cause) -> Markup:
     return join([tag("div", title), tag("div", sample, class_="message"), tag("div", where, class_="where")])
 
 
-def workers(found: Sequence[Worker], last: str | None) -> Markup:
-    columns = [Column("worker", NAME), *map(Column, ("runs", "failed", "held jobs for", "share"))]
+def workers(found: Sequence[WorkerFigures], last: str | None) -> Markup:
+    columns = [ReportColumn("worker", NAME), *map(ReportColumn, ("runs", "failed", "held jobs for", "share"))]
     rows = [[one.name, count(one.runs), count(one.failed), length(one.busy), percent(one.share)] for one in found]
     return table("Workers", columns, rows, last)
 
 
-def tasks(found: Sequence[Task], last: str | None) -> Markup:
+def tasks(found: Sequence[TaskFigures], last: str | None) -> Markup:
     most = max((task.total for task in found), default=0) or 1
     columns = [
-        Column("task", NAME),
-        Column("", "over"),
-        *map(Column, ("total", "runs", "p50", "p95", "p99", "longest")),
+        ReportColumn("task", NAME),
+        ReportColumn("", "over"),
+        *map(ReportColumn, ("total", "runs", "p50", "p95", "p99", "longest")),
     ]
     rows = [
         [
@@ -108,9 +123,9 @@ def tasks(found: Sequence[Task], last: str | None) -> Markup:
 
 def groups(found: Fairness) -> Markup:
     columns = [
-        Column("group", NAME),
-        Column("", "over"),
-        *map(Column, ("share", "runs", "time held", "mean wait", "p95 wait")),
+        ReportColumn("group", NAME),
+        ReportColumn("", "over"),
+        *map(ReportColumn, ("share", "runs", "time held", "mean wait", "p95 wait")),
     ]
     most = max((group.share for group in found.groups), default=0.0) or 1.0
     rows = [
@@ -130,18 +145,20 @@ def groups(found: Fairness) -> Markup:
     return table(f"Groups of {found.queue}", columns, rows, last)
 
 
-def promises(found: Audit) -> Markup:
+def promises(found: AuditFigures) -> Markup:
     rows = [
         [_mark(promise.kept), promise.name, tag("span", promise.figures, class_="where")] for promise in found.promises
     ]
-    return table("Promises", [Column("", "mark"), Column("promise", NAME), Column("figures", NAME)], rows)
+    return table(
+        "Promises", [ReportColumn("", "mark"), ReportColumn("promise", NAME), ReportColumn("figures", NAME)], rows
+    )
 
 
-def findings(found: Audit) -> Markup:
+def findings(found: AuditFigures) -> Markup:
     rows = [[one.rule, tag("code", one.job), one.text] for one in found.findings[:SHOWN_FINDINGS]]
     left = found.broken - len(rows)
     last = f"{count(left)} more: millrace pipeline audit names them." if left > 0 else None
-    columns = [Column("rule", NAME), Column("job", NAME), Column("what was found", NAME)]
+    columns = [ReportColumn("rule", NAME), ReportColumn("job", NAME), ReportColumn("what was found", NAME)]
     return table("Findings", columns, rows, last)
 
 

@@ -1,4 +1,4 @@
-"""Rows that Spark answered with, as the values of a report."""
+"""Converts rows from Spark into the values of a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def added(flow: Sequence[Any], period: Period, kind: str) -> list[int]:
 
 
 def put(values: list[Any], period: Period, start: int, value: float) -> None:
-    """Adds; a run that began before the period, or that a clock set back moved out of it, is left out."""
+    """Add a value to the entry of `values` for the step that begins at `start`. Values outside the period are
+    ignored.
+    """
     place = period.place_of(start)
     if 0 <= place < len(values):
         values[place] += value
@@ -55,20 +57,22 @@ def quantiles(row: Any) -> model.Quantiles:
     return model.Quantiles(row["runs"], row["p50_ms"], row["p95_ms"], row["p99_ms"], row["max_ms"])
 
 
-def cause(row: Any, sample: str | None, series: Sequence[int]) -> model.Cause:
+def cause(row: Any, sample: str | None, series: Sequence[int]) -> model.CauseFigures:
     named = (row["fingerprint"], row["task"], row["error_type"], row["cause"], sample, row["sample_job"])
-    return model.Cause(*named, row["retries"], row["deaths"], row["first"], row["last"], series)
+    return model.CauseFigures(*named, row["retries"], row["deaths"], row["first"], row["last"], series)
 
 
-def worker(row: Any, busy: int, held_at: Sequence[float], step: int) -> model.Worker:
+def worker(row: Any, busy: int, held_at: Sequence[float], step: int) -> model.WorkerFigures:
     share = row["busy_ms"] / busy if busy else 0.0
     counts = (row["worker"], row["runs"], row["failed"], row["busy_ms"], share)
-    return model.Worker(*counts, held_at, row["first_start"], row["last_start"] + step)
+    return model.WorkerFigures(*counts, held_at, row["first_start"], row["last_start"] + step)
 
 
 def fair(queue: str, rows: Sequence[Any]) -> model.Fairness:
     groups = [
-        model.Group(row["group"], row["runs"], row["busy_ms"], row["share"], row["mean_wait_ms"], row["p95_wait_ms"])
+        model.FigureGroup(
+            row["group"], row["runs"], row["busy_ms"], row["share"], row["mean_wait_ms"], row["p95_wait_ms"]
+        )
         for row in rows
     ]
     others = rows[0]["known"] - len(rows)

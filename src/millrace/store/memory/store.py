@@ -1,20 +1,20 @@
 """The memory store: every method is one step of the ledger under one lock.
 
-One lock, not one per shard: a step may touch jobs of several queues (dependencies, chains), and under the
-interpreter's own lock several would not run side by side anyway.
+There is one lock, not one per shard, because a step may change jobs of several queues (dependencies, chains). Also, the
+global interpreter lock would not let several steps run in parallel.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from millrace.domain import operate, scheduling, upkeep
+from millrace.domain import feed
 from millrace.domain.change import Change
-from millrace.domain.check import check_specs
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
@@ -22,6 +22,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -38,28 +39,28 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, system_clock
-from millrace.store.forks import tell_of_forks
+from millrace.store.forks import register_for_forks
 from millrace.store.memory.tables import MemoryTables
 from millrace.store.memory.transaction import MemoryTransaction, MemoryWithin, Step, copied, within
 from millrace.store.protocol import Target, Watch
-from millrace.store.waiters import Waiter, Waiters
+from millrace.store.waiters import Sleepers, Waiter, Waiters
 
 MAX_SHARDS = 64
 
 
 def shard_count(cores: int) -> int:
-    """A power of two for the cores there are, at most 64 (E-02)."""
+    """Return the smallest power of two that is at least the number of cores, but not more than 64."""
     return min(MAX_SHARDS, 1 << max(0, cores - 1).bit_length())
 
 
-class MemoryStore:
-    """Correct from several threads and event loops; keeps nothing beyond its process."""
-
-    ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = False
+class MemoryStore(BaseStore):
+    """A store in memory, safe to use from several threads and event loops. Its jobs are lost when the process ends."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock, salt: str | None = None) -> None:
         self.url = url
@@ -69,18 +70,9 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._tables = MemoryTables(shard_count(os.cpu_count() or 1))
         self._ledger = Ledger(self._tables)
-        self._waiters = Waiters()
+        self._sleepers = Sleepers()
         self._watchers = Waiters()
-        tell_of_forks(self)
-
-    async def connect(self) -> None:
-        """Nothing to open."""
-
-    async def close(self) -> None:
-        """Nothing to close; the jobs stay as long as the object does."""
-
-    def beside(self) -> MemoryStore:
-        return self
+        register_for_forks(self)
 
     async def now(self) -> int:
         return self._clock()
@@ -96,12 +88,12 @@ class MemoryStore:
         return answers
 
     def close_now(self) -> None:
-        """Nothing to close."""
+        """Do nothing: the store has nothing to close."""
 
     async def claim(self, request: Claim) -> list[Job]:
         with self._lock:
             jobs = self._ledger.claim(request, self._claim_id(), self._clock())
-        self._announce()  # it may have buried what had expired, and opened lines
+        self._announce()  # the claim may have buried expired jobs and opened other jobs of their lines
         return jobs
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
@@ -123,17 +115,24 @@ class MemoryStore:
         return jobs
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
-        waiter = self._waiters.register(queues)
+        sleeper = self._sleepers.register(queues, tasks)
         try:
             with self._lock:
                 now = self._clock()
-                due = self._ledger.next_due(queues, tasks, now)
-            if due is not None:
-                timeout = min(timeout, (due - now) / 1000)
+                found = self._ledger.outlook(queues, tasks, now)
+            self._sleepers.looked(sleeper, found.held_by)
+            if found.until is not None:
+                timeout = min(timeout, (found.until - now) / 1000)
             if timeout > 0:
-                await waiter.sleep(timeout)
+                await sleeper.sleep(timeout)
+        except asyncio.CancelledError:
+            self._sleepers.pass_on(sleeper)
+            raise
         finally:
-            self._waiters.forget(waiter)
+            self._sleepers.forget(sleeper)
+
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        return await self._sleepers.cancelled(worker, timeout)
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
@@ -169,27 +168,26 @@ class MemoryStore:
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         with self._lock:
-            return operate.events(self._ledger, cursor, limit)
+            return feed.events(self._ledger.tables, cursor, limit)
+
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        with self._lock:
+            return feed.events_before(self._ledger.tables, cursor, limit)
 
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
         with self._lock:
-            return operate.event_spans(self._ledger, after, n, limit, until)
+            return feed.event_spans(self._ledger.tables, after, n, limit, until)
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        after, until = operate.span_bounds(span)
-        while True:
+        start, until = feed.span_bounds(span)
+        after = start.at
+        while after < until.at:
             with self._lock:
-                events = operate.span_events(self._ledger, after, until, batch)
-            if not events:
-                return
+                events = feed.span_events(self._ledger.tables, after, until, batch)
             after += len(events)
             yield events
-
-    async def cursor_before(self, at: int) -> str:
-        with self._lock:
-            return operate.cursor_before(self._ledger, at)
 
     async def partitions(self, n: int) -> list[Partition]:
         with self._lock:
@@ -211,15 +209,19 @@ class MemoryStore:
         self._announce()
         return answers
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
         with self._lock:
-            answers = operate.replay(self._ledger, ids, self._clock())
+            answers = replaying.replay(self._ledger, ids, self._clock(), children)
         self._announce()
         return answers
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
         with self._lock:
             return operate.archive(self._ledger, ids, archived, self._clock())
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        with self._lock:
+            return operate.delete(self._ledger, ids, self._clock())
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
@@ -251,10 +253,6 @@ class MemoryStore:
         with self._lock:
             operate.beat(self._ledger, info, ttl, self._clock())
 
-    async def leave(self, worker_id: str) -> None:
-        with self._lock:
-            self._tables.drop_worker(worker_id)
-
     async def workers(self) -> list[WorkerRecord]:
         with self._lock:
             return operate.workers(self._ledger, self._clock())
@@ -273,7 +271,7 @@ class MemoryStore:
     # ── transactions of callers ───────────────────────────────────────────────────────────────
 
     def transaction(self, connection: object = None) -> MemoryTransaction:
-        """Stands in, in tests, for the connection that code under test enqueues `within`."""
+        """Return a transaction for tests. Pass it as `within`, in place of a database connection."""
         return MemoryTransaction(self, self._clock, connection)
 
     def within(self, connection: object) -> MemoryWithin:
@@ -284,7 +282,10 @@ class MemoryStore:
             return copied(self._tables)
 
     def carry_out(self, steps: Sequence[Step], commit: Callable[[], object] | None) -> None:
-        """All steps and the caller's own commit, or none of it."""
+        """Apply all steps, and call `commit`, the commit of the caller's own connection.
+
+        If a step or the commit fails, raise its error and apply no step.
+        """
         with self._lock:
             now = self._clock()
             if steps:
@@ -300,12 +301,12 @@ class MemoryStore:
     # ── forks ─────────────────────────────────────────────────────────────────────────────────
 
     def before_fork(self) -> None:
-        """No step is half done at the fork: the child has a whole copy, and goes its own way from there."""
+        """Take the lock before a fork, so that the child's copy of the jobs contains no incomplete step."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # who waits, waits in the parent
-            self._waiters, self._watchers = Waiters(), Waiters()
+        if in_child:  # all waiters are in the parent
+            self._sleepers, self._watchers = Sleepers(), Waiters()
         self._lock.release()
 
     def _claim_id(self) -> str:
@@ -313,17 +314,17 @@ class MemoryStore:
         return f"{self._salt}-{self._claims:x}"
 
     def _announce(self) -> None:
-        """Wake who waits for what this step made claimable or brought to an end."""
+        """Wake the waiters for jobs that have become claimable or have finished since the last call."""
         with self._lock:
-            opened, ended = self._tables.take_news()
+            opened, ended = self._tables.take_wakeups()
         if opened:
-            self._waiters.wake(opened)
+            self._sleepers.wake(opened)
         if ended:
-            self._watchers.wake(dict.fromkeys(ended, 1 << 30))
+            self._watchers.wake(ended)
 
 
 class _Watch:
-    """Registered from the moment it exists; registers anew before each further wait."""
+    """A watch on one job. It is registered when it is created, and again after each wake-up."""
 
     def __init__(self, watchers: Waiters, job_id: str) -> None:
         self._watchers = watchers

@@ -1,19 +1,23 @@
-"""The ledger's tables in memory: dictionaries and indexed heaps."""
+"""The ledger's tables in memory: dictionaries and the ordered indexes of `indexes.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from millrace.domain.heap import IndexedHeap
-from millrace.domain.job import Job, State
+from millrace.domain.event import Event
+from millrace.domain.feed import mark_of
+from millrace.domain.job import LIVE, Job, State, is_lease_expired
 from millrace.domain.request import Query, WorkerRecord, matches
+from millrace.domain.schedule import Schedule
 from millrace.domain.settings import StoreSettings
-from millrace.domain.tables import KeyHold, Line, QueueRow, Range, TaskRow
-from millrace.store.memory.box import Due, drop_from, put_any
-from millrace.store.memory.history import HistoryTable
+from millrace.domain.tables import KeyHold, Line, Past, QueueRow, Range, TaskRow
+from millrace.store.memory.indexes import IndexedHeap, Ready
+from millrace.store.memory.jobs import MemoryJobs, drop_from
 
 
-class MemoryTables(HistoryTable):
+class MemoryTables(MemoryJobs):
+    """All tables of the ledger: `MemoryJobs` has the jobs and their indexes, and this class adds the other tables."""
+
     def __init__(self, shards: int = 1) -> None:
         super().__init__(shards)
         self._windows: IndexedHeap[tuple[str, str]] = IndexedHeap()
@@ -22,13 +26,21 @@ class MemoryTables(HistoryTable):
         self._tasks: dict[str, TaskRow] = {}
         self._settings = StoreSettings()
         self._workers: dict[str, WorkerRecord] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._feed: list[Event] = []
+        self._trimmed = 0
+        self._trimmed_mark = ""
+        self._histories: dict[int, tuple[Event, ...]] = {}  # tuples: the garbage collector stops tracking them
+        self._past: dict[str, list[Past]] = {}
+        self._past_order: IndexedHeap[int] = IndexedHeap()
+        self._past_by_seq: dict[int, Past] = {}
 
     # ── what a claim and the reaper look at ───────────────────────────────────────────────────
 
     def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]:
         return [
-            Due(queue, task, priority, ready, now)
-            for (task, priority), ready in self._box(queue).ready.items()
+            DueJobs(queue, task, priority, ready, now)
+            for (task, priority), ready in self._data_of(queue).ready.items()
             if ready and (tasks is None or task in tasks)
         ]
 
@@ -52,7 +64,7 @@ class MemoryTables(HistoryTable):
         found: list[int] = []
         for seq in self._leases.smallest(len(self._leases)):
             job = self._seqs[seq]
-            if job.lease_until is None or job.lease_until >= now or len(found) >= limit:
+            if not is_lease_expired(job, now) or len(found) >= limit:
                 break
             wanted = (queues is None or job.spec.queue in queues) and (tasks is None or job.spec.task in tasks)
             if wanted and job.lease_id not in ignore:
@@ -60,47 +72,47 @@ class MemoryTables(HistoryTable):
         return found
 
     def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
-        box = self._box(queue)
+        data = self._data_of(queue)
         heads: list[tuple[int, ...] | None] = [
             ready.peek()
-            for (task, _), ready in box.ready.items()
+            for (task, _), ready in data.ready.items()
             if (tasks is None or task in tasks) and task not in without
         ]
-        heads.append(box.outside.peek_order())
+        heads.append(data.outside.peek_order())
         return min((head[0] for head in heads if head is not None), default=None)
 
     # ── lines, keys, dependencies ─────────────────────────────────────────────────────────────
 
     def line(self, queue: str, name: str) -> Line | None:
-        return self._box(queue).lines.get(name)
+        return self._data_of(queue).lines.get(name)
 
     def put_line(self, line: Line) -> None:
-        self._box(line.queue).lines[line.name] = line
+        self._data_of(line.queue).lines[line.name] = line
 
     def drop_line(self, line: Line) -> None:
-        self._box(line.queue).lines.pop(line.name, None)
+        self._data_of(line.queue).lines.pop(line.name, None)
 
     def best_in_line(self, queue: str, name: str) -> int | None:
-        members = self._box(queue).members.get(name)
+        members = self._data_of(queue).members.get(name)
         return None if members is None else members.peek()
 
     def members(self, queue: str, name: str, limit: int) -> list[int]:
-        members = self._box(queue).members.get(name)
+        members = self._data_of(queue).members.get(name)
         return [] if members is None else members.smallest(limit)
 
     def key(self, queue: str, key: str) -> KeyHold | None:
-        return self._box(queue).holds.get(key)
+        return self._data_of(queue).holds.get(key)
 
     def put_key(self, hold: KeyHold) -> None:
-        self._box(hold.queue).holds[hold.key] = hold
+        self._data_of(hold.queue).holds[hold.key] = hold
         put_any(self._windows, (hold.queue, hold.key), hold.until)
 
     def drop_key(self, hold: KeyHold) -> None:
-        self._box(hold.queue).holds.pop(hold.key, None)
+        self._data_of(hold.queue).holds.pop(hold.key, None)
         self._windows.remove((hold.queue, hold.key))
 
     def lapsed_keys(self, now: int, limit: int) -> list[KeyHold]:
-        return [self._box(queue).holds[key] for queue, key in self._windows.smallest(limit, now)]
+        return [self._data_of(queue).holds[key] for queue, key in self._windows.smallest(limit, now)]
 
     def add_dependency(self, parent: str, child: int) -> None:
         self._children.setdefault(parent, {})[child] = None
@@ -116,17 +128,24 @@ class MemoryTables(HistoryTable):
     def parents(self, child: int) -> list[str]:
         return list(self._parents.get(child, ()))
 
+    def dead_dependents(self, parents: Sequence[str]) -> list[int]:
+        found = {seq for parent in parents for seq in self._dependents.get(parent, ())}
+        return sorted(seq for seq in found if self._seqs[seq].state is State.DEAD)
+
+    def is_needed(self, parent: str) -> bool:
+        return any(self._seqs[seq].state in LIVE for seq in self._dependents.get(parent, ()))
+
     # ── queues, tasks, store ──────────────────────────────────────────────────────────────────
 
     def queue(self, name: str) -> QueueRow:
-        return self._box(name).row
+        return self._data_of(name).row
 
     def put_queue(self, row: QueueRow) -> None:
-        """The row handed out is the record itself; a queue exists once something was written to it."""
-        self._box(row.name).exists = True
+        """Mark the queue as existing. Its row needs no write, because `queue` returns the stored row itself."""
+        self._data_of(row.name).exists = True
 
     def queues(self) -> Sequence[str]:
-        return sorted(name for name, box in self._names.items() if box.exists)
+        return sorted(name for name, data in self._names.items() if data.exists)
 
     def task(self, name: str) -> TaskRow | None:
         return self._tasks.get(name)
@@ -149,11 +168,11 @@ class MemoryTables(HistoryTable):
     # ── upkeep and reading ────────────────────────────────────────────────────────────────────
 
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
-        box = self._box(queue)
-        return (box.dead if dead else box.finished).smallest(limit, before)
+        data = self._data_of(queue)
+        return (data.dead if dead else data.finished).smallest(limit, before)
 
     def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]:
-        return self._box(queue).unarchived_dead.smallest(limit)
+        return self._data_of(queue).unarchived_dead.smallest(limit)
 
     def due_retries(self, now: int, limit: int) -> list[int]:
         return self._retries.smallest(limit, now)
@@ -165,7 +184,7 @@ class MemoryTables(HistoryTable):
         self, queue: str, states: frozenset[State], limit: int, wanted: Callable[[Job], bool] | None = None
     ) -> list[int]:
         found: list[int] = []
-        for seq in self._box(queue).seqs.after(0):
+        for seq in self._data_of(queue).seqs.after(0):
             if len(found) >= limit:
                 break
             job = self._seqs[seq]
@@ -174,7 +193,7 @@ class MemoryTables(HistoryTable):
         return found
 
     def search(self, query: Query, now: int, budget: int) -> tuple[list[Job], int | None, int]:
-        place = self._all if query.queue is None else self._box(query.queue).seqs
+        place = self._all if query.queue is None else self._data_of(query.queue).seqs
         start = None if query.cursor is None else int(query.cursor)
         walk = place.before(start) if query.newest_first else place.after(start or 0)
         found: list[Job] = []
@@ -189,19 +208,19 @@ class MemoryTables(HistoryTable):
         return found, None, scanned
 
     def ahead(self, job: Job, now: int, most: int) -> int:
-        box = self._box(job.spec.queue)
+        data = self._data_of(job.spec.queue)
         name = job.line
         if name is not None:
-            members = box.members.get(name)
+            members = data.members.get(name)
             mine = (-job.spec.priority, job.seq)
             better = [] if members is None else members.smallest(most)
-            line = box.lines.get(name)
+            line = data.lines.get(name)
             held = line is not None and line.holder is not None and line.holder != job.seq
             count = held + sum((-self._seqs[s].spec.priority, s) < mine for s in better)
             return min(most, count)
         count = 0
-        starts = max(now, job.available_at)  # what is due only after that is not ahead, whatever its priority
-        for (_, priority), ready in box.ready.items():
+        starts = max(now, job.available_at)  # a job that is due later is not ahead, even with a higher priority
+        for (_, priority), ready in data.ready.items():
             if priority < job.spec.priority:
                 continue
             for at, seq in ready.smallest(most):
@@ -210,11 +229,11 @@ class MemoryTables(HistoryTable):
                 count += 1
         return min(most, count)
 
-    def words(self, queue: str, now: int) -> tuple[int, int, int | None]:
-        box = self._box(queue)
+    def waiting_counts(self, queue: str, now: int) -> tuple[int, int, int | None]:
+        data = self._data_of(queue)
         scheduled = retrying = 0
         oldest: int | None = None
-        for seq in box.seqs.after(0):
+        for seq in data.seqs.after(0):
             job = self._seqs[seq]
             if job.state is not State.WAITING or job.blocked:
                 continue
@@ -226,6 +245,88 @@ class MemoryTables(HistoryTable):
             else:
                 scheduled += 1
         return scheduled, retrying, oldest
+
+    def seq_bounds(self) -> tuple[int, int]:
+        first = next(self._all.after(0), None)
+        return (0, 0) if first is None else (first, self._last_seq)
+
+    def scan(self, after: int, to: int, limit: int) -> list[Job]:
+        found: list[Job] = []
+        for seq in self._all.after(after):
+            if seq > to or len(found) >= limit:
+                break
+            found.append(self._seqs[seq])
+        return found
+
+    # ── events, and how deleted jobs ended ────────────────────────────────────────────────────
+
+    def all_unknown(self, ids: Iterable[str]) -> bool:
+        jobs, past = self._jobs, self._past
+        return not any(job_id in jobs or job_id in past for job_id in ids)
+
+    def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        for job, event in zip(jobs, events, strict=True):
+            self.insert(job)
+            self.append(event)
+            self.update(job)
+
+    def append(self, event: Event) -> None:
+        self._feed.append(event)
+        self._histories[event.seq] = (*self._histories.get(event.seq, ()), event)
+
+    def history(self, job_id: str) -> list[Event]:
+        seqs = [past.seq for past in self._past.get(job_id, ())]
+        job = self._jobs.get(job_id)
+        if job is not None:
+            seqs.append(job.seq)
+        return [event for seq in sorted(seqs) for event in self._histories.get(seq, ())]
+
+    def feed(self, after: int, limit: int) -> list[tuple[int, Event]]:
+        start = after - self._trimmed
+        return list(enumerate(self._feed[start : start + limit], after + 1))
+
+    def feed_bounds(self) -> tuple[int, int]:
+        return self._trimmed, self._trimmed + len(self._feed)
+
+    def trimmed_mark(self) -> str:
+        return self._trimmed_mark
+
+    def trim_events(self, before: int, limit: int) -> int:
+        count = 0
+        for event in self._feed[:limit]:
+            if event.at > before:
+                break
+            count += 1
+            rest = self._histories.pop(event.seq)[1:]
+            if rest:
+                self._histories[event.seq] = rest
+        if count:
+            self._trimmed_mark = mark_of(self._feed[count - 1])
+        del self._feed[:count]
+        self._trimmed += count
+        return count
+
+    def past(self, job_id: str) -> list[Past]:
+        return self._past.get(job_id, [])
+
+    def add_past(self, past: Past) -> None:
+        self._past.setdefault(past.id, []).append(past)
+        self._past_by_seq[past.seq] = past
+        self._past_order.push(past.seq, (past.gone_at, past.seq))
+
+    def stale_past(self, before: int, limit: int) -> list[Past]:
+        return [self._past_by_seq[seq] for seq in self._past_order.smallest(limit, before)]
+
+    def drop_past(self, past: Past) -> None:
+        rest = [kept for kept in self._past[past.id] if kept.seq != past.seq]
+        if rest:
+            self._past[past.id] = rest
+        else:
+            del self._past[past.id]
+        del self._past_by_seq[past.seq]
+        self._past_order.remove(past.seq)
+
+    # ── workers and schedules ─────────────────────────────────────────────────────────────────
 
     def worker(self, worker_id: str) -> WorkerRecord | None:
         return self._workers.get(worker_id)
@@ -239,14 +340,41 @@ class MemoryTables(HistoryTable):
     def workers(self) -> list[WorkerRecord]:
         return [self._workers[worker_id] for worker_id in sorted(self._workers)]
 
-    def seq_bounds(self) -> tuple[int, int]:
-        first = next(self._all.after(0), None)
-        return (0, 0) if first is None else (first, self._last_seq)
+    def schedule(self, name: str) -> Schedule | None:
+        return self._schedules.get(name)
 
-    def scan(self, after: int, to: int, limit: int) -> list[Job]:
-        found: list[Job] = []
-        for seq in self._all.after(after):
-            if seq > to or len(found) >= limit:
-                break
-            found.append(self._seqs[seq])
-        return found
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._schedules[schedule.name] = schedule
+
+    def drop_schedule(self, name: str) -> None:
+        self._schedules.pop(name, None)
+
+    def schedules(self) -> list[Schedule]:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+
+class DueJobs:
+    """The open, due jobs of one queue, task and priority, as a `Range` of domain/tables.py.
+
+    `advance` removes a job from the index, so the index keeps no stale entry.
+    """
+
+    __slots__ = ("_now", "_ready", "priority", "queue", "task")
+
+    def __init__(self, queue: str, task: str, priority: int, ready: Ready, now: int) -> None:
+        self.queue, self.task, self.priority = queue, task, priority
+        self._ready, self._now = ready, now
+
+    def peek(self) -> tuple[int, int] | None:
+        first = self._ready.peek()
+        return first if first is not None and first[0] <= self._now else None
+
+    def advance(self) -> None:
+        self._ready.pop()
+
+
+def put_any(heap: IndexedHeap[tuple[str, str]], item: tuple[str, str], at: int | None) -> None:
+    if at is None:
+        heap.remove(item)
+    else:
+        heap.push(item, (at,))

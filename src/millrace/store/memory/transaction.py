@@ -1,7 +1,7 @@
-"""Transactions on the memory store, for tests of code that enqueues within its own.
+"""Transactions on the memory store, for tests of code that enqueues within its own transaction.
 
-There is no connection that a transaction could be found on, so it is an object of its own: steps are tried on a copy
-of the store, which gives their answers and their errors, and done for real when it commits.
+The memory store has no connections, so a transaction is an object of its own. Each step first runs on a copy of the
+store, which gives its result or error. At commit, all steps run on the store itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from millrace.domain.change import Change
-from millrace.domain.check import check_specs
 from millrace.domain.errors import InvalidInput, LeaseLost
 from millrace.domain.job import Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Enqueued, Receipt
+from millrace.domain.rules.check import check_specs
 from millrace.store.clock import Clock
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ Step = Callable[[Ledger, int], Any]
 
 
 class MemoryTransaction:
-    """Made by `MemoryStore.transaction()`. `with` commits it, or rolls it back when an error comes out.
+    """A transaction, created by `MemoryStore.transaction()`. A `with` block commits it, or rolls it back on an
+    exception.
 
-    Given a connection (of sqlite3, or one that is used like it), it stands for that one too: what it does not know is
-    the connection's, and both commit and roll back together.
+    If it is created with a connection of sqlite3 or a compatible library, it can be used in place of that connection.
+    It passes all other attributes through to the connection, and both commit and roll back together.
     """
 
     def __init__(self, store: MemoryStore, clock: Clock, connection: Any = None) -> None:
@@ -47,7 +48,7 @@ class MemoryTransaction:
         return self._store is store
 
     def commit(self) -> None:
-        """Do all its steps. When others have made one of them impossible meanwhile, its error, and nothing is done."""
+        """Apply all steps to the store. If one of them is no longer possible, raise its error and apply nothing."""
         steps = self._steps
         self._store.carry_out(steps, None if self._connection is None else self._connection.commit)
         self._forget()
@@ -63,7 +64,7 @@ class MemoryTransaction:
             self._connection.close()
 
     def execute(self, sql: str, *parameters: Any) -> Any:
-        """A statement for the connection; the words that end a transaction end this one too."""
+        """Run a statement on the connection and return its result. COMMIT and ROLLBACK also end this transaction."""
         words = sql.replace(";", " ").upper().split()
         if words[:1] in (["COMMIT"], ["END"]):
             return self.commit()
@@ -103,7 +104,7 @@ class MemoryTransaction:
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
     def try_out(self, step: Step) -> Any:
-        """What the step will answer, by what is there now and what this transaction has done before."""
+        """Run a step on the copy of the store, and return its result. The step is repeated on the store at commit."""
         if self._trial is None:
             self._trial = self._store.copied()
         answer = step(self._trial, self._clock())
@@ -115,7 +116,10 @@ class MemoryTransaction:
 
 
 class MemoryWithin:
-    """Steps in one transaction of the memory store. Nothing here waits, so there is one way for both."""
+    """Enqueues and settles in one transaction of the memory store.
+
+    No method blocks, so the async methods call the methods with the suffix `_now`.
+    """
 
     def __init__(self, transaction: MemoryTransaction) -> None:
         self._transaction = transaction
@@ -154,9 +158,9 @@ def within(store: MemoryStore, connection: object) -> MemoryWithin:
         return MemoryWithin(connection)
     kind = type(connection)
     raise InvalidInput(
-        f"a store in memory cannot join the transaction of a {kind.__module__}.{kind.__qualname__}: there is no file "
-        "that both could commit to. In a test, stand a transaction of the store in for your connection, "
-        "conn = app.store.transaction(conn), or let the test use a file: App('sqlite:///test.db')."
+        f"a memory store cannot join the transaction of a {kind.__module__}.{kind.__qualname__}: they share no "
+        "database. In a test, wrap your connection in a transaction of the store, "
+        "conn = app.store.transaction(conn), or use a file: App('sqlite:///test.db')."
     )
 
 

@@ -1,17 +1,20 @@
-"""Blobs: named bodies with compare-and-swap, every write with a certain outcome.
+"""Blobs: named objects with compare-and-swap, where every write has a known outcome.
 
-A conditional write over a network can end in four ways: won, lost, in conflict with another, or nobody knows because
-the answer was lost. The last two, and a refusal that may be about our own write sent twice, are settled here by reading
-back. That works because every body is unique (the engine puts a nonce in each): if the stored body is ours, so is the
-write (BO-05). The same uniqueness lets tags be hashes of the content without an old state ever looking like a new one.
+A conditional write over a network can succeed, be refused, conflict with another write, or get no answer. After a
+conflict, the write is sent again. If there is no answer, the object is read back. It is also read back after a refusal
+that our own write, sent twice, may have caused.
+
+Reading back works because every body is unique (the engine adds a nonce to each): if the stored body is ours, our write
+succeeded. For the same reason, a tag can be a hash of the content: two states of an object never have the same tag.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -23,36 +26,39 @@ from millrace.store.object.driver import (
     Answer,
     Blob,
     Conflict,
-    Done,
     Driver,
     Expect,
     Listing,
     NoAnswer,
     Refused,
     Removing,
-    Trouble,
+    Signalling,
+    Unavailable,
     Unchanged,
     VersionPage,
     Want,
     Write,
+    WriteReply,
 )
 from millrace.store.object.names import check_key, check_prefix
+from millrace.store.trace import TRACE
 
+log = logging.getLogger("millrace.store.object")
 T = TypeVar("T")
 MAX_PAGE = 1_000
 
 
 class Won(msgspec.Struct, frozen=True):
-    """The object is as this write made it; `tag` names it in the next swap."""
+    """The write succeeded. `tag` is the new tag of the object, which the next swap expects."""
 
     tag: str
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """Somebody else's is there.
+class LostReply(msgspec.Struct, frozen=True):
+    """The write failed because the object was not as expected.
 
-    `current` is what was seen there, if it was `looked` at (None then means nothing is there). `unsure`: an answer of
-    ours went missing on the way, so our write may have been there for a moment and been overwritten since.
+    If `looked` is set, the object was read: `current` is the object, or None if it does not exist. `unsure` means that
+    an answer was lost. Our write may then have been visible for a moment, before another write replaced it.
     """
 
     current: Blob | None = None
@@ -60,11 +66,14 @@ class Lost(msgspec.Struct, frozen=True):
     unsure: bool = False
 
 
-Written: TypeAlias = Won | Lost
+Written: TypeAlias = Won | LostReply
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How often to ask again, and how long to wait between: doubling up to `longest`, with full jitter, in seconds."""
+class RetryBudget(msgspec.Struct, frozen=True):
+    """How often a request is tried, and the delay between attempts in seconds.
+
+    The delay doubles from `first` up to `longest`, with jitter.
+    """
 
     attempts: int = 6
     first: float = 0.05
@@ -75,20 +84,24 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class _Case(msgspec.Struct):
-    """One write on its way to an outcome."""
+    """A write in progress, with what is known about its outcome so far."""
 
     write: Write
-    doubtful: bool = False  # an attempt may have been carried out without our knowing
+    doubtful: bool = False  # an earlier attempt may have succeeded unnoticed
     reason: str = ""
     outcome: Written | None = None
 
 
 @dataclass
 class Blobs:
-    """A driver, made certain. `tally` counts outcomes: won, lost, conflict, unclear, proved (ours after all), again."""
+    """A driver with retries, so that every write has a known outcome.
+
+    `tally` counts the results of writes: won, lost, conflict, unclear (no answer), proved (read back and found to be
+    ours) and again (retried).
+    """
 
     driver: Driver
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryBudget = field(default_factory=RetryBudget)
     chance: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     tally: Counter[str] = field(default_factory=Counter[str])
@@ -107,7 +120,7 @@ class Blobs:
 
     @property
     def requests(self) -> Counter[str]:
-        """Requests sent so far, by kind: what a bucket's owner pays for."""
+        """The number of requests sent so far, by kind. The owner of a bucket pays for requests."""
         return self.driver.requests
 
     async def connect(self) -> None:
@@ -127,78 +140,111 @@ class Blobs:
         return read
 
     async def get_many(self, keys: Sequence[str]) -> Sequence[Blob | None]:
-        """In the order of the keys; the driver bounds how many are on the way at once."""
+        """Return the blobs in the order of the keys; None for a missing object. The driver limits how many requests run
+        at once.
+        """
         found = await self._read([Want(check_key(key)) for key in keys])
         return [None if isinstance(read, Unchanged) else read for read in found]
 
     async def list(self, prefix: str, after: str | None = None, limit: int = MAX_PAGE) -> Listing:
-        """One page of keys under `prefix` that sort after `after`."""
+        """Return one page of keys under `prefix` that sort after `after`."""
         check_prefix(prefix)
         if after is not None:
             check_key(after)
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"a page holds 1 to {MAX_PAGE} entries, not {limit}")
-        return await self._asked(f"listing {prefix!r}", lambda: self.driver.list(prefix, after, limit))
+        return await self._retried(f"listing {prefix!r}", lambda: self.driver.list(prefix, after, limit))
+
+    async def pages(self, prefix: str, after: str | None = None, limit: int = MAX_PAGE) -> AsyncIterator[Listing]:
+        """Yield all pages of keys under `prefix` that sort after `after`."""
+        while True:
+            page = await self.list(prefix, after, limit)
+            yield page
+            if not page.truncated or not page.entries:
+                return
+            after = page.entries[-1].key
+
+    async def all_keys(self, prefix: str, most: int | None = None) -> Sequence[str]:
+        """Return all keys under `prefix` in order, or only the first `most` of them."""
+        keys: list[str] = []
+        async for page in self.pages(prefix, None, MAX_PAGE if most is None else min(MAX_PAGE, most)):
+            keys += [item.key for item in page.entries]
+            if most is not None and len(keys) >= most:
+                break
+        return keys[:most]
 
     async def versions(self, key: str, after: str | None = None, limit: int = MAX_PAGE) -> VersionPage:
-        """Past and present versions, newest first, where the store keeps them (`keeps_versions`)."""
+        """Return a page of versions, newest first. There are past versions only if `keeps_versions` is True."""
         check_key(key)
-        return await self._asked(f"the versions of {key!r}", lambda: self.driver.versions(key, after, limit))
+        return await self._retried(f"the versions of {key!r}", lambda: self.driver.versions(key, after, limit))
 
     async def get_version(self, key: str, version: str) -> Blob | None:
         check_key(key)
-        return await self._asked(f"a version of {key!r}", lambda: self.driver.read_version(key, version))
+        return await self._retried(f"a version of {key!r}", lambda: self.driver.read_version(key, version))
 
     async def now(self) -> int:
-        """The store's clock, in milliseconds since the epoch."""
-        return await self._asked("the clock", self.driver.now)
+        """Return the time of the store's clock, in milliseconds since the epoch."""
+        return await self._retried("the clock", self.driver.now)
 
     def mark(self, prefix: str) -> int:
-        """Where `wait_for_change` shall start from: take it before looking, so that nothing falls between (BR-03)."""
+        """Return a starting point for `wait_for_change`. Call this before reading, so that no change is missed."""
         return self.driver.mark(check_prefix(prefix))
 
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
-        """A hint that something under `prefix` may have been written; False when the time is up. Look either way."""
+        """Wait until an object under `prefix` may have changed, and return True. Return False after `timeout` seconds.
+
+        This is only a hint: read the objects in both cases.
+        """
         return await self.driver.wait_for_change(check_prefix(prefix), timeout, since)
+
+    def signal(self, prefix: str) -> None:
+        """Wake callers that wait for a change under `prefix`, without writing an object.
+
+        Do nothing if the driver does not support this.
+        """
+        if isinstance(self.driver, Signalling):
+            self.driver.signal(check_prefix(prefix))
 
     # writing
 
     async def create(self, key: str, body: bytes, *, durable: bool = True) -> Written:
-        """Write it if nothing is there."""
+        """Write the object only if it does not exist. Return the outcome."""
         [written] = await self.write_many([Write(key, body, Expect.ABSENT, durable)])
         return written
 
     async def swap(self, key: str, body: bytes, tag: str, *, durable: bool = True) -> Written:
-        """Write it if what is there still has this tag."""
+        """Write the object only if it still has this tag. Return the outcome."""
         [written] = await self.write_many([Write(key, body, tag, durable)])
         return written
 
     async def put(self, key: str, body: bytes, *, durable: bool = True) -> None:
-        """Write it whatever is there: for objects that are never changed and whose name nobody else uses."""
+        """Write the object unconditionally. Use this only for objects that never change and have unique names."""
         await self.write_many([Write(key, body, Expect.ANYTHING, durable)])
 
     async def put_many(self, bodies: Mapping[str, bytes], *, durable: bool = True) -> None:
         await self.write_many([Write(key, body, Expect.ANYTHING, durable) for key, body in bodies.items()])
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Gone afterwards, whether they were there or not."""
+        """Delete these objects. Missing objects are ignored."""
         unique = [*dict.fromkeys(check_key(key) for key in keys)]
         for start in range(0, len(unique), MAX_PAGE):
             batch = unique[start : start + MAX_PAGE]
-            await self._asked("deleting", lambda batch=batch: self.driver.delete(batch))  # type: ignore[misc]
+            await self._retried("deleting", lambda batch=batch: self.driver.delete(batch))  # type: ignore[misc]
 
     async def remove(self, key: str, tag: str) -> bool:
-        """Remove what has this tag and nothing else; False where it has changed, or where nothing can do that."""
+        """Delete the object only if it has this tag. Return False if it has changed, or if the driver does not support
+        this.
+        """
         driver = self.driver
         if not isinstance(driver, Removing):
             return False
         check_key(key)
-        return await self._asked(f"removing {key!r}", lambda: driver.remove(key, tag))
+        return await self._retried(f"removing {key!r}", lambda: driver.remove(key, tag))
 
     async def write_many(self, writes: Sequence[Write]) -> Sequence[Written]:
-        """Each write for itself, all on the way at once; outcomes in their order."""
+        """Run the writes concurrently, and return their outcomes in order."""
         if len({check_key(write.key) for write in writes}) != len(writes):
-            raise InvalidInput("one call writes each key once; the order of two writes would be left to chance")
+            raise InvalidInput("one call writes each key once; the order of two writes would be undefined")
         cases = [_Case(write) for write in writes]
         open_cases = cases
         for attempt in range(self.patience.attempts):
@@ -218,41 +264,48 @@ class Blobs:
             open_cases = [case for case in open_cases if case.outcome is None]
         if open_cases:
             raise self._gave_up(open_cases)
-        return [self._counted(case) for case in cases]
+        outcomes = [self._counted(case) for case in cases]
+        if log.isEnabledFor(TRACE):
+            for case, outcome in zip(cases, outcomes, strict=True):
+                log.log(TRACE, "%s: write %s: %s", self.url, case.write.key, type(outcome).__name__.lower())
+        return outcomes
 
     def _leaves_doubt(self, case: _Case, answer: Answer) -> bool:
-        """Note one answer; True if only the object itself can tell what became of the write."""
+        """Record the driver's answer to a write. Return True if the outcome can only be found by reading the object."""
         anything = case.write.expect is Expect.ANYTHING
         match answer:
-            case Done(tag) if tag is not None or anything:
+            case WriteReply(tag) if tag is not None or anything:
                 case.outcome = Won(tag or "")
                 return False
-            case Done():
+            case WriteReply():
                 case.doubtful = True
                 case.reason = "the answer named no tag"
                 return True
             case Refused():
                 if self.driver.refusal_is_final and not case.doubtful:
-                    case.outcome = Lost()
-                case.reason = "refused although what is there is what was expected"
+                    case.outcome = LostReply()
+                case.reason = "refused although the object is as expected"
                 return case.outcome is None
             case Conflict():
                 self.tally["conflict"] += 1
-                case.reason = "another write was always under way"
+                case.reason = "another write was always in progress"
                 return False
-            case Trouble(reason):
+            case Unavailable(reason):
                 self.tally["unclear"] += 1
                 case.doubtful, case.reason = True, reason
-                return not anything  # the same body may as well be put again
+                return not anything  # the same body can be written again
 
     def _look(self, case: _Case, current: Blob | None) -> None:
-        """What is there decides; if it is what the write expected, the write has not landed and is tried again."""
+        """Set the outcome of a write, given the current object.
+
+        If the object is still as the write expected, set no outcome. The write is then retried.
+        """
         write = case.write
         if current is not None and current.body == write.body:
             self.tally["proved"] += 1
             case.outcome = Won(current.tag)
         elif (current.tag if current else Expect.ABSENT) != write.expect:
-            case.outcome = Lost(current, looked=True, unsure=case.doubtful)
+            case.outcome = LostReply(current, looked=True, unsure=case.doubtful)
 
     def _counted(self, case: _Case) -> Written:
         assert case.outcome is not None
@@ -265,28 +318,32 @@ class Blobs:
         state = "may or may not have been written" if case.doubtful else "was not written"
         return StoreError(
             f"{self.url}: {case.write.key!r}{more} {state}, after {self.patience.attempts} attempts: {case.reason}. "
-            "Check that the store can be reached, then ask again."
+            "Check that the store can be reached, then try again."
         )
 
     # asking again
 
     async def _read(self, wants: Sequence[Want]) -> Sequence[Blob | Unchanged | None]:
         found = [*await self.driver.read(wants)]
+        if log.isEnabledFor(TRACE):
+            log.log(TRACE, "%s: read %s", self.url, " ".join(want.key for want in wants))
         for attempt in range(self.patience.attempts):
-            missing = [place for place, read in enumerate(found) if isinstance(read, Trouble)]
+            missing = [place for place, read in enumerate(found) if isinstance(read, Unavailable)]
             if not missing:
                 break
             if attempt == self.patience.attempts - 1:
-                trouble = found[missing[0]]
-                assert isinstance(trouble, Trouble)
-                raise self._unreachable(f"reading {wants[missing[0]].key!r}", trouble.reason)
+                failed = found[missing[0]]
+                assert isinstance(failed, Unavailable)
+                raise self._unreachable(f"reading {wants[missing[0]].key!r}", failed.reason)
             self.tally["again"] += len(missing)
             await self.sleep(self.patience.delay(attempt, self.chance()))
             for place, read in zip(missing, await self.driver.read([wants[place] for place in missing]), strict=True):
                 found[place] = read
-        return [read for read in found if not isinstance(read, Trouble)]
+        return [read for read in found if not isinstance(read, Unavailable)]
 
-    async def _asked(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        if log.isEnabledFor(TRACE):
+            log.log(TRACE, "%s: %s", self.url, what)
         for attempt in range(self.patience.attempts):
             try:
                 return await ask()
@@ -303,4 +360,4 @@ class Blobs:
         )
 
 
-__all__ = ["UNCHANGED", "Blobs", "Lost", "Patience", "Won", "Write", "Written"]
+__all__ = ["UNCHANGED", "Blobs", "LostReply", "RetryBudget", "Won", "Write", "Written"]

@@ -1,8 +1,8 @@
-"""What a driver does: one attempt at a time, answered honestly.
+"""The driver interface: one attempt per call, with an exact report of its outcome.
 
-A driver does not retry and does not guess. Of each write it says that it was done, was refused, met a conflict, or that
-nobody knows; `Blobs` makes certainty of it. What asking again cannot mend (no such bucket, no permission, a full disk)
-is raised as a plain StoreError.
+A driver does not retry and does not guess. It reports each write as done, refused, in conflict, or unknown, and `Blobs`
+finds out the final outcome. Errors that a retry cannot fix (a missing bucket, no permission, a full disk) are raised as
+StoreError.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from millrace.domain.errors import StoreError
 
 
 class NoAnswer(StoreError):
-    """The store gave no usable answer; asking again may help."""
+    """Raised when the store gives no usable answer. A retry may help."""
 
 
 class Expect(Enum):
-    """What a write expects to find, where it is not a certain tag."""
+    """What a write expects to find, unless it expects an object with a certain tag."""
 
     ABSENT = "absent"
     ANYTHING = "anything"
 
 
 class Unchanged(Enum):
-    """The answer of a conditional read: what is there still has the tag you named."""
+    """The result of a conditional read, if the object still has the given tag."""
 
     UNCHANGED = "unchanged"
 
@@ -38,7 +38,7 @@ UNCHANGED = Unchanged.UNCHANGED
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """One object as it was read. The tag changes with every write and is compared, never interpreted."""
+    """One object as it was read. Its tag changes with every write. Tags are only compared, never interpreted."""
 
     key: str
     body: bytes
@@ -48,11 +48,14 @@ class Blob(msgspec.Struct, frozen=True):
 
 class Want(msgspec.Struct, frozen=True):
     key: str
-    unless: str | None = None  # a tag: do not send what I have
+    unless: str | None = None  # a tag: do not return the body if the object still has it
 
 
 class Write(msgspec.Struct, frozen=True):
-    """`durable` is about power loss, on a driver that has the choice; a process kill never undoes an answered write."""
+    """A write of one object. A confirmed write survives the end of the process.
+
+    `durable` says whether the write must also survive a power loss. Not every driver has this choice.
+    """
 
     key: str
     body: bytes
@@ -60,42 +63,42 @@ class Write(msgspec.Struct, frozen=True):
     durable: bool = True
 
 
-class Done(msgspec.Struct, frozen=True):
-    tag: str | None  # None: the answer did not tell it
-    versioned: bool = False  # the store says that it keeps what was there before
+class WriteReply(msgspec.Struct, frozen=True):
+    tag: str | None  # None: the answer did not contain it
+    versioned: bool = False  # whether the store keeps the previous version
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What is there is not what the write expected."""
+    """The answer to a write that was not done, because the object was not as expected."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Not done, because another write of this object was under way (409)."""
+    """The answer to a write that was not done, because another write of this object was in progress (HTTP 409)."""
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """No usable answer. A write may have been done, or may still be."""
+class Unavailable(msgspec.Struct, frozen=True):
+    """The answer to a write whose outcome is unknown: it may have been done, or may still happen."""
 
     reason: str
 
 
-Answer: TypeAlias = Done | Refused | Conflict | Trouble
-Read: TypeAlias = Blob | Unchanged | Trouble | None
+Answer: TypeAlias = WriteReply | Refused | Conflict | Unavailable
+Read: TypeAlias = Blob | Unchanged | Unavailable | None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Listed(msgspec.Struct, frozen=True):
     key: str
     size: int
     modified: int
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Entries in the order of their keys; `truncated` when there are more after the last.
+    """One page of entries in key order. `truncated` means that there may be more after the last one.
 
-    A full page of 1,000 may say so although nothing follows: a bucket would have to be asked twice to be sure.
+    A full page of 1,000 entries may be marked as truncated although nothing follows: only a second request could tell.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Listed, ...]
     truncated: bool = False
 
 
@@ -103,27 +106,29 @@ class Version(msgspec.Struct, frozen=True):
     id: str
     modified: int
     size: int
-    deleted: bool = False  # it says that the object was deleted then
+    deleted: bool = False  # a delete marker
 
 
 class VersionPage(msgspec.Struct, frozen=True):
-    """Newest first; `next` is where the following page starts, None at the end."""
+    """One page of versions, newest first. `next` is where the next page starts; None if there is no next page."""
 
     versions: tuple[Version, ...]
     next: str | None = None
 
 
 class Driver(Protocol):
-    """`requests` counts what was sent, by kind: get, put, list, delete, versions, clock."""
+    """The methods that every driver implements. `requests` counts requests by kind: get, put, list, delete, versions,
+    clock.
+    """
 
     @property
     def url(self) -> str: ...  # without credentials
     @property
-    def durability(self) -> str: ...  # what an answered write survives, in words
+    def durability(self) -> str: ...  # what a confirmed write survives, as text
     @property
     def keeps_versions(self) -> bool: ...
     @property
-    def refusal_is_final(self) -> bool: ...  # False where something on the way may send a request twice
+    def refusal_is_final(self) -> bool: ...  # False if a proxy may send a request twice
     @property
     def requests(self) -> Counter[str]: ...
 
@@ -141,9 +146,16 @@ class Driver(Protocol):
 
 
 @runtime_checkable
+class Signalling(Protocol):
+    """A driver that can wake callers in any process that wait for a change, without writing an object."""
+
+    def signal(self, prefix: str) -> None: ...
+
+
+@runtime_checkable
 class Removing(Protocol):
-    """A driver that can remove an object exactly: only if what is there still has this tag."""
+    """A driver that can delete an object only if it still has a given tag."""
 
     async def remove(self, key: str, tag: str) -> bool:
-        """False: it is not as named any more, or this place offers no way to be exact."""
+        """Delete the object if it has this tag. Return False if it has changed or the store does not support this."""
         ...

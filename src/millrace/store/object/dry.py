@@ -1,6 +1,6 @@
-"""A driver that only looks: what would be written is answered as if it had been, and forgotten.
+"""A driver that writes nothing: it confirms every write without making it.
 
-So the sweep itself can say what it would repair, with no second copy of its rules.
+With this driver, the ordinary sweep can report what it would repair. So its rules need no second copy.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from millrace.store.object.driver import Answer, Blob, Done, Driver, Listing, Read, VersionPage, Want, Write
+from millrace.store.object.driver import Answer, Blob, Driver, Listing, Read, VersionPage, Want, Write, WriteReply
 from millrace.store.object.store import ObjectStore
-from millrace.store.swept import SweepShare, Swept
+from millrace.store.sweep_report import SweepShare, Swept
 
 PENDING = b'"pending":{'
 
 
 class DryDriver:
-    """Over a driver that is connected, and stays so. `pending` are objects met in the middle of a transaction."""
+    """Wraps a connected driver and makes no writes. `pending` lists objects that were read with a pending value."""
 
     refusal_is_final = True
 
@@ -32,7 +32,7 @@ class DryDriver:
 
     @property
     def durability(self) -> str:
-        return "nothing: it only looks"
+        return "nothing: read-only"
 
     @property
     def keeps_versions(self) -> bool:
@@ -50,7 +50,7 @@ class DryDriver:
         return found
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
-        return [Done(f"dry-{os.urandom(8).hex()}") for _ in writes]
+        return [WriteReply(f"dry-{os.urandom(8).hex()}") for _ in writes]
 
     async def delete(self, keys: Sequence[str]) -> None: ...
 
@@ -77,16 +77,16 @@ class DryDriver:
 
 
 class DryLook:
-    """A sweep of `store` that changes nothing."""
+    """A sweep of `store` that only reports, and changes nothing."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._driver = DryDriver(store.blobs.driver)
-        place = f"dry {os.urandom(8).hex()}"  # its numbers are nobody's
+        place = f"dry {os.urandom(8).hex()}"  # a name that no other process uses
         self._looking = ObjectStore(lambda: self._driver, options=store.options, place=place)
 
     async def repairs(self, limit: int, *, full: bool) -> tuple[dict[str, int], bool]:
-        """What the sweep would put right, by kind, and whether it would have gone on."""
+        """Return the number of repairs that the sweep would make, by kind, and whether there is more to check."""
         await self._looking.connect()
         swept = await self._looking.sweep(limit, full=full)
         return swept.repairs, swept.more
@@ -100,7 +100,10 @@ class DryLook:
         return await self._looking.sweep_rest(began)
 
     async def oldest_undecided(self) -> tuple[str, int] | None:
-        """(object, when it was written): the longest open of the transactions that were met."""
+        """Return the oldest object that was read in an undecided transaction: its key, and the time of that write.
+
+        Return None if there is none.
+        """
         seen = await self._store.engine.objects.read([*self._driver.pending])
         open_ = [(self._driver.pending[one.key], one.key) for one in seen if one.lock is not None]
         return None if not open_ else (min(open_)[1], min(open_)[0])

@@ -1,24 +1,25 @@
-"""The layout: where each thing lies, and what a key alone tells.
+"""The layout of the store: the key of each object, and what the key contains.
 
-tasks/{shard}/{name}.json                                     a job for its whole life: the truth
+tasks/{shard}/{name}.json                                     a job for its whole life: the authoritative record
 ready/{shard}/{queue}/{rank}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}   waiting and open: claimable when due
 held/{queue}/{line}/{rank}/{minute}/{seq}.{at}.{rev}.{flags}.{task}.{name}     waiting, but not open
 leases/{shard}/{minute}/{until}.{seq}.{rev}.{flags}.{queue}.{task}.{name}      running
 done/{queue}/{state}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}           finished
-gone/{minute}/{at}.{seq}.{name}                                                what is remembered of a pruned job
-deps/{parent}/{seq}.{child}                                   who waits for whom
-due/…, upkeep/…                                               look at these jobs at that time
-lines/ keys/ control/ schedules/ workers/ feed/ batches/ data/ archive/
+gone/{minute}/{at}.{seq}.{name}                                                a pruned job that is still remembered
+deps/{parent}/{seq}.{child}                                   the job `child` waits for the job `parent`
+due/…, upkeep/…                                               triggers: check these jobs at that time
+lines/ keys/ control/ schedules/ workers/ writers/ feed/ batches/ data/ archive/
 
-All but the objects of the first and the last two lines are projections: immutable, empty, uniquely named, so that
-deleting one is always exact (BO-03): `rev` grows with every write of the job and ends in a nonce. `rank` is 15 −
-priority, `minute` the epoch minute of the instant beside it, so keys sort in the order in which they are wanted (O-06,
-BO-13).
+The keys from `ready/` to `deps/` are an index: immutable, empty objects with unique names, so deleting a stale key
+never deletes a newer one. A job is open if it is not blocked by parents and, if it has a line, is first in it. `rev`
+grows with every write of the job and ends in a nonce. `rank` is 15 − priority, and `minute` is the epoch minute of the
+time in the key, so keys sort in the order in which they are read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 
@@ -38,7 +39,7 @@ NO_LINE = "-"
 
 
 def _utf8(text: str) -> bytes:
-    """Of any text that somebody may ask for, also of one that cannot be enqueued: half a surrogate pair."""
+    """Encode any text, even one with lone surrogates. Such a text cannot be enqueued, but it may be searched for."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -48,12 +49,16 @@ def _hash(text: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def name_of(job_id: str) -> str:
-    """An id as a part of a key: itself where it can be one on every store, else a hash (BR-18)."""
+    """Return a job id as part of a key: the id itself if it is allowed in every store, otherwise a hash."""
     return job_id if _PLAIN_ID.fullmatch(job_id) else "x" + _hash(job_id)
 
 
 def name_in(job_key: str) -> str:
     return job_key.rsplit("/", 1)[1].removesuffix(".json")
+
+
+def stamp_of(feed_key: str) -> int:
+    return int(feed_key.rsplit("/", 1)[1].removesuffix(".json"))
 
 
 def is_data(key: str) -> bool:
@@ -62,7 +67,7 @@ def is_data(key: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def word(name: str) -> str:
-    """A queue's or a task's name as a part of a key: readable, or a hash where it would be too long."""
+    """Return the name of a queue or task as part of a key: a readable spelling, or a hash if that is too long."""
     if _PLAIN_WORD.fullmatch(name) and len(name) <= LONGEST_WORD:
         return name
     spelled = "".join(chr(byte) if byte in _LITERAL else f"={byte:02x}" for byte in _utf8(name))
@@ -71,7 +76,7 @@ def word(name: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def unspelled(spelled: str) -> str | None:
-    """The name behind a word; None when only the hash is there."""
+    """Return the name of the queue or task that a key part stands for; None if the key part is a hash."""
     if spelled.startswith("+"):
         return None
     return _ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), spelled).encode("latin-1").decode()
@@ -79,7 +84,7 @@ def unspelled(spelled: str) -> str | None:
 
 @lru_cache(maxsize=1 << 12)
 def line_word(line: str) -> str:
-    """A line's name (`l:3`, `g:customer 7`) as a part of a key."""
+    """Return the name of a group or lane (`l:3`, `g:customer 7`) as part of a key."""
     kind, _, name = line.partition(":")
     if _PLAIN_ID.fullmatch(name) and len(name) <= LONGEST_WORD:
         return f"{kind}-{name}"
@@ -90,12 +95,12 @@ def minute_of(at: int) -> str:
     return f"{max(0, at) // MINUTE:08d}"
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A job as one of its index keys tells of it."""
+class IndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """A job, as one of its index keys describes it."""
 
     key: str
     state: State
-    queue: str  # as it is spelled in keys
+    queue: str  # as spelled in keys
     task: str  # likewise
     name: str
     seq: int
@@ -107,7 +112,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Layout:
-    """Keys for one number of shards: `width` hex digits, so 16 shards by default (O-05)."""
+    """Builds and parses keys. A shard has `width` hex digits; the default of 1 means 16 shards."""
 
     def __init__(self, width: int = 1) -> None:
         self.width = width
@@ -123,9 +128,10 @@ class Layout:
         return _named_job_key(name, self.width)
 
     def state_key(self, job: Job, number: int, nonce: str) -> str:
-        """Where a job stands in the index of its state: every job stands in exactly one.
+        """Return the job's key in the index of its state. Every job has exactly one such key.
 
-        The nonce tells two writers apart who wanted to file the same job at once: one lost, and takes its key back.
+        The nonce distinguishes the keys of two concurrent writers of the same job. The writer that loses deletes its
+        key.
         """
         spec = job.spec
         rev = f"{number}-{nonce}"
@@ -152,13 +158,25 @@ class Layout:
         return f"held/{queue}/{line}/{rank}/{rest}"
 
     @staticmethod
-    def parse(key: str) -> Entry | None:
-        """What a state key tells; None for one that is not ours."""
+    def parse(key: str) -> IndexEntry | None:
+        """Parse a state key. Return None if the key is not a state key."""
         try:
             family, rest = key.split("/", 1)
             return _PARSERS[family](key, rest)
         except (KeyError, ValueError):
             return None
+
+    @classmethod
+    def entries(cls, keys: Iterable[str]) -> list[IndexEntry]:
+        """Return the entries of these state keys; other keys are skipped."""
+        return [entry for key in keys if (entry := cls.parse(key)) is not None]
+
+    def prefixes_of_queue(self, queue: str) -> list[str]:
+        """Return the prefixes of the state keys of a queue. `queue` is the name as spelled in keys.
+
+        The prefix of running jobs covers all queues, because their keys are not sorted by queue.
+        """
+        return [*(f"ready/{shard}/{queue}/" for shard in self.shards), f"held/{queue}/", "leases/", f"done/{queue}/"]
 
     @staticmethod
     def gone(at: int, seq: int, job_id: str) -> str:
@@ -175,6 +193,10 @@ class Layout:
     @staticmethod
     def feed(stamp: int) -> str:
         return f"feed/{minute_of(stamp >> 20)}/{stamp:019d}.json"
+
+    @staticmethod
+    def writer(number: int) -> str:
+        return f"writers/{number:05d}.json"
 
     @staticmethod
     def batch(stamp: int, nonce: str) -> str:
@@ -205,10 +227,11 @@ class Layout:
         return f"data/{self.shard_of(name)}/{name}/{what}-{nonce}.json"
 
 
-MARKERS = ("ready/", "held/", "leases/", "done/", "gone/", "deps/")  # where keys tell all and objects are empty
+# Families of empty objects: the key says everything.
+MARKERS = ("ready/", "held/", "leases/", "done/", "gone/", "deps/")
 TASKS = "control/tasks.json"
 STORE = "control/store.json"
-NUMBERS = "control/numbers.json"
+LAYOUT = "control/layout.json"
 
 
 @lru_cache(maxsize=1 << 14)
@@ -233,7 +256,10 @@ def _shard(name: str, width: int) -> str:
 
 
 def _flags(job: Job) -> str:
-    """b blocked, o outside its line until due, h holds its line, f has failed before, k a hook."""
+    """Return the flags of a waiting job.
+
+    b: blocked; o: outside its line until due; h: holds its line; f: has failed before; k: a hook job.
+    """
     outside = job.line is not None and not (job.in_line or job.holds or job.blocked or job.open)
     said = "b" * bool(job.blocked) + "o" * outside + "h" * job.holds + "f" * (job.failures > 0)
     said += "k" * job.spec.hook
@@ -244,29 +270,31 @@ def _rev(text: str) -> int:
     return int(text.partition("-")[0])
 
 
-def _ready(key: str, rest: str) -> Entry:
+def _ready(key: str, rest: str) -> IndexEntry:
     _, queue, rank, _, leaf = rest.split("/")
     at, seq, rev, flags, task, name = leaf.split(".")
-    return Entry(key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), "r" + flags, 15 - int(rank, 16))
+    return IndexEntry(
+        key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), "r" + flags, 15 - int(rank, 16)
+    )
 
 
-def _held(key: str, rest: str) -> Entry:
+def _held(key: str, rest: str) -> IndexEntry:
     queue, line, rank, _, leaf = rest.split("/")
     seq, at, rev, flags, task, name = leaf.split(".")
     rank_of = 15 - int(rank, 16)
-    return Entry(key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), flags, rank_of, line)
+    return IndexEntry(key, State.WAITING, queue, task, name, int(seq), _rev(rev), int(at), flags, rank_of, line)
 
 
-def _lease(key: str, rest: str) -> Entry:
+def _lease(key: str, rest: str) -> IndexEntry:
     _, _, leaf = rest.split("/")
     until, seq, rev, flags, queue, task, name = leaf.split(".")
-    return Entry(key, State.RUNNING, queue, task, name, int(seq), _rev(rev), int(until), flags)
+    return IndexEntry(key, State.RUNNING, queue, task, name, int(seq), _rev(rev), int(until), flags)
 
 
-def _done(key: str, rest: str) -> Entry:
+def _done(key: str, rest: str) -> IndexEntry:
     queue, letter, _, leaf = rest.split("/")
     at, seq, rev, flags, task, name = leaf.split(".")
-    return Entry(key, STATES_OF_LETTERS[letter], queue, task, name, int(seq), _rev(rev), int(at), flags)
+    return IndexEntry(key, STATES_OF_LETTERS[letter], queue, task, name, int(seq), _rev(rev), int(at), flags)
 
 
 _PARSERS = {"ready": _ready, "held": _held, "leases": _lease, "done": _done}

@@ -1,4 +1,4 @@
-"""Blobs in this process: for tests and simulations of what stands on them. Every version is kept."""
+"""A driver that keeps objects in memory, for tests and simulations. It keeps every version."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from millrace.store.object.driver import (
     UNCHANGED,
     Answer,
     Blob,
-    Done,
-    Entry,
     Expect,
+    Listed,
     Listing,
     Read,
     Refused,
@@ -23,6 +22,7 @@ from millrace.store.object.driver import (
     VersionPage,
     Want,
     Write,
+    WriteReply,
 )
 from millrace.store.waiters import Waiters
 
@@ -30,17 +30,20 @@ _numbers = itertools.count(1)
 
 
 class MemoryBlobs:
-    """At home in all threads and loops. An attempt is always certain here; lay `FaultyBlobs` over it for the rest."""
+    """The driver. All threads and event loops can use it, and the outcome of every write is known.
+
+    Wrap it in `FaultyBlobs` to inject faults.
+    """
 
     durability = "nothing beyond this process"
     keeps_versions = True
     refusal_is_final = True
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        self.url = f"memory:{next(_numbers)}"  # nobody else's, also not of one that is gone
+        self.url = f"memory:{next(_numbers)}"  # unique in this process
         self.requests: Counter[str] = Counter()
         self._clock = clock
-        self._keys: list[str] = []  # sorted: those that are there
+        self._keys: list[str] = []  # sorted keys of existing objects
         self._lives: dict[str, list[tuple[Version, Blob | None]]] = {}
         self._changes = 0
         self._lock = threading.Lock()
@@ -67,7 +70,7 @@ class MemoryBlobs:
         self.requests["put"] += len(writes)
         with self._lock:
             answers = [self._write(write) for write in writes]
-        self._waiters.wake({"": 1 << 30})
+        self._waiters.wake([""])
         return answers
 
     def _write(self, write: Write) -> Answer:
@@ -81,7 +84,7 @@ class MemoryBlobs:
         tag = self._note(write.key, write.body)
         if there is None:
             insort(self._keys, write.key)
-        return Done(tag, versioned=True)
+        return WriteReply(tag, versioned=True)
 
     def _note(self, key: str, body: bytes | None) -> str:
         life = self._lives.setdefault(key, [])
@@ -98,7 +101,7 @@ class MemoryBlobs:
                 if self._current(key) is not None:
                     self._note(key, None)
                     self._keys.remove(key)
-        self._waiters.wake({"": 1 << 30})
+        self._waiters.wake([""])
 
     async def remove(self, key: str, tag: str) -> bool:
         self.requests["delete"] += 1
@@ -112,14 +115,14 @@ class MemoryBlobs:
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
-        found: list[Entry] = []
+        found: list[Listed] = []
         with self._lock:
             place = bisect_right(self._keys, max(prefix, after or ""))
             for key in self._keys[place : place + limit + 1]:
                 blob = self._current(key)
                 if blob is None or not key.startswith(prefix):
                     break
-                found.append(Entry(key, len(blob.body), blob.modified))
+                found.append(Listed(key, len(blob.body), blob.modified))
         return Listing(tuple(found[:limit]), truncated=len(found) > limit)
 
     async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
@@ -137,6 +140,10 @@ class MemoryBlobs:
 
     def mark(self, prefix: str) -> int:
         return self._changes
+
+    def signal(self, prefix: str) -> None:
+        self._changes += 1
+        self._waiters.wake([""])
 
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
         waiter = self._waiters.register([""])

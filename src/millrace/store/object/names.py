@@ -1,11 +1,12 @@
-"""Which keys may be used, and how they are spelled as file names.
+"""Valid keys, and their file names.
 
-The rules are those of the narrowest store, applied on all of them, so that objects can be moved from a directory to a
-bucket and back under the same names. Keys are compared by code point, which is also the order of their UTF-8 bytes.
+The rules are those of the most restrictive store, and apply to all stores. So objects can be moved between a directory
+and a bucket under the same names. Keys are compared by code point, which is also the order of their UTF-8 bytes.
 
-As file names, keys must not leave the directory, nor meet on a disk that ignores case (`Job` and `job`), nor be both
-a file and a folder (`a` and `a/b`). So all but lower-case letters, digits and a few marks is written as `%xx`; a dot is
-plain in the last part only; and a last part without a dot ends in a bare `%`. A name says whether it is a file.
+File names must not leave the directory, must not collide on a disk that ignores case (`Job` and `job`), and must not be
+both a file and a folder (`a` and `a/b`). So everything except lower-case letters, digits and a few marks is written as
+`%xx`. A dot is allowed in the last part only, and a last part without a dot ends in a bare `%`. So the name alone shows
+whether it is a file or a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_NAME = 240  # bytes of a part as a file name; most file systems take 255
 _START, _REST = "[a-z0-9_=+,@-]", "[a-z0-9._=+,@-]"
 # Folders short enough even with every dot written as %2e; a dot in the last part is written as it is.
 _PLAIN = re.compile(rf"(?:{_START}{_REST}{{0,79}}/)*{_START}{_REST}{{0,230}}")
-_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # what a listing in XML cannot carry
+_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # characters that an XML listing cannot contain
 _PLAIN_FOLDER = re.compile(r"[a-z0-9_=+,@-]+")
 _PLAIN_LEAF = re.compile(r"[a-z0-9_=+,@-][a-z0-9._=+,@-]*")
 _LITERAL = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_=+,@-")
@@ -31,7 +32,7 @@ _ESCAPE = re.compile(r"%([0-9a-f]{2})")
 
 
 def check_key(key: Any) -> str:
-    """The key itself, if every store can hold it."""
+    """Return the key. Raise InvalidInput if not every store allows this key."""
     if isinstance(key, str) and len(key) <= MAX_KEY and _PLAIN.fullmatch(key):
         return key
     if not isinstance(key, str) or not key:
@@ -53,7 +54,10 @@ def check_key(key: Any) -> str:
 
 
 def check_prefix(prefix: Any) -> str:
-    """Prefixes end where a part ends: not every driver can list by half a part."""
+    """Return the prefix. Raise InvalidInput if it is not empty and does not end in a slash.
+
+    Not every driver can list such a prefix.
+    """
     if prefix == "":
         return ""
     if not isinstance(prefix, str) or not prefix.endswith("/"):
@@ -82,7 +86,7 @@ def _escaped(part: str, dots: bool) -> str:
 
 
 def part_of_folder(name: str) -> str | None:
-    """The part of a key that a folder stands for; None for a folder that is not ours."""
+    """Return the key part that a folder name stands for; None if this driver did not create the folder."""
     part = _unescaped(name)
     return part if part is not None and folder_name(part) == name else None
 
@@ -105,6 +109,6 @@ def _unescaped(name: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def path_of(key: str) -> str:
-    """The file of a key, relative to the directory of the store."""
+    """Return the path of a key's file, relative to the store's directory."""
     *folders, leaf = key.split("/")
     return "/".join([*map(folder_name, folders), file_name(leaf)])

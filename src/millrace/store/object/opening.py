@@ -1,4 +1,4 @@
-"""From a URL to an object store: file:///directory and s3://bucket/prefix."""
+"""Opens object stores from a URL: file:///directory and s3://bucket/prefix."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 from millrace.store.clock import Clock
 from millrace.store.object.driver import Driver
 from millrace.store.object.keys import MARKERS
-from millrace.store.object.settings import bucket_environment, object_options
+from millrace.store.object.options import bucket_environment, object_options
 from millrace.store.object.store import ObjectStore
 
-LOCAL_FEED_DELAY = 2_000  # on one machine there is one clock, and a write takes no longer than that
+LOCAL_FEED_DELAY = 2_000  # milliseconds; one machine has one clock, and a write takes no longer
 
 
 def open_directory(
@@ -26,9 +26,9 @@ def open_directory(
 
 
 def open_bucket(url: str, clock: Clock | None = None, env: Mapping[str, str] | None = None) -> ObjectStore:
-    from millrace.store.object.s3 import Address, S3Blobs
+    from millrace.store.object.s3 import BucketAddress, S3Blobs
 
-    address = Address.parse(url, bucket_environment(env))
+    address = BucketAddress.parse(url, bucket_environment(env))
 
     def driver() -> Driver:
         return S3Blobs(address, clock=clock)

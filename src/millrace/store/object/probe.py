@@ -1,11 +1,11 @@
-"""The probe: does this store keep its word?
+"""The probe: tests at every connect whether a store honours conditional writes.
 
-Some servers that speak S3 ignore conditions and answer 200 to every racer; some honour them only in buckets without
-versioning, or only if the tag is spelled their way. On such a bucket two workers would run the same job and nobody
-would ever be told. So it is tried out at every connect, with objects of its own, and a store that fails is refused.
+Some S3 servers ignore conditions and confirm every concurrent write. Others honour them only in buckets without
+versioning, or only with a certain spelling of the tag. On such a bucket, two workers could run the same job without
+noticing. So every connect runs tests with objects of its own, and refuses a store that fails one.
 
-It finds a server that ignores conditions. That conditions are atomic cannot be proved by trying, only made likely:
-`racers` and `rounds` say how hard to try.
+The probe detects servers that ignore conditions. It can make it likely that conditions are atomic, but cannot prove it;
+`racers` and `rounds` set how hard it tries.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from millrace.store.object.driver import (
     UNCHANGED,
     Answer,
     Blob,
-    Done,
     Driver,
     Expect,
     NoAnswer,
     Read,
     Refused,
-    Trouble,
+    Unavailable,
     Want,
     Write,
+    WriteReply,
 )
 
-PATIENCE = 4  # attempts at a request that gets no answer
+PATIENCE = 4  # attempts of a request that gets no answer
 
 
 class UnsafeStore(StoreError):
-    """The store does not do what jobs depend on. `check` says which of its promises failed."""
+    """Raised when the store lacks a guarantee that jobs depend on. `check` is the check that failed."""
 
     def __init__(self, url: str, check: str, advice: str) -> None:
         self.check = check
@@ -44,7 +44,10 @@ class UnsafeStore(StoreError):
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """`checks` names what was proved; `conditional_reads` whether an unchanged object costs no transfer."""
+    """The result of the probe. `checks` lists the checks that have passed.
+
+    `conditional_reads` says whether a read of an unchanged object transfers no body.
+    """
 
     checks: tuple[str, ...]
     versioned: bool
@@ -52,7 +55,10 @@ class Findings(msgspec.Struct, frozen=True):
 
 
 async def probe(driver: Driver, *, racers: int = 8, rounds: int = 1) -> Findings:
-    """Try everything that is relied on. Raises UnsafeStore with the first check that failed."""
+    """Test everything that the object store relies on, and return the findings.
+
+    Raise UnsafeStore for the first check that fails.
+    """
     trial = _Trial(driver, f"probe/{secrets.token_hex(8)}")
     try:
         await trial.conditional_writes()
@@ -77,15 +83,15 @@ class _Trial:
     async def conditional_writes(self) -> None:
         key = f"{self.place}/a"
         first = await self.write(key, Expect.ABSENT)
-        self.expect(isinstance(first, Done), "an object can be created", _DENIED)
-        self.versioned = isinstance(first, Done) and first.versioned
+        self.expect(isinstance(first, WriteReply), "an object can be created", _DENIED)
+        self.versioned = isinstance(first, WriteReply) and first.versioned
         began = await self.blob(key)
         second = await self.write(key, Expect.ABSENT)
         unharmed = isinstance(second, Refused) and (await self.blob(key)).body == began.body
         self.expect(unharmed, "creating an object that exists is refused", self.ignored("If-None-Match"))
         swapped = await self.write(key, began.tag)
         now = await self.blob(key)
-        done = isinstance(swapped, Done) and now.tag not in (began.tag, "")
+        done = isinstance(swapped, WriteReply) and now.tag not in (began.tag, "")
         self.expect(done, "a swap with the right tag is done", self.ignored("If-Match"))
         stale = await self.write(key, began.tag)
         unharmed = isinstance(stale, Refused) and (await self.blob(key)).body == now.body
@@ -117,8 +123,8 @@ class _Trial:
         self._used.add(key)
         bodies = [secrets.token_hex(16).encode() for _ in range(racers)]
         answers = await asyncio.gather(*(self.driver.write([Write(key, body)]) for body in bodies))
-        winners = [body for body, [answer] in zip(bodies, answers, strict=True) if isinstance(answer, Done)]
-        clear = not any(isinstance(answer, Trouble) for [answer] in answers)
+        winners = [body for body, [answer] in zip(bodies, answers, strict=True) if isinstance(answer, WriteReply)]
+        clear = not any(isinstance(answer, Unavailable) for [answer] in answers)
         stored = await self.blob(key)
         alone = len(winners) <= 1 and (not winners or stored.body == winners[0]) and (bool(winners) or not clear)
         self.expect(alone, "of several who create an object at once, one wins", _ATOMIC)
@@ -132,42 +138,51 @@ class _Trial:
         await self.driver.delete([key, f"{self.place}/nowhere"])
         gone = await self.read(Want(key)) is None
         again = await self.write(key, Expect.ABSENT)
-        self.expect(gone and isinstance(again, Done), "a deleted object is gone and can be created again", _DENIED)
+        self.expect(
+            gone and isinstance(again, WriteReply), "a deleted object is gone and can be created again", _DENIED
+        )
 
     async def tidy(self) -> None:
-        with suppress(StoreError):  # an object or two more under probe/; the error of the check matters more
+        with suppress(StoreError):  # a leftover under probe/ is harmless; the check's own error matters more
             await self.driver.delete(sorted(self._used))
 
     async def write(self, key: str, expect: str | Expect) -> Answer:
-        """Without an answer the outcome is not known, and a fresh body is tried under the same condition."""
+        """Write a new body under the condition `expect`, until the outcome is known. Raise StoreError after too many
+        attempts.
+        """
         self._used.add(key)
-        answer: Answer = Trouble("not asked")
+        answer: Answer = Unavailable("not asked")
         for _ in range(PATIENCE):
             body = secrets.token_hex(16).encode()
             [answer] = await self.driver.write([Write(key, body, expect)])
-            if isinstance(answer, Done | Refused):
+            if isinstance(answer, WriteReply | Refused):
                 return await self._seen(key, body) if isinstance(answer, Refused) else answer
-            if isinstance(answer, Trouble):
+            if isinstance(answer, Unavailable):
                 mine = await self._seen(key, body)
-                if isinstance(mine, Done):
+                if isinstance(mine, WriteReply):
                     return mine
             await asyncio.sleep(0.05)
-        reason = answer.reason if isinstance(answer, Trouble) else "another write was always under way"
+        reason = answer.reason if isinstance(answer, Unavailable) else "another write was always in progress"
         raise StoreError(f"{self.driver.url} cannot be reached: {reason}")
 
     async def _seen(self, key: str, body: bytes) -> Answer:
-        """A refusal may be about our own write, sent twice on the way."""
+        """Return a success if the object has our body, otherwise a refusal.
+
+        A refused write may have succeeded: if it was sent twice, the first attempt makes the server refuse the second.
+        """
         there = await self.read(Want(key))
-        return Done(there.tag) if isinstance(there, Blob) and there.body == body else Refused()
+        return WriteReply(there.tag) if isinstance(there, Blob) and there.body == body else Refused()
 
     async def read(self, want: Want) -> Read:
         found: Read = None
         for _ in range(PATIENCE):
             [found] = await self.driver.read([want])
-            if not isinstance(found, Trouble):
+            if not isinstance(found, Unavailable):
                 return found
             await asyncio.sleep(0.05)
-        raise StoreError(f"{self.driver.url} cannot be reached: {found.reason if isinstance(found, Trouble) else ''}")
+        raise StoreError(
+            f"{self.driver.url} cannot be reached: {found.reason if isinstance(found, Unavailable) else ''}"
+        )
 
     async def blob(self, key: str) -> Blob:
         found = await self.read(Want(key))
@@ -183,7 +198,7 @@ class _Trial:
 
     def ignored(self, header: str) -> str:
         where = (
-            "It may be honest in a bucket without versioning: try one, with ?versioning=optional."
+            "It may work in a bucket without versioning: try one, with ?versioning=optional."
             if self.versioned
             else "Use a server that implements conditional writes, such as AWS S3, MinIO or Ceph."
         )

@@ -1,5 +1,7 @@
-"""Finding and counting: the index keys tell queue, task, state, time and number of every job; records are read only
-for what is shown."""
+"""Searches and counts jobs.
+
+Index keys contain the queue, task, state, time and seq of every job. So records are read only for jobs that may match.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,21 @@ from collections.abc import AsyncIterator, Sequence
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, FINISHED, Job, State
 from millrace.domain.ledger import without_expired_result
-from millrace.domain.operate import SEARCH_BUDGET, STATE_WORDS
 from millrace.domain.request import Page, Partition, Query, QueueCounts, matches
+from millrace.domain.rules.operate import SEARCH_BUDGET, STATE_WORDS
 from millrace.domain.tables import QueueRow
 from millrace.store.object.blobs import MAX_PAGE
-from millrace.store.object.engine import Engine
-from millrace.store.object.keys import Entry, Layout, word
-from millrace.store.object.tables import count_jobs, newest
-from millrace.store.object.values import JobValue, QueueValue, decode
-from millrace.store.object.view import all_keys
+from millrace.store.object.engine.engine import Engine
+from millrace.store.object.engine.tables import count_jobs, newest
+from millrace.store.object.engine.values import JobValue, QueueValue, value_of
+from millrace.store.object.keys import IndexEntry, Layout, word
 
 MOST_DIGITS = 19
 _SHARDS = "shards:"
 WAITING_WORDS = frozenset({"waiting", "ready", "scheduled", "retrying", "blocked"})
 
 
-class Reader:
+class JobReader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._layout = engine.layout
@@ -34,12 +35,12 @@ class Reader:
 
     async def count(self, now: int) -> list[QueueCounts]:
         control, entries = await asyncio.gather(
-            all_keys(self._engine.objects, "control/queues/"), self._listed(("ready/", "held/", "leases/", "done/"))
+            self._engine.blobs.all_keys("control/queues/"), self._listed(("ready/", "held/", "leases/", "done/"))
         )
         entries = await self._without_contradictions(entries)
         seen = await self._engine.objects.read(control)
-        values = [decode(one.value, QueueValue) for one in seen if one.value is not None]
-        of_queue: defaultdict[str, list[Entry]] = defaultdict(list)
+        values = [value for one in seen if (value := value_of(one, QueueValue)) is not None]
+        of_queue: defaultdict[str, list[IndexEntry]] = defaultdict(list)
         for entry in entries:
             of_queue[entry.queue].append(entry)
         return [_counts(value, of_queue[word(value.name)], now) for value in sorted(values, key=lambda v: v.name)]
@@ -51,7 +52,7 @@ class Reader:
             known = self._layout.shards
             raise InvalidInput(f"there is no shard {shard!r}; this store has {known[0]} to {known[-1]}")
         if query.state is not None and query.state not in STATE_WORDS:
-            raise InvalidInput(f"{query.state!r} is no state; known are: {', '.join(sorted(STATE_WORDS))}")
+            raise InvalidInput(f"{query.state!r} is not a state. Known are: {', '.join(sorted(STATE_WORDS))}.")
         start = None if query.cursor is None else _seq(query.cursor)
         entries = [entry for entry in await self._entries(self._prefixes(query, shard)) if _may_match(entry, query)]
         if shard is not None:
@@ -77,7 +78,7 @@ class Reader:
         return Page(tuple(found), None, scanned)
 
     def _prefixes(self, query: Query, shard: str | None = None) -> list[str]:
-        """Which listings can hold an answer."""
+        """Return the index prefixes that can contain matching jobs."""
         state = None if query.state is None else ALIASES.get(query.state, query.state)
         ended = query.only_finished and state is None
         queue = None if query.queue is None else word(query.queue)
@@ -93,22 +94,24 @@ class Reader:
             return done
         return [*ready, *held, "leases/", *done]
 
-    async def _entries(self, prefixes: Sequence[str]) -> list[Entry]:
+    async def _entries(self, prefixes: Sequence[str]) -> list[IndexEntry]:
         return newest(await self._listed(prefixes))
 
-    async def _listed(self, prefixes: Sequence[str]) -> list[Entry]:
-        listed = await asyncio.gather(*(all_keys(self._engine.objects, prefix) for prefix in prefixes))
-        parsed = (Layout.parse(key) for keys in listed for key in keys)
-        return [entry for entry in parsed if entry is not None]
+    async def _listed(self, prefixes: Sequence[str]) -> list[IndexEntry]:
+        listed = await asyncio.gather(*(self._engine.blobs.all_keys(prefix) for prefix in prefixes))
+        return Layout.entries(key for keys in listed for key in keys)
 
-    async def _without_contradictions(self, entries: list[Entry]) -> list[Entry]:
-        """Where several keys tell of one job, its record says which is so: one may be of a claim that crashed."""
+    async def _without_contradictions(self, entries: list[IndexEntry]) -> list[IndexEntry]:
+        """Return the entries without stale ones.
+
+        A job may have several entries, because a claim crashed. Its record then decides which one is valid.
+        """
         times = Counter(entry.seq for entry in entries)
         doubtful = [entry for entry in entries if times[entry.seq] > 1]
         keys = [*dict.fromkeys(self._layout.job_by_name(entry.name) for entry in doubtful)]
         seen = await self._engine.objects.read(keys)
-        filed = {decode(one.value, JobValue).filed for one in seen if one.value is not None}
-        return [entry for entry in entries if times[entry.seq] == 1 or entry.key in filed]
+        valid = {(value_of(one, JobValue) or JobValue()).index_key for one in seen}
+        return [entry for entry in entries if times[entry.seq] == 1 or entry.key in valid]
 
     # everything, in shares
 
@@ -120,7 +123,9 @@ class Reader:
     def shards_in(self, partition: Partition) -> list[str]:
         shards = partition.token.removeprefix(_SHARDS).split(",")
         if not partition.token.startswith(_SHARDS) or not set(shards) <= set(self._layout.shards):
-            raise InvalidInput(f"{partition.token!r} is not a partition of this store; use one that it gave out")
+            raise InvalidInput(
+                f"{partition.token!r} is not a partition of this store. Pass one that the store returned."
+            )
         return shards
 
     async def scan(self, partition: Partition, batch: int, clock: int) -> AsyncIterator[list[Job]]:
@@ -139,17 +144,11 @@ class Reader:
 
     async def _keys(self, shards: Sequence[str], size: int) -> AsyncIterator[list[str]]:
         for shard in shards:
-            after: str | None = None
-            while True:
-                page = await self._engine.blobs.list(f"tasks/{shard}/", after, min(MAX_PAGE, size))
-                keys = [entry.key for entry in page.entries]
-                yield keys
-                if not page.truncated or not keys:
-                    break
-                after = keys[-1]
+            async for page in self._engine.blobs.pages(f"tasks/{shard}/", None, min(MAX_PAGE, size)):
+                yield [entry.key for entry in page.entries]
 
 
-def _may_match(entry: Entry, query: Query) -> bool:
+def _may_match(entry: IndexEntry, query: Query) -> bool:
     if query.queue is not None and entry.queue != word(query.queue):
         return False
     return query.task is None or entry.task == word(query.task)
@@ -157,11 +156,11 @@ def _may_match(entry: Entry, query: Query) -> bool:
 
 def _seq(cursor: str) -> int:
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > MOST_DIGITS:
-        raise InvalidInput(f"{cursor[:40]!r} is not a cursor of this store; use one that it gave out, or None")
+        raise InvalidInput(f"{cursor[:40]!r} is not a cursor of this store. Pass one that the store returned, or None.")
     return int(cursor)
 
 
-def _counts(value: QueueValue, entries: Sequence[Entry], now: int) -> QueueCounts:
+def _counts(value: QueueValue, entries: Sequence[IndexEntry], now: int) -> QueueCounts:
     row = QueueRow(value.name, value.settings, processed=value.completed_before, died=value.died_before)
     count_jobs(row, entries)
     waiting = [entry for entry in entries if entry.state is State.WAITING and "b" not in entry.flags]

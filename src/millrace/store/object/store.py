@@ -1,29 +1,27 @@
-"""The object store: a queue with no server but a bucket, or a directory.
+"""The object store: a queue in a bucket or a directory, without a server.
 
-Every method reads what it needs, lets the ledger decide, and swaps the result in (`engine.py`). The job objects are
-the truth; everything else is found from them again.
+Every method reads the objects that it needs, lets the ledger decide, and swaps in the result (`engine/engine.py`). Job
+objects are authoritative; indexes and counters can be rebuilt from them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from millrace.domain import operate, scheduling, upkeep
 from millrace.domain.change import Change, Verb
-from millrace.domain.check import check_specs
+from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
-from millrace.domain.ledger import Ledger, without_expired_result
+from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -40,47 +38,42 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
-from millrace.store.clock import Clock
-from millrace.store.object.archive import Archive
+from millrace.store.base import BaseStore
+from millrace.store.clock import Clock, boot_clock
+from millrace.store.object.archive.compaction import Compaction
+from millrace.store.object.archive.files import Archive
 from millrace.store.object.blobs import Blobs
-from millrace.store.object.claiming import Claimer
-from millrace.store.object.compaction import Compaction
+from millrace.store.object.claims.claiming import Claimer
 from millrace.store.object.driver import Driver
-from millrace.store.object.engine import Engine
-from millrace.store.object.envelope import sealed
-from millrace.store.object.feed import Feed
-from millrace.store.object.keys import TASKS, Layout, name_of
-from millrace.store.object.log_scan import LogScan, MissingKeys, Pages
-from millrace.store.object.numbers import Numbers
-from millrace.store.object.objects import Seen
+from millrace.store.object.engine.commit import EngineRun
+from millrace.store.object.engine.engine import Engine, Question
+from millrace.store.object.engine.job_table import TableOptions
+from millrace.store.object.engine.numbers import Numbers, give_back
+from millrace.store.object.engine.objects import Objects, SeenObject, Swap, sealed
+from millrace.store.object.engine.values import LayoutValue, QueueValue, encode, job_value, value_of
+from millrace.store.object.events.feed import Feed
+from millrace.store.object.events.spans import Spans
+from millrace.store.object.keys import LAYOUT, TASKS, Layout, name_of
 from millrace.store.object.options import ObjectOptions
-from millrace.store.object.reading import Reader
-from millrace.store.object.ready import ReadyOptions
-from millrace.store.object.run import Item, Run
-from millrace.store.object.skew import SkewGuard
-from millrace.store.object.spans import Spans
+from millrace.store.object.reading import JobReader
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
-from millrace.store.object.sweep.round import Round
-from millrace.store.object.sweep.share import shares
-from millrace.store.object.values import JobValue, QueueValue, decode, encode, job_value
-from millrace.store.object.watching import PollingWatch
-from millrace.store.object.writers import give_back, take
+from millrace.store.object.sweep.round import Round, shares
+from millrace.store.object.waiting import Waiting
 from millrace.store.protocol import Target, Watch
-from millrace.store.swept import Monitoring, SweepShare, Swept
-from millrace.store.waiters import Waiter, Waiters
+from millrace.store.sweep_report import Monitoring, SweepShare, Swept
 
 T = TypeVar("T")
-EVERYBODY = 1 << 30
 
 
-class ObjectStore:
-    """At home in one event loop; `beside` gives another."""
+class ObjectStore(BaseStore):
+    """The store. Each instance belongs to one event loop; `for_loop` returns a handle for another loop."""
 
-    ids: Literal["sorted", "random"] = "random"  # the first characters choose the shard
-    steps_overlap = False
+    ids: Literal["sorted", "random"] = "random"  # the first characters determine the shard
 
     def __init__(
         self,
@@ -97,36 +90,23 @@ class ObjectStore:
         self.blobs = Blobs(driver)
         self.url = driver.url
         self._place = place or driver.url
+        self._waiting = Waiting(self.blobs)
         self._engine = Engine(
             self.blobs,
             Layout(options.shard_digits),
             self.now,
-            inline=options.inline_limit,
-            patience=options.lock_patience / 1000,
-            ready=ReadyOptions(options.listing_reuse / 1000, options.ready_page_size, options.shards),
-            feed_delay=options.feed_delay,
+            options,
+            on_news=self._waiting.announce,
+            recount=self._recount,
         )
-        self._engine.on_news = self._announce
-        self._engine.recount = self._recount
-        self._claimer = Claimer(self._engine, options.look_every / 1000)
-        self._choose_index(options)
-        self._skew = SkewGuard(self.blobs, options.max_clock_skew)
-        self._reader = Reader(self._engine)
+        self._claimer = Claimer(self._engine, options, compares_clocks=clock is None)
+        self._reader = JobReader(self._engine)
         self._feed = Feed(self._engine.objects, options.feed_delay)
         self._spans = Spans(self._feed)
-        self._sweeper = Sweeper(self._engine, young=options.sweep_patience, feed_delay=options.feed_delay)
+        self._sweeper = Sweeper(self._engine, young=options.sweep_patience)
         self.compaction = Compaction(self._engine)
         self.compacted = Archive(self._engine)
         self._connected = False
-        self._waiters = Waiters()
-        self._watchers = Waiters()
-
-    def _choose_index(self, options: ObjectOptions) -> None:
-        pages = Pages(self.blobs, options.shards, options.log_scan_page_size)
-        if options.index_mode == "log-scan":
-            self._engine.ready.instead = LogScan(self._engine.objects, pages)
-        elif options.index_mode == "hybrid":
-            self._claimer.missing_keys = MissingKeys(self._engine.objects, pages, options.log_scan_pace / 1000)
 
     @property
     def engine(self) -> Engine:
@@ -135,10 +115,11 @@ class ObjectStore:
     async def connect(self) -> None:
         await self.blobs.connect()
         self._engine.numbers = numbers = Numbers.of(self._place)
-        numbers.join()  # before it is looked at: others of this process may be leaving
+        numbers.join()  # first: other handles of this process may be closing
+        if self._given_clock is None:
+            numbers.steady = boot_clock
         try:
-            if numbers.writer is None:
-                await take(self._engine.objects, numbers, self.options.shard_digits, await self.now())
+            await _check_layout(self._engine.objects, self.options.shard_digits)
         except BaseException:
             numbers.leave()
             await self.blobs.close()
@@ -150,12 +131,12 @@ class ObjectStore:
         if connected:
             numbers = self._engine.numbers
             await self._engine.ready.close()
-            writer = numbers.leave()
-            if writer is not None:
-                await give_back(self._engine.objects, writer, numbers.high)
+            held = numbers.leave()
+            if held is not None:
+                await give_back(self._engine.objects, held, numbers.high)
         await self.blobs.close()
 
-    def beside(self) -> ObjectStore:
+    def for_loop(self) -> ObjectStore:
         return ObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
 
     async def now(self) -> int:
@@ -165,23 +146,23 @@ class ObjectStore:
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
         check_specs(specs)
-        run = await self._together(
+        run = await self._engine.together(
             lambda ledger, now: ledger.enqueue(specs, now),
             expected=[
                 *(self._layout.queue(name) for name in dict.fromkeys(spec.queue for spec in specs)),
                 *(self._layout.job(parent) for spec in specs for parent in spec.after),
             ],
-            guessed=[Seen(self._layout.job(spec.id), None, None) for spec in specs],
+            guessed=[SeenObject(self._layout.job(spec.id), None, None) for spec in specs],
         )
         await self._move_to_lanes(run)
         return run.answers[0]
 
-    async def _move_to_lanes(self, run: Run[list[Enqueued]]) -> None:
-        """A queue that became a pool while jobs were put into it: those go back and in again, into their lanes."""
+    async def _move_to_lanes(self, run: EngineRun[list[Enqueued]]) -> None:
+        """Move jobs into lanes, if their queue became a pool while they were being enqueued."""
         pools = {
             value.name
             for seen in run.settings.values()
-            if seen.key != TASKS and seen.value is not None and (value := decode(seen.value, QueueValue)).settings.lanes
+            if seen.key != TASKS and (value := value_of(seen, QueueValue)) is not None and value.settings.lanes
         }
         new = [record.job for record in run.records.values() if record.job is not None and not record.job.spec.hook]
         laneless = [job.id for job in new if job.lane is None and job.queue in pools]
@@ -192,28 +173,32 @@ class ObjectStore:
     # ── consumer ──────────────────────────────────────────────────────────────────────────────
 
     async def claim(self, request: Claim) -> list[Job]:
-        if self._given_clock is None:
-            await self._skew.check()
         return await self._claimer.claim(request)
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
             check_specs(change.jobs)
         keys = [self._layout.job(lease.job) for lease, _ in items]
+        guessed = self._engine.guesses(keys)
         run = await self._engine.carry_out(
-            [Item(key, _settling(lease, change)) for key, (lease, change) in zip(keys, items, strict=True)],
-            places={lease.seq: key for key, (lease, _) in zip(keys, items, strict=True)},
-            guessed=self._engine.guesses(keys),
-            expected=[TASKS, *keys, *self._queues_of(keys)],
+            [(key, _settling(lease, change)) for key, (lease, change) in zip(keys, items, strict=True)],
+            options=TableOptions(keys_by_seq={lease.seq: key for key, (lease, _) in zip(keys, items, strict=True)}),
+            guessed=guessed,
+            expected=[TASKS, *keys, *self._queues_of(guessed)],
         )
-        await self._engine.dependents.tell(run)
+        await self._engine.dependents.update(run)
         return [
-            receipt if receipt is not Receipt.LOST or key not in run.unsure else await self._told(lease, change)
+            receipt
+            if receipt is not Receipt.LOST or key not in run.unsure
+            else await self._receipt_from_events(lease, change)
             for key, (lease, change), receipt in zip(keys, items, run.answers, strict=True)
         ]
 
-    async def _told(self, lease: Lease, change: Change) -> Receipt:
-        """An answer was lost, and others have gone on from what may have been ours: the events tell whether it was."""
+    async def _receipt_from_events(self, lease: Lease, change: Change) -> Receipt:
+        """Return the receipt for a settle whose answer was lost and whose job has changed since.
+
+        The job's events show whether the settle was written.
+        """
         history = await self.history(lease.job)
         ends = [event for event in history if event.lease == lease.id and event.state != State.RUNNING]
         if not ends:
@@ -221,17 +206,15 @@ class ObjectStore:
         as_asked = ends[-1].state == State.CANCELLED and change.verb is not Verb.CANCEL
         return Receipt.CANCELLING if as_asked else Receipt.OK
 
-    def _queues_of(self, keys: Iterable[str]) -> list[str]:
-        held = [
-            job_value(seen.value, {}) for seen in self._engine.guesses(keys) if b'"data":{' not in (seen.value or b"")
-        ]
-        return [self._layout.queue(value.job.queue) for value in held if value.job is not None]
+    def _queues_of(self, records: Iterable[SeenObject]) -> list[str]:
+        jobs = [job_value(seen.value, {}).job for seen in records]
+        return [self._layout.queue(job.queue) for job in jobs if job is not None]
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         keys = [self._layout.job(extension.lease.job) for extension in extensions]
         run = await self._engine.carry_out(
-            [Item(key, _extending(extension)) for key, extension in zip(keys, extensions, strict=True)],
-            places={extension.lease.seq: key for key, extension in zip(keys, extensions, strict=True)},
+            [(key, _extending(extension)) for key, extension in zip(keys, extensions, strict=True)],
+            options=TableOptions(keys_by_seq={one.lease.seq: key for key, one in zip(keys, extensions, strict=True)}),
             guessed=self._engine.guesses(keys),
             expected=keys,
             durable=False,
@@ -241,37 +224,21 @@ class ObjectStore:
     async def reclaim(self, request: Reclaim) -> list[Job]:
         claim_id = self._claimer.claim_id()
         run = await self._engine.carry_out(
-            [Item(None, lambda ledger, now: ledger.reclaim(request, claim_id, now))],
-            looks_at_time=True,
+            [(None, lambda ledger, now: ledger.reclaim(request, claim_id, now))],
+            options=TableOptions(looks_at_time=True),
             durable=False,
         )
         return [job for job in run.answers[0] if self._layout.job(job.id) in run.written]
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
-        waiter = self._waiters.register(queues)
-        mark = self.blobs.mark("ready/")
-        try:
-            due = await self._claimer.next_due(queues, tasks)
-            timeout = timeout if due is None else min(timeout, due)
-            if timeout > 0:
-                await self._sleep(waiter, "ready/", timeout, mark)
-        finally:
-            self._waiters.forget(waiter)
+        await self._waiting.wait(self._claimer, queues, tasks, timeout)
 
-    async def _sleep(self, waiter: Waiter, prefix: str, timeout: float, mark: int) -> None:
-        """Until this process puts something in, or the driver hears that another one did."""
-        hint = asyncio.ensure_future(self.blobs.wait_for_change(prefix, timeout, mark))
-        mine = asyncio.ensure_future(waiter.sleep(timeout))
-        try:
-            await asyncio.wait([hint, mine], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (hint, mine):
-                task.cancel()
-            await asyncio.gather(hint, mine, return_exceptions=True)
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        return await self._waiting.wait_for_cancel(worker, timeout)
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
-        watch = PollingWatch(self._watchers, job_id)
+        watch = self._waiting.watch(job_id)
         try:
             yield watch
         finally:
@@ -296,31 +263,28 @@ class ObjectStore:
         return await self._reader.count(await self.now())
 
     async def position(self, job_id: str) -> int | None:
-        return await self._asked(lambda ledger, now: operate.position(ledger, job_id, now))
+        return await self._engine.answer(lambda ledger, now: operate.position(ledger, job_id, now))
 
     async def lanes(self, queue: str) -> list[LaneStatus]:
-        return await self._asked(lambda ledger, now: operate.lanes(ledger, queue))
+        return await self._engine.answer(lambda ledger, now: operate.lanes(ledger, queue))
 
     async def history(self, job_id: str) -> list[Event]:
-        return await self._asked(lambda ledger, now: ledger.history(job_id))
+        return await self._engine.answer(lambda ledger, now: ledger.history(job_id))
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await self._feed.events(cursor, limit, await self.now())
 
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        return await self._feed.before(cursor, limit, await self.now())
+
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
         return await self._spans.spans(after, n, limit, until, await self.now())
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        async for events in self._spans.scan(span, batch):
+        async for events in self._spans.scan(span, batch, await self.now()):
             yield events
-
-    async def cursor_before(self, at: int) -> str:
-        return await self._feed.cursor_before(at)
-
-    def cursor_at(self, at: int) -> str:
-        return self._feed.cursor_at(at)
 
     async def partitions(self, n: int) -> list[Partition]:
         return self._reader.partitions(n)
@@ -330,38 +294,44 @@ class ObjectStore:
             yield jobs
 
     def is_in(self, partition: Partition, job_id: str) -> bool:
-        """Does a scan of this partition meet that id?"""
+        """Return whether a scan of this partition includes the job with this id."""
         return self._layout.shard_of(name_of(job_id)) in self._reader.shards_in(partition)
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
-        return await self._each(
+        return await self._engine.each(
             ids, lambda job_id: lambda ledger, now: operate.cancel(ledger, [job_id], running, now)[0]
         )
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
-        return await self._each(ids, lambda job_id: lambda ledger, now: operate.replay(ledger, [job_id], now)[0])
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        def decide(job_id: str) -> Question[Replayed]:
+            return lambda ledger, now: replaying.replay(ledger, [job_id], now, children)[0]
+
+        return await self._engine.each(ids, decide)
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
-        return await self._each(
+        return await self._engine.each(
             ids, lambda job_id: lambda ledger, now: operate.archive(ledger, [job_id], archived, now)[0]
         )
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        return await self._engine.each(ids, lambda job_id: lambda ledger, now: operate.delete(ledger, [job_id], now)[0])
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
         changes_queue = target == "queue" and bool(changes)
         run = await self._engine.carry_out(
-            [Item(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
+            [(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
             together=True,
-            counting=changes_queue,
-            pins_lines=changes_queue,  # whoever changes a lane at this moment sees the pause, or is seen
+            # Lines are pinned so that a pause and concurrent changes of a lane detect each other.
+            options=TableOptions(counting=changes_queue, pins_lines=changes_queue),
         )
-        if changes and target != "store":  # what was counted for it may have moved before it was written
+        if changes and target != "store":  # the counted jobs may have changed before the write
             await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
         if changes:
-            self._waiters.wake(dict.fromkeys(self._waiters.asleep()[1], EVERYBODY))
+            self._waiting.wake_all()
         return run.answers[0]
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
@@ -375,14 +345,17 @@ class ObjectStore:
 
     async def _count_up(
         self,
-        decide: Callable[[int], Callable[[Ledger, int], int]],
+        decide: Callable[[int], Question[int]],
         limit: int,
         is_done: Callable[[Job | None], bool],
     ) -> int:
-        """In parts, again and again while others are faster: the count says whether there is more."""
+        """Carry out a decision that may be written in part, and repeat it while races are lost.
+
+        Return the number of jobs for which it was done. A number below `limit` means that no job is left.
+        """
         count = 0
         while True:
-            run = await self._parts(decide(limit - count))
+            run = await self._engine.in_parts(decide(limit - count))
             if not run.wasted:
                 return count + run.answers[0]
             count += sum(is_done(record.job) for record in run.records.values() if record.was.seq)
@@ -390,10 +363,10 @@ class ObjectStore:
                 return count
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
-        promoted, expired = await self._claimer.let_time_pass(limit)
+        promoted, expired = await self._claimer.admit_and_expire(limit)
         passed = Maintained(expired=expired, more=max(promoted, expired) >= limit)
-        jobs = await self._parts(lambda ledger, now: upkeep.look_after_jobs(ledger, now, limit), counting=True)
-        past = await self._parts(lambda ledger, now: upkeep.forget_the_past(ledger, now, limit))
+        jobs = await self._engine.in_parts(lambda ledger, now: upkeep.maintain_jobs(ledger, now, limit), counting=True)
+        past = await self._engine.in_parts(lambda ledger, now: upkeep.trim(ledger, now, limit))
         return upkeep.add_up(passed, jobs.answers[0], past.answers[0])
 
     @property
@@ -407,8 +380,7 @@ class ObjectStore:
         )
 
     async def sweep(self, limit: int | None = None, *, full: bool = False) -> Swept:
-        """Put right what crashes have left: a bounded piece of a round, or with `full` a whole one, whatever has been
-        looked at before."""
+        """Repair what crashes have left incomplete, in a part of the store. With `full`, check the whole store."""
         return await self._sweeper.sweep(self.options.monitor_sweep_page_size if limit is None else limit, full=full)
 
     def shares(self, n: int) -> list[SweepShare]:
@@ -422,121 +394,75 @@ class ObjectStore:
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
         key = self._layout.worker(info.id)
+        if ttl == 0:
+            await self.blobs.delete([key])
+            return
         now = await self.now()
         [seen] = await self._engine.objects.read([key])
-        started = now if seen.value is None else decode(seen.value, WorkerRecord).started_at
+        known = value_of(seen, WorkerRecord)
         info = msgspec.structs.replace(info, shards=self.options.shards or ())
-        record = WorkerRecord(info, started, now, ttl, True)
+        record = WorkerRecord(info, now if known is None else known.started_at, now, ttl, True)
         await self.blobs.put(key, sealed(encode(record)), durable=False)
 
-    async def leave(self, worker_id: str) -> None:
-        await self.blobs.delete([self._layout.worker(worker_id)])
-
     async def workers(self) -> list[WorkerRecord]:
-        return await self._asked(operate.workers)
+        return await self._engine.answer(operate.workers)
 
     # ── schedules ─────────────────────────────────────────────────────────────────────────────
 
     async def schedules(self) -> list[Schedule]:
-        return await self._asked(lambda ledger, now: ledger.tables.schedules())
+        return await self._engine.answer(lambda ledger, now: ledger.tables.schedules())
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)
         answers = []
         for move in moves:
-            run = await self._together(_moving(move))
+            run = await self._engine.together(_moving(move))
             answers.append(run.answers[0])
         return answers
-
-    # ── ways of asking ────────────────────────────────────────────────────────────────────────
 
     @property
     def _layout(self) -> Layout:
         return self._engine.layout
 
-    async def _asked(self, question: Callable[[Ledger, int], T]) -> T:
-        answer, _ = await self._engine.decide(self._engine.view(), question)
-        return answer
-
-    async def _together(
-        self,
-        decide: Callable[[Ledger, int], T],
-        *,
-        counting: bool = False,
-        expected: Iterable[str] = (),
-        guessed: Iterable[Seen] = (),
-    ) -> Run[T]:
-        """All of it, or nothing."""
-        run = await self._engine.carry_out(
-            [Item(None, decide)], together=True, counting=counting, expected=expected, guessed=guessed
-        )
-        await self._engine.dependents.tell(run)
-        return run
-
-    async def _parts(self, decide: Callable[[Ledger, int], T], *, counting: bool = False) -> Run[T]:
-        """What can be done in parts; what somebody else has just changed is left for the next time."""
-        run = await self._engine.carry_out([Item(None, decide)], counting=counting)
-        await self._engine.dependents.tell(run)
-        return run
-
-    async def _each(self, ids: Sequence[str], decide: Callable[[str], Callable[[Ledger, int], T]]) -> list[T]:
-        """Each id for itself; an id that stands there twice is asked twice, one after the other.
-
-        Who waits for one of them is told before the next one is asked: it may be the next one.
-        """
-        answers: list[T] = []
-        for some in await self._waves(ids):
-            run = await self._engine.carry_out(
-                [Item(self._layout.job(job_id), decide(job_id)) for job_id in some],
-                expected=[self._layout.job(job_id) for job_id in some],
-            )
-            answers += run.answers
-            await self._engine.dependents.tell(run)
-        return answers
-
-    async def _waves(self, ids: Sequence[str]) -> list[list[str]]:
-        """The ids in their order; each that somebody waits for ends a wave."""
-        if len(ids) < 2:
-            return [list(ids)]
-        unique = [*dict.fromkeys(self._layout.job(job_id) for job_id in ids)]
-        seen = {one.key: one for one in await self._engine.objects.read(unique)}
-        waves: list[list[str]] = [[]]
-        for job_id in ids:
-            value = seen[self._layout.job(job_id)].value
-            waves[-1].append(job_id)
-            if value is not None and decode(value, JobValue).awaited:
-                waves.append([])
-        return [wave for wave in waves if wave]
-
     async def _recount(self, keys: Sequence[str]) -> None:
-        """Counters that limits go by, from the records, at once."""
+        """Recompute the counters that limits use, from the records of the jobs."""
         counters = CounterSweep(self._engine, Round(self._engine.objects, await self.now(), None, 0))
-        await counters.look_at_queues([key for key in keys if key != TASKS], surely=True)
+        await counters.check_queues([key for key in keys if key != TASKS], exactly=True)
         if TASKS in keys:
-            await counters.look_at_tasks(surely=True)
-
-    def _announce(self, opened: Counter[str], ended: list[str]) -> None:
-        if opened:
-            self._waiters.wake(opened)
-        if ended:
-            self._watchers.wake(dict.fromkeys(ended, EVERYBODY))
+            await counters.check_tasks(exactly=True)
 
 
-def _draining(queue: str, limit: int, lane: int | None) -> Callable[[Ledger, int], int]:
+def _draining(queue: str, limit: int, lane: int | None) -> Question[int]:
     return lambda ledger, now: operate.drain(ledger, queue, limit, now, lane)
 
 
-def _obliterating(queue: str, limit: int) -> Callable[[Ledger, int], int]:
+def _obliterating(queue: str, limit: int) -> Question[int]:
     return lambda ledger, now: operate.obliterate(ledger, queue, limit, now)
 
 
-def _moving(move: Move) -> Callable[[Ledger, int], Moved]:
+def _moving(move: Move) -> Question[Moved]:
     return lambda ledger, now: scheduling.advance(ledger, [move], now)[0]
 
 
-def _settling(lease: Lease, change: Change) -> Callable[[Ledger, int], Receipt]:
+def _settling(lease: Lease, change: Change) -> Question[Receipt]:
     return lambda ledger, now: ledger.settle([(lease, change)], now)[0]
 
 
-def _extending(extension: Extension) -> Callable[[Ledger, int], Receipt]:
+def _extending(extension: Extension) -> Question[Receipt]:
     return lambda ledger, now: ledger.extend([extension], now)[0]
+
+
+async def _check_layout(objects: Objects, shard_digits: int) -> None:
+    """Raise StoreError if the store was created with another number of shards. For a new store, record this number."""
+    while True:
+        [seen] = await objects.read([LAYOUT])
+        made = value_of(seen, LayoutValue)
+        if made is None:
+            await objects.commit([Swap(seen, encode(LayoutValue(shard_digits)))])
+        elif made.shard_digits != shard_digits:
+            raise StoreError(
+                f"{objects.blobs.url} was made with {made.shard_digits} shard digits, and here are {shard_digits}: its "
+                f"jobs would not be found. Set MILLRACE_SHARD_DIGITS={made.shard_digits}."
+            )
+        else:
+            return

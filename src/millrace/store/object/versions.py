@@ -1,9 +1,9 @@
-"""A job's history from the versions of its object: the whole record as it was after each write (O-23, BO-19).
+"""A job's history from the versions of its object: the whole record after each write.
 
-A version that was pending shows what became of it. Who left it so is known from what stands above it: a transaction
-that failed was taken back, so the next version has the old value again; any other next version means that it happened.
-For the newest there is nothing above, and its primary is asked. Versions that repeat the one below (a pending write
-that was carried through, or taken back) are told as repeats.
+A version may be pending in a transaction. It is shown with the outcome of the transaction, which the next newer version
+shows: if that version has the old value again, the transaction failed; otherwise it succeeded. For the newest version,
+the primary of the transaction is read. A version that repeats the one before it is marked as a repeat; a pending write
+that is completed or undone leaves such versions.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import msgspec
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
 from millrace.store.object.driver import Version
-from millrace.store.object.envelope import Envelope, opened, plain
+from millrace.store.object.engine.objects import Envelope, opened, value_bytes
+from millrace.store.object.engine.values import JobValue, decode, job_value
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.values import JobValue, decode, job_value
 
 PAGE = 100
 _NOT_COMPARED = ("spec", "events", "seq", "result", "attempts", "lost_worker")
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A job as one version of its object has it.
+class VersionRecord(msgspec.Struct, frozen=True):
+    """A job as stored in one version of its object.
 
-    `rev` counts the writes of a job, so it names a record in a history. `job` is None where the object says only what
-    is remembered of it, and `deleted` where it was deleted. `undecided`: a write is under way, and the record is as it
-    was before. `missing` names large parts ("input", "output") that are no longer kept.
+    `rev` counts the writes of a job and identifies a record in its history. `job` is None if the job was removed and
+    the object has only what is remembered of it. `deleted` means that the object was deleted. `undecided` means that a
+    write is in progress; the record then shows the state before that write. `missing` names large parts ("input",
+    "output") that are no longer kept.
     """
 
     version: str
@@ -47,20 +48,20 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class RecordPage(msgspec.Struct, frozen=True):
-    """Newest first; `cursor` leads to the next page, None at the end."""
+    """A page of versions, newest first. `cursor` is where the next page starts; None if there is no next page."""
 
-    records: tuple[Record, ...]
+    records: tuple[VersionRecord, ...]
     cursor: str | None = None
 
 
-class Difference(msgspec.Struct, frozen=True):
+class VersionDifference(msgspec.Struct, frozen=True):
     field: str
     before: Any
     after: Any
 
 
 class _Read(msgspec.Struct):
-    """A version, and the value that counts."""
+    """A version and its effective value, which is its value after the decision of its transaction."""
 
     version: Version
     envelope: Envelope | None
@@ -69,7 +70,7 @@ class _Read(msgspec.Struct):
 
 
 class Versions:
-    """Reads only. `kept` says whether this store has any versions beside the newest."""
+    """Reads the versions of jobs. `kept` says whether this store keeps versions other than the newest."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._blobs = store.blobs
@@ -96,8 +97,8 @@ class Versions:
         records = await asyncio.gather(*(self._record(one, low) for one, low in zip(found, values, strict=True)))
         return RecordPage(tuple(records), listed.next)
 
-    async def newest_first(self, job_id: str) -> AsyncIterator[Record]:
-        """Every kept version, page by page."""
+    async def newest_first(self, job_id: str) -> AsyncIterator[VersionRecord]:
+        """Yield every kept version of a job, newest first."""
         cursor: str | None = None
         while True:
             page = await self.page(job_id, cursor)
@@ -107,7 +108,7 @@ class Versions:
                 return
             cursor = page.cursor
 
-    async def oldest_first(self, job_id: str) -> list[Record]:
+    async def oldest_first(self, job_id: str) -> list[VersionRecord]:
         return [record async for record in self.newest_first(job_id)][::-1]
 
     # one page
@@ -117,7 +118,7 @@ class Versions:
             if version.deleted:
                 return _Read(version, None)
             envelope = await self._envelope(key, version.id)
-            return None if envelope is None else _Read(version, envelope)  # removed since it was listed
+            return None if envelope is None else _Read(version, envelope)  # removed after it was listed
 
         return [read for read in await asyncio.gather(*map(one, versions)) if read is not None]
 
@@ -126,14 +127,14 @@ class Versions:
         return None if blob is None else opened(blob.body)
 
     async def _settle(self, key: str, one: _Read, above: Envelope | None, newest: bool) -> None:
-        """What counts of a version, given the one above it."""
+        """Set the effective value of a version. `above` is the envelope of the next newer version."""
         if one.envelope is None:
             return
-        pending, before = one.envelope.pending, plain(one.envelope.value)
+        pending, before = one.envelope.pending, value_bytes(one.envelope.value)
         one.value = before
         if pending is None:
             return
-        after = plain(pending.next)
+        after = value_bytes(pending.next)
         if newest:
             [seen] = await self._objects.read([key])
             above = seen.envelope
@@ -141,10 +142,10 @@ class Versions:
                 one.undecided = seen.lock is not None
                 one.value = before if one.undecided else after
                 return
-        one.value = before if above is not None and plain(above.value) == before != after else after
+        one.value = before if above is not None and value_bytes(above.value) == before != after else after
 
     async def _value_below(self, key: str, last: _Read, cursor: str) -> bytes | None:
-        """The value of the version before this page's last: the first of the next page."""
+        """Return the effective value of the first version of the next page; None if there is none."""
         listed = await self._blobs.versions(key, cursor, 1)
         [*found] = await self._read(key, listed.versions)
         if not found:
@@ -152,21 +153,21 @@ class Versions:
         await self._settle(key, found[0], last.envelope, newest=False)
         return found[0].value
 
-    async def _record(self, one: _Read, below: bytes | None) -> Record:
+    async def _record(self, one: _Read, below: bytes | None) -> VersionRecord:
         version = one.version
         if one.envelope is None:
-            return Record(version.id, version.modified, deleted=True)
+            return VersionRecord(version.id, version.modified, deleted=True)
         repeats = one.value is not None and one.value == below
         if one.value is None:
-            return Record(version.id, version.modified, undecided=one.undecided, repeats=repeats)
+            return VersionRecord(version.id, version.modified, undecided=one.undecided, repeats=repeats)
         large, missing = await self._large(one.value)
         value = _value(one.value, large, missing)
-        return Record(
+        return VersionRecord(
             version.id,
             version.modified,
             value.rev,
             value.job,
-            value.filed,
+            value.index_key,
             value.parents,
             value.awaited,
             undecided=one.undecided,
@@ -181,14 +182,16 @@ class Versions:
         return found, tuple(name for name, key in data.items() if key not in found)
 
 
-def diff(before: Record, after: Record) -> list[Difference]:
-    """What differs between two records, field by field; events are left out."""
+def diff(before: VersionRecord, after: VersionRecord) -> list[VersionDifference]:
+    """Return the fields in which two records differ. Events are not compared."""
     one, other = _fields(before), _fields(after)
     names = [*other, *(name for name in one if name not in other)]
-    return [Difference(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
+    return [
+        VersionDifference(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)
+    ]
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def _fields(record: VersionRecord) -> dict[str, Any]:
     if record.job is None:
         return {"deleted": record.deleted, "awaited": record.awaited}
     job = record.job
@@ -199,8 +202,8 @@ def _fields(record: Record) -> dict[str, Any]:
     for name in job.__struct_fields__:
         if name not in _NOT_COMPARED:
             fields[name] = getattr(job, name)
-    fields["payload"] = _decoded(job.spec.payload, job.spec.serde)
-    fields["result"] = None if job.result is None else _decoded(job.result, job.spec.serde)
+    fields["payload"] = _decoded(job.spec.payload, job.spec.payload_serde)
+    fields["result"] = None if job.result is None else _decoded(job.result, job.spec.result_serde)
     fields["progress"] = None if job.progress is None else _decoded(job.progress, "json")
     fields |= {"waits_for": record.parents, "awaited": record.awaited, "deleted": record.deleted}
     return {name: msgspec.to_builtins(value) for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Jobs in a PostgreSQL database, from version 14 on."""
+"""The PostgreSQL store keeps jobs in a schema of a PostgreSQL database. It needs version 14 or later."""
 
 from millrace.store.postgres.store import PostgresStore
 

@@ -1,10 +1,10 @@
-"""Two chunks of jobs abreast: the next one is written while the one before is being committed.
+"""Enqueues in chunks: each chunk is written while the previous chunk is being committed.
 
-A server's process works on one core, and waits for the disk when it commits. So chunks of one call go over two
-connections in turn. Each draws its instant and its seqs before the next one may begin, and is committed after the one
-before: order and "what came before is in" are as if they had been written one after the other.
+A server process uses one core, and waits for the disk during a commit. So the chunks of one call use two connections in
+turn. A chunk gets its time and its seqs before the next chunk may begin, and is committed after the previous chunk. The
+result is the same as if the chunks had been written one after the other.
 
-Whatever does not go smoothly is rolled back and enqueued once more, in its turn, which is safe to repeat.
+After an error, a chunk is rolled back, and enqueued again once the previous chunk has ended. Enqueuing twice is safe.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ from typing import TYPE_CHECKING, Any
 from millrace.domain.errors import QueueError
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
-from millrace.store.postgres import plain
-from millrace.store.postgres.trouble import code_of, is_cut
+from millrace.store.postgres import fast_path
+from millrace.store.postgres.address import BEGIN
+from millrace.store.postgres.errors import code_of, is_cut
 
 if TYPE_CHECKING:
     from millrace.store.postgres.store import PostgresStore
 
-_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '15s'"
-# Seconds for the one before. If it takes longer it may be waiting for what is locked here, so this one makes way.
+_BEGIN = f"{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = '15s'"
+# Seconds to wait for the previous chunk. If that takes longer, it may wait for a lock of this one, which rolls back.
 _PATIENCE = 0.5
 
 Writing = asyncio.Future[list[Enqueued]]
 
 
 class Place:
-    """One chunk. `found` is done once it has its instant and seqs, or will be written after the one before."""
+    """One chunk of an enqueue. The next chunk may begin once `found` is set.
+
+    `found` is set when this chunk has its time and its seqs. It is also set when this chunk cannot be written while the
+    previous one is being committed, and has to wait for it.
+    """
 
     def __init__(self, store: PostgresStore, specs: Sequence[Spec], before: Writing | None) -> None:
         self._store = store
@@ -47,13 +52,16 @@ class Place:
         if seqs is None:
             if self._before is not None:
                 await asyncio.wait([self._before])
-                self._before.result()  # raises what that raised
+                self._before.result()  # raises its error
             return await self._store.enqueue(self._specs)
-        self._store.announce(plain.opened(self._specs), (), ())
-        return plain.enqueued(self._specs, seqs)
+        self._store.announce(fast_path.opened(self._specs), (), ())
+        return fast_path.enqueued(self._specs, seqs)
 
     async def _ahead(self) -> Sequence[int] | None:
-        """The seqs; None when nothing was written, or nobody knows."""
+        """Write this chunk while the previous one is being committed, and return the seqs of its jobs.
+
+        Return None if nothing was written, or if the outcome is unknown.
+        """
         arguments = await self._store.plain_arguments(self._specs)
         if arguments is None:
             return None
@@ -78,7 +86,7 @@ class Place:
                 await connection.execute("COMMIT")
                 return seqs  # type: ignore[no-any-return]
         except asyncio.CancelledError:
-            raise  # the connection goes, and with it what was not committed
+            raise  # the connection is closed, which rolls back
         except BaseException:
             with suppress(Exception):
                 await connection.execute("ROLLBACK")
@@ -87,7 +95,7 @@ class Place:
         return None
 
     async def _is_in(self) -> bool:
-        """Is the one before committed?"""
+        """Wait a short time for the previous chunk, and return whether it is committed."""
         before = self._before
         if before is None:
             return True

@@ -1,26 +1,32 @@
-"""Where a store is: the server's URL, and what we add to it as options of our own.
+"""The address of a store: the server's URL, with Millrace's own options.
 
 postgresql://user:password@host:5432/database?schema=millrace&notify=on&pooler=none
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.store.postgres.sql import check_schema
 
 OURS = ("schema", "notify", "pooler", "connections")
 CONNECT_TIMEOUT = 10.0  # seconds
-CALL_TIMEOUT = 20.0  # more than a statement waits for locks, less than a lease
-# Of a step. Whoever falls silent in the middle of one keeps its locks no longer than that.
+CALL_TIMEOUT = 20.0  # seconds; longer than a statement waits for locks, shorter than a lease
+# Limits of a step. A client that goes silent during a step keeps its locks no longer than this.
 STEP_LIMITS = {"lock_timeout": "10s", "statement_timeout": "20s", "idle_in_transaction_session_timeout": "15s"}
-# Every question of this store has its index; a plan made while a table was small must do when it is large.
+# A step must see what it has waited for, whatever the default of the database or the role.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_ISOLATION = {"default_transaction_isolation": "read committed"}
+# Every query of this store has an index; a plan made while a table was small must still work when it is large.
 _PLANS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
-# Have the server notice a client that is gone without a word: what it had locked is let go.
+# Have the server detect a client that disappeared, and release its locks.
 _KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 
 
@@ -56,7 +62,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """The same without a password: what is opened by it is opened in the same way."""
+        """The URL without the password, and without options of Millrace that have their defaults."""
         parts = urlsplit(self.dsn)
         place = parts.netloc.rpartition("@")
         user = place[0].partition(":")[0]
@@ -66,7 +72,7 @@ class Address(msgspec.Struct, frozen=True):
         return urlunsplit(("postgresql", netloc, parts.path, urlencode(options), ""))
 
     def _chosen(self) -> dict[str, str]:
-        """Our own options, as far as they are not as by default."""
+        """Return Millrace's own options that differ from their defaults."""
         ours = {
             "schema": self.schema,
             "notify": "on" if self.notify else "off",
@@ -77,25 +83,61 @@ class Address(msgspec.Struct, frozen=True):
         return {name: value for name, value in ours.items() if value != usual[name]}
 
     def arguments(self) -> dict[str, Any]:
-        """For asyncpg. A pooler that shares sessions keeps neither prepared statements nor settings for us."""
+        """Return the arguments for asyncpg.connect.
+
+        A transaction pooler keeps neither prepared statements nor session settings. So behind a pooler, statements that
+        write or wait run inside an explicit transaction.
+        """
         direct = self.pooler == "none"
         return {
             "dsn": self.dsn,
             "timeout": CONNECT_TIMEOUT,
             "command_timeout": CALL_TIMEOUT,
             "statement_cache_size": 200 if direct else 0,
-            "server_settings": {"application_name": "millrace"} | (_PLANS | _KEEPALIVE if direct else {}),
+            "server_settings": {"application_name": "millrace"} | (_ISOLATION | _PLANS | _KEEPALIVE if direct else {}),
         }
 
     def arguments_for_steps(self) -> dict[str, Any]:
-        """The same with the limits of a step, which a session of our own keeps; `begins_with` sets them elsewhere."""
+        """Like `arguments`, with the time limits of a step as session settings.
+
+        Behind a pooler, these limits are left out, because `begins_with` sets them.
+        """
         given = self.arguments()
         if self.pooler == "none":
             given["server_settings"] |= STEP_LIMITS
         return given
 
     def begins_with(self) -> str:
-        """After BEGIN."""
+        """Return SQL to append to BEGIN. Behind a pooler, it sets the time limits of a step; otherwise it is empty."""
         if self.pooler == "none":
             return ""
         return "".join(f"; SET LOCAL {name} = '{value}'" for name, value in STEP_LIMITS.items())
+
+
+@asynccontextmanager
+async def transaction(connection: Any) -> AsyncIterator[None]:
+    """Run the block in a transaction on an asyncpg connection.
+
+    After a timeout or a cancellation, there is no rollback: the caller discards the connection, which ends the
+    transaction. The `transaction` of asyncpg would wait for its rollback, up to the same timeout again.
+    """
+    await connection.execute(BEGIN)
+    try:
+        yield
+    except (TimeoutError, asyncio.CancelledError):
+        raise
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to raise
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+
+
+async def check_isolation(connection: Any, address: Address) -> None:
+    """Raise StoreError if the server ignores the session settings, which happens behind a transaction pooler."""
+    level = await connection.fetchval("SELECT current_setting('default_transaction_isolation')")
+    if address.pooler == "none" and level != "read committed":
+        raise StoreError(
+            f"{address.url}: sessions are {level.upper()} although READ COMMITTED was asked for, as behind a pooler "
+            "that keeps no settings. Add pooler=transaction to the URL."
+        )

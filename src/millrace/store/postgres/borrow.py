@@ -1,7 +1,7 @@
-"""A caller's connection as a wire: psycopg's, asyncpg's or SQLAlchemy's, blocking or on an event loop.
+"""The caller's connection as a `Wire`: a connection of psycopg, asyncpg or SQLAlchemy, blocking or asynchronous.
 
-Steps are run by a thread that may block. So a connection that lives on an event loop is asked on that loop, and one
-that blocks is used where the step runs.
+A step runs in a thread that may block. A blocking connection is used in that thread. An asynchronous connection is used
+on its event loop, and the thread waits for the result.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace.domain.errors import InvalidInput
-from millrace.store.postgres.unit import Held, Row
+from millrace.store.postgres.sql import Held
+from millrace.store.sql.ports import Row
 
 KNOWN = "a psycopg, asyncpg or SQLAlchemy connection to PostgreSQL"
 
 
 class Blocking:
-    """A psycopg connection."""
+    """A `Wire` over a blocking psycopg connection."""
 
     on_loop = False
 
@@ -33,15 +34,18 @@ class Blocking:
             self._cursor.execute(sql, list(args))
             return self._cursor.fetchall() if self._cursor.description is not None else []
         except Exception as error:
-            raise _told(error) from error
+            raise _translated(error) from error
 
     def begun(self) -> bool:
-        """A connection that commits every statement by itself has no transaction to be part of."""
+        """Return whether a transaction is open or begins with the next statement.
+
+        In autocommit mode, a statement begins no transaction.
+        """
         return not self._connection.autocommit or self._connection.info.transaction_status != 0
 
 
 class OnLoop:
-    """An asyncpg connection, or psycopg's for event loops."""
+    """A `Wire` over an asyncpg connection or an asynchronous psycopg connection."""
 
     on_loop = True
 
@@ -53,7 +57,7 @@ class OnLoop:
         try:
             return asyncio.run_coroutine_threadsafe(self._ask(sql, args), self._loop).result()
         except Exception as error:
-            raise _told(error) from error
+            raise _translated(error) from error
 
     async def _ask(self, sql: str, args: Sequence[Any]) -> Sequence[Row]:
         if _is(self._connection, "psycopg", "AsyncConnection"):
@@ -70,18 +74,23 @@ class OnLoop:
         return not self._connection.autocommit or self._connection.info.transaction_status != 0
 
 
-def _told(error: Exception) -> Exception:
+def _translated(error: Exception) -> Exception:
     return Held() if getattr(error, "sqlstate", None) == "55P03" else error
 
 
 def _is(connection: object, module: str, name: str) -> bool:
-    """Without importing a library that nobody here uses."""
+    """Return whether the connection has the type `module.name`. The module is not imported if the program does not use
+    it.
+    """
     loaded: Any = sys.modules.get(module)
     return loaded is not None and isinstance(connection, getattr(loaded, name))
 
 
 async def reach(connection: object) -> Blocking | OnLoop:
-    """The wire behind what the caller has in hand, from an event loop."""
+    """Return the wire of the caller's connection. Call this on the event loop of the connection, if it is asynchronous.
+
+    Raise InvalidInput if the type of the connection is not supported.
+    """
     loop = asyncio.get_running_loop()
     if _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
         session: Any = connection
@@ -100,7 +109,7 @@ async def reach(connection: object) -> Blocking | OnLoop:
 
 
 def reach_now(connection: object) -> Blocking:
-    """The same where there is no event loop."""
+    """Like `reach`, for a caller without an event loop. Also raises InvalidInput for an asynchronous connection."""
     if _is(connection, "sqlalchemy.orm", "Session"):
         session: Any = connection
         connection = session.connection()

@@ -1,4 +1,8 @@
-"""Queues, tasks, workers and the store's own row."""
+"""Queues, tasks, combinations and the store's own row, as one step reads and changes them.
+
+A combination is a (queue, task, priority) that a job has used; it has an id. A queue is exact if a setting depends on
+exact counts.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millrace.domain.limits import Bucket
-from millrace.domain.request import WorkerRecord
+from millrace.domain.rules.fast_path import accepts_all
+from millrace.domain.rules.limits import Bucket
 from millrace.domain.settings import QueueSettings, StoreSettings
 from millrace.domain.tables import QueueRow, TaskRow
-from millrace.store.postgres.unit import Again, Row, Unit
+from millrace.store.postgres.locks import RetryStep, StepLocks
+from millrace.store.postgres.sql import PostgresStatements
+from millrace.store.sql.ports import Batch, Row
+from millrace.store.sql.unit import Combo
 
 _encode = msgspec.msgpack.Encoder().encode
 _queue_settings = msgspec.msgpack.Decoder(QueueSettings).decode
 _bucket = msgspec.msgpack.Decoder(Bucket).decode
 _task_row = msgspec.msgpack.Decoder(TaskRow).decode
 _settings = msgspec.msgpack.Decoder(StoreSettings).decode
-_worker = msgspec.msgpack.Decoder(WorkerRecord).decode
 
 COUNTERS = (
     "waiting",
@@ -33,89 +39,127 @@ COUNTERS = (
     "died",
     "taken",
 )
-Combo = tuple[str, str, int]
 
 
 def is_exact(settings: QueueSettings) -> bool:
-    """Does a setting decide by numbers? Then steps of the queue take turns."""
+    """Return whether a setting of the queue depends on exact counts, so that its steps must run one after the other."""
     return (
         settings.max_running is not None
         or settings.rate is not None
-        or settings.max_depth is not None
         or settings.fair_share > 0
         or settings.on_empty is not None
-        or settings.lanes is not None
-        or (settings.dead_overflow == "reject" and settings.dead_cap is not None)
+        or not accepts_all(settings)
     )
 
 
-class Registry(Unit):
-    def start(self) -> None:
-        super().start()
+class Registry:
+    """The queues, tasks and combinations that one step has read or changed.
+
+    `combo_ids` and `combo_names` begin with the combinations that are known to be committed.
+    """
+
+    def __init__(
+        self,
+        statements: PostgresStatements,
+        locks: StepLocks,
+        batch: Batch,
+        combo_ids: dict[Combo, tuple[int, int]],
+        combo_names: dict[int, Combo],
+    ) -> None:
+        self._db = statements
+        self._locks = locks
+        self._batch = batch
+        self.combo_ids = combo_ids  # (id, id of the queue)
+        self._combo_names = combo_names
+        self._now = 0
         self._queue_rows: dict[str, QueueRow] = {}
         self._queue_ids: dict[str, int | None] = {}
-        self._as_stored: dict[str, tuple[int, ...]] = {}  # counters, when they were read
-        self._stored_settings: dict[str, tuple[QueueSettings, Bucket | None, int]] = {}
+        self._as_stored: dict[str, tuple[int, ...]] = {}  # counters as they were read
+        self._stored_settings: dict[str, tuple[QueueSettings, Bucket | None, int, bool]] = {}
         self._changed_queues: dict[str, QueueRow] = {}
-        self._combos: dict[str, list[tuple[str, int, int]]] = {}  # of a queue: (task, priority, id)
-        self.combo_ids: dict[Combo, tuple[int, int]] = {}  # (id, id of the queue)
-        self.combo_names: dict[int, Combo] = {}
+        self._combos: dict[str, list[tuple[str, int, int]]] = {}  # by queue: (task, priority, id)
         self._tasks: dict[str, TaskRow | None] | None = None
         self._changed_tasks: dict[str, TaskRow] = {}
-        self.exact_locks: dict[str, str] = {}  # of queues that were seen to be exact
+        self.exact_locks: dict[str, str] = {}  # by queue, for queues that are exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
-        self.words_read: dict[str, tuple[int, int, int | None]] = {}  # of queues that were all looked at
+        self._seqs: list[int] = []  # drawn, and not used yet
+        self._drawn = 0
+        self._waiting_counts: dict[str, tuple[int, int, int | None]] = {}  # cached after reading all queues
+
+    def begin(self, now: int, tasks: Sequence[str] | None = None) -> None:
+        """Start a step at the time `now`. `tasks` are the names of the tasks with limits, or None to read them when
+        needed.
+        """
+        self._now = now
+        if tasks is not None:
+            self._tasks = dict.fromkeys(tasks)
 
     def flush(self) -> None:
-        super().flush()
-        for row in self._changed_queues.values():
-            self._write_queue(row)
+        self._write_queues(self._changed_queues.values())
         self._changed_queues = {}
-        for name, task in self._changed_tasks.items():
-            self.rows("put_task", name, _encode(task))
-        self._changed_tasks = {}
+        if self._changed_tasks:
+            self._db.write("put_tasks", [(name, _encode(task)) for name, task in self._changed_tasks.items()])
+            self._changed_tasks = {}
 
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
     def next_seqs(self, count: int) -> Sequence[int]:
-        return self.seqs("next_seqs", count)
+        """Return new seqs. The first call draws as many as the batch may need."""
+        missing = count - len(self._seqs)
+        if missing > 0:
+            drawn = self._db.seqs("next_seqs", max(missing, self._batch.new_jobs - self._drawn))
+            self._seqs += drawn
+            self._drawn += len(drawn)
+        seqs, self._seqs = self._seqs[:count], self._seqs[count:]
+        return seqs
 
     def settings(self) -> StoreSettings:
-        found = self.value("store_settings")
+        found = self._db.value("store_settings")
         return StoreSettings() if found is None else _settings(found)
 
     def put_settings(self, settings: StoreSettings) -> None:
-        if self.writes:
-            self.rows("put_store_settings", None if settings == StoreSettings() else _encode(settings))
+        if self._locks.writes:
+            self._db.rows("put_store_settings", None if settings == StoreSettings() else _encode(settings))
 
     # ── queues ────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: str) -> QueueRow:
-        row = self._queue_rows.get(name)
-        return self._load_queue(name) if row is None else row
+        if name not in self._queue_rows:
+            self._load_queues([each for each in {name, *self._batch.queues()} if each not in self._queue_rows])
+        return self._queue_rows[name]
 
-    def _load_queue(self, name: str) -> QueueRow:
-        if not self.writes:
-            found = self.rows("queue", name)
-            return self._take_queue(name, found[0] if found else None)
-        taken = self.rows("take_queue", name, name in self.alone_in)
-        if not taken:
-            return self._take_queue(name, None)
-        lacking, mine, ids, tasks, priorities, *row = taken[0]
-        lock = f"queue {row[0]}"
+    def _load_queues(self, names: Sequence[str]) -> None:
+        if not self._locks.writes:
+            rows = {row[1]: row for row in self._db.rows("queues", names)}
+        else:
+            rows = self._lock_queues(names)
+        for name in names:
+            self._take_queue(name, rows.get(name))
+
+    def _lock_queues(self, names: Sequence[str]) -> dict[str, Row]:
+        """Lock these queues, load their combinations, and return their rows."""
+        rows: dict[str, Row] = {}
+        lacking: dict[str, bool] = {}
+        for lacks, mine, ids, tasks, priorities, *row in self._db.rows_of(
+            "take_queues", [(name, name in self.alone_in) for name in names]
+        ):
+            lock, name = f"queue {row[0]}", row[1]
+            rows[name] = row
+            if lacks:
+                lacking[lock] = lacks == 1
+                continue
+            self._locks.held[lock] = not mine and self._locks.held.get(lock, True)
+            if mine:
+                self.exact_locks[name] = lock
+            self._take_combos(name, row[0], [] if ids is None else zip(tasks, priorities, ids, strict=True))
         if lacking:
-            self.begin_anew_with([lock], shared=lacking == 1)
-        self.held[lock] = not mine and self.held.get(lock, True)
-        if mine:
-            self.exact_locks[name] = lock
-        combos = [] if ids is None else zip(tasks, priorities, ids, strict=True)
-        self._take_combos(name, row[0], combos)
-        return self._take_queue(name, row)
+            self._locks.retry_with(lacking)
+        return rows
 
     def _take_queue(self, name: str, found: Row | None) -> QueueRow:
         row = QueueRow(name)
         if found is not None:
-            _, _, settings, _, bucket, row.next_lane, *counts = found
+            _, _, settings, _, bucket, row.next_lane, row.rearm, *counts = found
             for counter, value in zip(COUNTERS, counts, strict=True):
                 setattr(row, counter, value)
             if settings is not None:
@@ -124,7 +168,7 @@ class Registry(Unit):
         self._queue_ids[name] = None if found is None else found[0]
         self._queue_rows[name] = row
         self._as_stored[name] = _counts(row)
-        self._stored_settings[name] = row.settings, row.bucket, row.next_lane
+        self._stored_settings[name] = row.settings, row.bucket, row.next_lane, row.rearm
         return row
 
     def seen_queues(self) -> Iterable[str]:
@@ -134,55 +178,56 @@ class Registry(Unit):
         self._changed_queues[row.name] = row
 
     def queues(self) -> Sequence[str]:
-        if self.writes:
-            known = {row[0] for row in self.rows("queue_names")}
+        if self._locks.writes:
+            known = {row[0] for row in self._db.rows("queue_names")}
             return sorted(known | self._changed_queues.keys())
-        found = self.rows("all_queues", self.now)
+        found = self._db.rows("all_queues", self._now)
         for *row, later, retrying, first in found:
             self._take_queue(row[1], row)
-            self.words_read[row[1]] = later, retrying, first
+            self._waiting_counts[row[1]] = later, retrying, first
         return sorted(row[1] for row in found)
+
+    def waiting_counts(self, queue: str, now: int) -> tuple[int, int, int | None]:
+        queue_id = self.queue_id(queue)
+        if queue_id is None:
+            return 0, 0, None
+        later, retrying, oldest = self._waiting_counts.get(queue) or self._db.rows("words", queue_id, now)[0]
+        return later - retrying, retrying, oldest if oldest is not None and oldest <= now else None
 
     def queue_id(self, name: str) -> int | None:
         self.queue(name)
         return self._queue_ids[name]
 
     def made_queue_id(self, name: str) -> int:
-        """The number of a queue, which is made if it is not there yet."""
+        """Return the id of a queue; create the queue if it does not exist."""
         known = self.queue_id(name)
         if known is None:
-            made = self.rows("make_queue", name)
+            made = self._db.rows("make_queue", name)
             if not made:
-                raise Again  # somebody else made it meanwhile, and may have given it settings
+                raise RetryStep  # another transaction has created it meanwhile, perhaps with settings
             known = self._queue_ids[name] = int(made[0][0])
-            self.lock([f"queue {known}"], shared=name not in self.alone_in)
+            self._locks.lock([f"queue {known}"], shared=name not in self.alone_in)
         return known
 
-    def _write_queue(self, row: QueueRow) -> None:
-        number = self.made_queue_id(row.name)
-        kept = row.settings, row.bucket, row.next_lane
-        if kept != self._stored_settings[row.name]:
-            settings = row.settings
-            rejects = settings.dead_overflow == "reject" and settings.dead_cap is not None
-            exact = is_exact(settings)
-            self.rows(
-                "put_queue",
-                number,
-                None if settings == QueueSettings() else _encode(settings),
-                exact,
-                not exact and settings.max_depth is None and not rejects,
-                not exact and not settings.paused,
-                not exact and settings.keep_completed != 0,
-                None if row.bucket is None else _encode(row.bucket),
-                row.next_lane,
-            )
-            self._stored_settings[row.name] = kept
-        counts = _counts(row)
-        added = [new - old for new, old in zip(counts, self._as_stored[row.name], strict=True)]
-        if any(added):
-            alone = self.held.get(f"queue {number}") is False
-            self.rows("add_counts" if alone else "put_tally", number, *added)
-            self._as_stored[row.name] = counts
+    def _write_queues(self, rows: Iterable[QueueRow]) -> None:
+        """Write each queue in at most one statement that updates its row: these run together."""
+        written: dict[str, list[tuple[object, ...]]] = {"put_queues": [], "add_counts": [], "put_tally": []}
+        for row in rows:
+            number = self.made_queue_id(row.name)
+            kept, counts = (row.settings, row.bucket, row.next_lane, row.rearm), _counts(row)
+            added = [new - old for new, old in zip(counts, self._as_stored[row.name], strict=True)]
+            alone = self._locks.held.get(f"queue {number}") is False
+            if any(added) and not alone:
+                written["put_tally"].append((number, *added))
+                added = [0] * len(added)
+            if kept != self._stored_settings[row.name]:
+                written["put_queues"].append((number, *added, *_setting_columns(row)))
+            elif any(added):
+                written["add_counts"].append((number, *added))
+            self._stored_settings[row.name], self._as_stored[row.name] = kept, counts
+        for name, of_queues in written.items():
+            if of_queues:
+                self._db.write(name, of_queues)
 
     # ── combinations of queue, task and priority ──────────────────────────────────────────────
 
@@ -190,9 +235,9 @@ class Registry(Unit):
         found = self._combos.get(queue)
         if found is None:
             queue_id = self.queue_id(queue)
-            found = self._combos.get(queue)  # told with the queue
+            found = self._combos.get(queue)  # read together with the queue
         if found is None:
-            rows = [] if queue_id is None else self.rows("combos", queue_id)
+            rows = [] if queue_id is None else self._db.rows("combos", queue_id)
             found = self._take_combos(queue, queue_id or 0, ((task, priority, combo) for combo, task, priority in rows))
         return found
 
@@ -205,7 +250,7 @@ class Registry(Unit):
         return found
 
     def combo_id(self, combo: Combo) -> tuple[int, int]:
-        """The number of a combination and of its queue; a new one is written at once."""
+        """Return (id of the combination, id of its queue). A new combination is written immediately."""
         known = self.combo_ids.get(combo)
         if known is not None:
             return known
@@ -213,11 +258,11 @@ class Registry(Unit):
         queue_id = self.made_queue_id(queue)
         of_queue = self.combos(queue)
         if combo not in self.combo_ids:
-            made = self.rows("make_combo", queue_id, task, priority) or self.rows(
+            made = self._db.rows("make_combo", queue_id, task, priority) or self._db.rows(
                 "make_combo",
                 queue_id,
                 task,
-                priority,  # the first one waited for somebody else's, this one sees it
+                priority,  # the first statement waited for a concurrent insert, the second one sees it
             )
             of_queue.append((task, priority, made[0][0]))
             self._name_combo(combo, made[0][0], queue_id)
@@ -225,35 +270,34 @@ class Registry(Unit):
 
     def _name_combo(self, combo: Combo, number: int, queue_id: int) -> None:
         self.combo_ids[combo] = number, queue_id
-        self.combo_names[number] = combo
+        self._combo_names[number] = combo
 
     def combo_name(self, number: int) -> Combo:
-        if number not in self.combo_names:
-            for combo, queue, task, priority in self.rows("combo_names"):
-                self.combo_names[combo] = queue, task, priority
-        return self.combo_names[number]
+        if number not in self._combo_names:
+            for combo, queue, task, priority in self._db.rows("combo_names"):
+                self._combo_names[combo] = queue, task, priority
+        return self._combo_names[number]
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
-    def begun(self, event: int, tasks: Sequence[str]) -> None:
-        super().begun(event, tasks)
-        self._tasks = dict.fromkeys(tasks)
-
     def _all_tasks(self) -> dict[str, TaskRow | None]:
-        """The limited tasks. Most stores have none; their rows are locked once they are looked at."""
+        """Return the names of the tasks with limits, each with its row or None if the row was not read yet.
+
+        `task` locks and reads a row when it is first needed.
+        """
         if self._tasks is None:
-            self._tasks = {row[0]: None for row in self.rows("task_names")}
+            self._tasks = {row[0]: None for row in self._db.rows("task_names")}
         return self._tasks
 
     def task(self, name: str) -> TaskRow | None:
         tasks = self._all_tasks()
         if name not in tasks:
             return None
-        row = tasks[name]
-        if row is None:
-            self.lock([f"task {name}"])
-            row = tasks[name] = _task_row(self.value("task", name))
-        return row
+        if tasks[name] is None:
+            wanted = [each for each in {name, *self._batch.tasks()} if each in tasks and tasks[each] is None]
+            self._locks.lock(f"task {each}" for each in wanted)
+            tasks.update((each, _task_row(facts)) for each, facts in self._db.rows("tasks", wanted))
+        return tasks[name]
 
     def put_task(self, row: TaskRow) -> None:
         self._all_tasks()[row.name] = self._changed_tasks[row.name] = row
@@ -261,26 +305,20 @@ class Registry(Unit):
     def tasks(self) -> Sequence[TaskRow]:
         return [row for row in (self.task(name) for name in list(self._all_tasks())) if row is not None]
 
-    def running_of_task(self, name: str) -> int:
-        self.close_gate()  # whoever begins or ends a run without counting it must be done
-        self.flush()
-        count: int = self.value("running_of_task", name)
-        return count
 
-    # ── workers ───────────────────────────────────────────────────────────────────────────────
-
-    def worker(self, worker_id: str) -> WorkerRecord | None:
-        found = self.rows("worker", worker_id)
-        return _worker(found[0][0]) if found else None
-
-    def put_worker(self, record: WorkerRecord) -> None:
-        self.rows("put_worker", record.info.id, _encode(record))
-
-    def drop_worker(self, worker_id: str) -> None:
-        self.rows("drop_worker", worker_id)
-
-    def workers(self) -> list[WorkerRecord]:
-        return [_worker(row[0]) for row in self.rows("workers")]
+def _setting_columns(row: QueueRow) -> tuple[object, ...]:
+    settings = row.settings
+    exact = is_exact(settings)
+    return (
+        None if settings == QueueSettings() else _encode(settings),
+        exact,
+        not exact,
+        not exact and not settings.paused,
+        not exact and settings.keep_completed != 0,
+        None if row.bucket is None else _encode(row.bucket),
+        row.next_lane,
+        row.rearm,
+    )
 
 
 def _counts(row: QueueRow) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""A store's life on one event loop: its connections, and steps of the ledger run over them.
+"""The state of a store on one event loop: its connections, and the steps of the ledger that run on them.
 
-A plain statement is asked on the loop, a step of the ledger runs in a thread. What met a lock, a deadlock or somebody
-who was faster was undone, and is done again. After a lost connection nobody knows whether it happened: it is asked for
-again, and told so.
+A fast-path statement runs on the event loop, a step of the ledger in a thread. A transaction that fails because of a
+lock, a deadlock or a concurrent change is rolled back and retried. After a lost connection, it is unknown whether the
+call was committed. The session looks this up first (`LostReply`), and repeats the call only if it was not. A
+combination is a (queue, task, priority), which has an id.
 """
 
 from __future__ import annotations
@@ -16,32 +17,40 @@ from typing import Any, Generic, TypeVar
 
 import asyncpg
 
+from millrace.domain.change import Change
 from millrace.domain.errors import QueueError, StoreError
+from millrace.domain.event import Kind
+from millrace.domain.job import Job, Lease
 from millrace.domain.ledger import Ledger
+from millrace.domain.request import Receipt
 from millrace.store.clock import Clock
-from millrace.store.postgres.address import Address
+from millrace.store.postgres.address import BEGIN, Address, transaction
 from millrace.store.postgres.connections import Connections
-from millrace.store.postgres.desk import Desk
-from millrace.store.postgres.plain import SOON
-from millrace.store.postgres.sql import statements
+from millrace.store.postgres.errors import NOT_ON_FAST_PATH, TAKEN, code_of, is_cut, may_have_moved, passes, store_error
+from millrace.store.postgres.fast_path import SOON
+from millrace.store.postgres.locks import Plan, RetryStep
+from millrace.store.postgres.sql import Held, statements
+from millrace.store.postgres.step_connection import StepConnection, StepConnections
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.postgres.trouble import LONG_WAY, TAKEN, code_of, is_cut, passes, store_error
-from millrace.store.postgres.unit import Again, Held, Plan
+from millrace.store.sql.ports import Effects
+from millrace.store.sql.record import KIND_NUMBER, job_from_row
 
 T = TypeVar("T")
 Question = Callable[[Ledger, int], T]
 
-PATIENCE = 30.0  # seconds for which a step is tried again
-# What a step reads it finds by an index, in its order. In a table that was never analyzed a server expects few rows in
-# any range, and would rather collect and sort them: all of the table, as it may turn out.
+PATIENCE = 30.0  # seconds for which a step is retried
+_ENDS = [KIND_NUMBER[kind] for kind in Kind if kind not in (Kind.CLAIMED, Kind.RECLAIMED)]
+_CALLERS = 1_000  # threads, created on demand; a caller that waits for a thread may hold locks that the others wait for
+# A step reads rows in the order of an index. In a table that was never analyzed, the planner expects few rows in any
+# range and would collect and sort them, which may turn out to be the whole table.
 _BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off"
-_BEGIN = f"BEGIN; {_BY_INDEX}"
+_BEGIN = f"{BEGIN}; {_BY_INDEX}"
 _LOOK = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_BY_INDEX}"
 
 
 @dataclass(frozen=True)
 class Before(Generic[T]):
-    """It had already happened when a reply was lost; this was the answer."""
+    """The result (`answer`) of a call that was already committed when its reply was lost."""
 
     answer: T
 
@@ -53,73 +62,99 @@ def call_lock(name: str) -> str:
     return f"call {name}"
 
 
-class LongWay(Exception):
-    """A plain statement turned out not to be enough."""
+class NotOnFastPath(Exception):
+    """Raised if a fast-path statement cannot run the call. The call must then run as a step of the ledger."""
 
 
 class Session:
-    def __init__(self, address: Address, clock: Clock | None) -> None:
+    """The connections, threads and caches of a store on one event loop.
+
+    `new_effects` returns the `Effects` for one step.
+    """
+
+    def __init__(self, address: Address, clock: Clock | None, new_effects: Callable[[], Effects]) -> None:
         self.address = address
         self.sql = statements(address.schema)
         self.clock = clock
-        self.connections = Connections(address)
+        self._new_effects = new_effects
+        self.connections = Connections(address, StepConnections(address))
         self.loop = asyncio.get_running_loop()
         self.threads = ThreadPoolExecutor(address.connections, thread_name_prefix="millrace-postgres")
-        self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones keep their numbers for good
+        # Steps in transactions of callers wait for each other's locks, and must not take the threads of other calls.
+        self.callers = ThreadPoolExecutor(_CALLERS, thread_name_prefix="millrace-postgres-caller")
+        self.combo_ids: dict[tuple[str, str, int], tuple[int, int]] = {}  # committed ones: their ids never change
         self.combo_names: dict[int, tuple[str, str, int]] = {}
-        self.exact_locks: dict[str, str] = {}  # of queues whose steps take turns, as far as was seen
-        # A statement that commits by itself, and goes on, cannot be in a transaction, which such a pooler needs.
-        self.may_tell = address.pooler == "none"
-        self.identity = ""  # of the database's own schema: a caller's connection must show the same
-        self.fit_out: Callable[[PostgresTables], None] = lambda tables: None
+        self.exact_locks: dict[str, str] = {}  # by queue, for queues that are known to be exact
+        # A procedure that commits and continues cannot run inside a transaction, which a transaction pooler requires.
+        self.may_notify = address.pooler == "none"
+        self.identity = ""  # of the schema in this database; a caller's connection must have the same
 
     def given(self) -> int | None:
-        """The instant that stands for the server's clock, in tests."""
+        """Return the time of the test clock; None if the store uses the server's clock."""
         return None if self.clock is None else self.clock()
 
     async def close(self) -> None:
         await self.connections.close()
-        await self.loop.run_in_executor(self.threads, self.connections.desks.close)
+        await self.loop.run_in_executor(self.threads, self.connections.step_connections.close)
         self.threads.shutdown(wait=False)
+        self.callers.shutdown(wait=False)
 
     def leave(self) -> None:
-        """The event loop is over, and nothing can be done on it; desks have loops of their own, and can be closed."""
-        self.threads.submit(self.connections.desks.close)
+        """Release threads and step connections after the event loop was closed.
+
+        The step connections can still be closed, because they have event loops of their own.
+        """
+        self.threads.submit(self.connections.step_connections.close)
         self.threads.shutdown(wait=False)
+        self.callers.shutdown(wait=False)
 
     # ── one statement ─────────────────────────────────────────────────────────────────────────
 
-    async def call(self, name: str, *args: Any, again: LostReply[Any] | None = None) -> Any:
-        """A statement that is a transaction by itself. `again` answers instead of it, after a lost reply, if it can."""
+    async def call(self, name: str, *args: Any, again: LostReply[Any] | None = None, numbered: bool = False) -> Any:
+        """Run a statement in its own transaction and return its rows.
+
+        `again` looks up the result after a lost reply. Set `numbered` if the arguments contain ids of combinations:
+        another server may have other ids, so the statement is not repeated after a lost connection. Raise NotOnFastPath
+        if the call must run as a step of the ledger.
+        """
         sql = self.sql[name]
 
         async def ask() -> Any:
             async with self.connections.one() as connection:
-                if not self.may_tell:
-                    async with connection.transaction():
+                if not self.may_notify:
+                    async with transaction(connection):
                         return await connection.fetch(sql, *args)
                 return await connection.fetch(sql, *args)
 
-        return await _unbroken(self._tries(ask, again, plain=True))
+        return await _uninterrupted(self._with_retries(ask, again, fast_path=True, numbered=numbered))
 
-    async def call_and_tell(
-        self, name: str, untold: str, args: Sequence[Any], word: Sequence[str], again: LostReply[Any] | None = None
+    async def call_and_notify(
+        self,
+        name: str,
+        quiet: str,
+        args: Sequence[Any],
+        notification: Sequence[str],
+        again: LostReply[Any] | None = None,
+        numbered: bool = False,
     ) -> Any:
-        """A statement that tells others after its commit; `untold` is the one that does not."""
-        told = True
+        """Like `call`, for a statement that also sends a notification after its commit.
+
+        If the server has no room for notifications, the statement `quiet` is used, which sends none.
+        """
+        notifies = True
 
         async def ask() -> Any:
-            nonlocal told
+            nonlocal notifies
             async with self.connections.one() as connection:
-                if not told:
-                    return await connection.fetch(self.sql[untold], *args)
+                if not notifies:
+                    return await connection.fetch(self.sql[quiet], *args)
                 try:
-                    return await connection.fetch(self.sql[name], *args, *word)
-                except asyncpg.ProgramLimitExceededError as error:  # no room for words, and the commit may have been
-                    told = False
+                    return await connection.fetch(self.sql[name], *args, *notification)
+                except asyncpg.ProgramLimitExceededError as error:  # the NOTIFY queue is full; it may have committed
+                    notifies = False
                     raise ConnectionError("the server has no room for notifications") from error
 
-        return await _unbroken(self._tries(ask, again, plain=True))
+        return await _uninterrupted(self._with_retries(ask, again, fast_path=True, numbered=numbered))
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
@@ -131,9 +166,12 @@ class Session:
         call: str | None = None,
         again: LostReply[T] | None = None,
     ) -> tuple[T, PostgresTables | None]:
-        """`queues` are those that the step will look at: where steps take turns, it waits for its own at once.
+        """Run a step. Return its result and its tables; the tables are None if `again` found the result after a lost
+        reply.
 
-        `call` names this very call: who asks again after a lost reply waits until the first one is over.
+        `queues` are the queues that the step reads. The locks of those that need exact counts are taken at the start.
+        `call` is a unique name for this call. When the call is repeated after a lost reply, it first waits until the
+        transaction of the earlier attempt has ended.
         """
         plan = Plan()
         if call is not None:
@@ -143,37 +181,32 @@ class Session:
                 plan.add_lock(self.exact_locks[queue], shared=False)
 
         async def step() -> tuple[T, PostgresTables]:
-            answer, tables = await self._at_a_desk(_BEGIN, lambda desk: self._run(desk, question, plan))
-            self.combo_ids.update(tables.combo_ids)
+            answer, tables = await self._on_step_connection(_BEGIN, lambda wire: self._run(wire, question, plan))
+            self.combo_ids.update(tables.registry.combo_ids)
             self.exact_locks = {
-                queue: lock for queue, lock in self.exact_locks.items() if queue not in tables.seen_queues()
-            } | tables.exact_locks
+                queue: lock for queue, lock in self.exact_locks.items() if queue not in tables.registry.seen_queues()
+            } | tables.registry.exact_locks
             return answer, tables
 
-        done: tuple[T, PostgresTables] | Before[T] = await _unbroken(self._tries(step, again))
+        done: tuple[T, PostgresTables] | Before[T] = await _uninterrupted(self._with_retries(step, again))
         return (done.answer, None) if isinstance(done, Before) else done
 
-    def _run(self, desk: Desk, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
-        tables = PostgresTables(desk, self.sql, plan)
-        self.fit_out(tables)
-        tables.combo_ids.update(self.combo_ids)
-        now = int(tables.begin(self.given()))
-        tables.soon = now + SOON
+    def _run(self, connection: StepConnection, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
+        tables = PostgresTables(connection, self.sql, plan, self._new_effects(), combo_ids=self.combo_ids)
+        now = tables.begin(self.given(), SOON)
         answer = question(Ledger(tables), now)
         tables.flush()
         return answer, tables
 
     async def read(self, question: Question[T]) -> T:
-        def look(desk: Desk) -> T:
-            tables = PostgresTables(desk, self.sql, writes=False)
-            tables.combo_names = self.combo_names  # what was seen here was committed
-            given = self.given()
-            tables.now = int(tables.value("clock", None)) if given is None else given
-            return question(Ledger(tables), tables.now)
+        def look(connection: StepConnection) -> T:
+            tables = PostgresTables(connection, self.sql, writes=False, combo_names=self.combo_names)
+            now = tables.begin_reading(self.given())
+            return question(Ledger(tables), now)
 
-        return await _unbroken(self._tries(lambda: self._at_a_desk(_LOOK, look), None))
+        return await _uninterrupted(self._with_retries(lambda: self._on_step_connection(_LOOK, look), None))
 
-    async def _at_a_desk(self, begin: str, work: Callable[[Desk], T]) -> T:
+    async def _on_step_connection(self, begin: str, work: Callable[[StepConnection], T]) -> T:
         connections = self.connections
 
         def make_room() -> None:
@@ -181,10 +214,11 @@ class Session:
 
         begin += self.address.begins_with()
         async with connections.room:
-            return await self.loop.run_in_executor(self.threads, connections.desks.run, begin, work, make_room)
+            run = connections.step_connections.run
+            return await self.loop.run_in_executor(self.threads, run, begin, work, make_room)
 
     async def learn_combos(self, wanted: Iterable[tuple[str, str, int]]) -> bool:
-        """Look up the combinations that this process has not seen yet; False when that brought nothing."""
+        """Read the ids of the combinations that this process does not know yet. Return whether any was found."""
         unknown = {combo for combo in wanted if combo not in self.combo_ids}
         if not unknown:
             return False
@@ -200,60 +234,82 @@ class Session:
                 self.combo_names[combo] = queue, task, priority
 
     async def after_call(self, call: str, name: str, *args: Any) -> Any:
-        """Rows of a statement, once a call whose reply was lost is over: the server may still be at it."""
-        async with self.connections.one() as connection, connection.transaction():
+        """Wait until the call whose reply was lost has ended on the server, then run a query and return its rows."""
+        async with self.connections.one() as connection, transaction(connection):
             await connection.execute("SET LOCAL lock_timeout = '10s'")
             await connection.fetch(self.sql["take_locks"], [call_lock(call)], [False], True)
             return await connection.fetch(self.sql[name], *args)
 
-    # ── trying again ──────────────────────────────────────────────────────────────────────────
+    # ── retries ───────────────────────────────────────────────────────────────────────────────
 
-    async def _tries(
+    async def _with_retries(
         self,
         step: Callable[[], Coroutine[Any, Any, Any]],
         again: Callable[[], Awaitable[Any]] | None,
-        plain: bool = False,
+        fast_path: bool = False,
+        numbered: bool = False,
     ) -> Any:
-        """`plain`: what meets somebody else's row is not tried again, but goes the long way."""
+        """Run `step` until it succeeds, and return its result. After a lost reply, return the result that `again`
+        finds, if any.
+
+        Raise NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and `numbered` is set.
+        Raise StoreError after `PATIENCE` seconds.
+        """
         deadline = self.loop.time() + PATIENCE
         attempt, cut = 0, False
         while True:
+            generation = self.connections.generation
             try:
                 if cut and again is not None:
                     known = await again()
                     if known is not None:
                         return known
                 return await step()
-            except Again:
+            except RetryStep:
                 pass
             except QueueError:
                 raise
             except Exception as error:
-                if code_of(error) == LONG_WAY or (code_of(error) == TAKEN and plain):
-                    raise LongWay from None
+                if code_of(error) == NOT_ON_FAST_PATH or (code_of(error) == TAKEN and fast_path):
+                    raise NotOnFastPath from None
                 if isinstance(error, Held) or passes(error):
                     pass
                 elif is_cut(error):
                     cut = True
+                    if may_have_moved(error):
+                        await self._renew(generation)
+                    if numbered:
+                        raise NotOnFastPath from None
                 else:
                     if not code_of(error):
                         raise
                     raise store_error(error, self.address.url) from error
                 if self.loop.time() > deadline:
-                    told = error.__cause__ if isinstance(error, Held) and error.__cause__ else error
-                    raise store_error(told, self.address.url) from error
+                    cause = error.__cause__ if isinstance(error, Held) and error.__cause__ else error
+                    raise store_error(cause, self.address.url) from error
             attempt += 1
             if self.loop.time() > deadline:
                 raise StoreError(
-                    f"{self.address.url}: what this call needs was locked by others for {PATIENCE:.0f} s. Nothing of "
-                    "it was written; look for transactions that stay open, and call again."
+                    f"{self.address.url}: other transactions held the locks that this call needs for {PATIENCE:.0f} s. "
+                    "Nothing of it was written; look for transactions that stay open, and call again."
                 )
             if attempt > 1 or cut:
                 await asyncio.sleep(min(1.0, 0.002 * 2 ** min(attempt, 9)) * (0.5 + random.random()))
 
+    async def _renew(self, seen: int) -> None:
+        """Discard connections and caches. After a failover, the new server may not have the last commits of the old
+        server.
+        """
+        if seen == self.connections.generation:
+            self.combo_ids, self.combo_names, self.exact_locks = {}, {}, {}
+        await self.connections.renew(seen)
 
-async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Carry a step through also when whoever asked is cancelled: a connection cannot be left in the middle."""
+
+async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Run a step to its end, even if the caller is cancelled meanwhile, and return its result.
+
+    Otherwise a connection would be left inside a transaction.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -261,3 +317,49 @@ async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
         if not task.done():
             await asyncio.wait([task])
         raise
+
+
+# ── what was committed when a reply was lost: a claim is found by its id, a settle by its leases ──
+
+
+def claimed_before(session: Session, claim_id: str) -> LostReply[list[Job]]:
+    async def look() -> Before[list[Job]] | None:
+        rows = await session.after_call(claim_id, "held_by_claim", f"{claim_id}.")
+        return Before([job_from_row(row) for row in rows]) if rows else None
+
+    return look
+
+
+def settle_name(items: Sequence[tuple[Lease, Change]]) -> str:
+    """Return a name for a settle call: among its leases, the id of the one with the lowest seq."""
+    return min(items, key=lambda item: item[0].seq)[0].id
+
+
+def settled_before(session: Session, items: Sequence[tuple[Lease, Change]]) -> LostReply[list[Receipt]]:
+    """Return a function that looks up the receipts of a settle whose reply was lost.
+
+    The function returns None if nothing was written. A batch is atomic, so one event under one of its leases shows that
+    the whole batch was committed.
+    """
+
+    async def look() -> Before[list[Receipt]] | None:
+        seqs, ids = [lease.seq for lease, _ in items], [lease.id for lease, _ in items]
+        rows = await session.after_call(
+            settle_name(items), "ended_under", seqs, ids, _ENDS, KIND_NUMBER[Kind.CANCELLED]
+        )
+        ended = {row[0]: row[1] for row in rows}
+        if not ended:
+            return None
+        cancelling = [change.verb.value in ("retry", "snooze", "release") for _, change in items]
+        return Before(
+            [
+                Receipt.LOST
+                if lease.id not in ended
+                else Receipt.CANCELLING
+                if ended[lease.id] and back
+                else Receipt.OK
+                for (lease, _), back in zip(items, cancelling, strict=True)
+            ]
+        )
+
+    return look

@@ -1,16 +1,18 @@
-"""The statements of this store, read once from the .sql files beside this module, and put into a schema of choice."""
+"""The statements of this store, which are read from .sql files, and the class that runs them in the chosen schema."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from importlib import resources
+from typing import Any, Protocol
 
 from millrace.domain.errors import InvalidInput
+from millrace.store.sql.ports import Row, Statements, load_statements
 
-VERSION = 1
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SCHEMA = re.compile(r"\bmillrace\.")
+_PARAMETER = re.compile(r"\$(\d+)")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,50}")
 
 
@@ -25,29 +27,79 @@ def check_schema(name: str) -> str:
 
 @cache
 def statements(schema: str) -> dict[str, str]:
-    """Every named statement, in this schema."""
-    found: dict[str, str] = {}
-    for file in sorted(resources.files(__package__).joinpath("queries").iterdir(), key=lambda entry: entry.name):
-        if not file.name.endswith(".sql"):
-            continue
-        _, *parts = _NAME.split(file.read_text("utf-8"))
-        for name, body in zip(parts[::2], parts[1::2], strict=True):
-            if name in found:
-                raise ValueError(f"two statements are called {name!r}")
-            found[name] = in_schema(body.strip().removesuffix(";"), schema)
-    return found
+    """Return all statements of `queries/*.sql` for this schema, by name."""
+    return {name: in_schema(text, schema) for name, text in load_statements(__package__).items()}
 
 
 def in_schema(text: str, schema: str) -> str:
     return _SCHEMA.sub(f'"{check_schema(schema)}".', text)
 
 
+class Wire(Protocol):
+    """A connection that a step uses in its thread.
+
+    `rows` blocks until the rows are read. It raises `Held` if a statement with NOWAIT finds a locked row.
+    """
+
+    def rows(self, sql: str, args: Sequence[Any]) -> Sequence[Row]: ...
+
+
+class Held(Exception):
+    """Raised if a statement with NOWAIT finds a row that another transaction has locked."""
+
+
 @cache
-def migrations(schema: str) -> tuple[str, ...]:
-    """Schema steps in order; step n leads from version n to version n + 1."""
-    folder = resources.files(__package__).joinpath("migrations")
-    parts: dict[str, list[str]] = {}
-    for file in sorted(folder.iterdir(), key=lambda entry: ("functions" in entry.name, entry.name)):
-        if file.name.endswith(".sql"):
-            parts.setdefault(file.name[:4], []).append(in_schema(file.read_text("utf-8"), schema))
-    return tuple("\n".join(parts[number]) for number in sorted(parts))
+def combined(*texts: str) -> str:
+    """Return one statement that runs all of these, which must be INSERT, UPDATE or DELETE without a WITH clause.
+
+    The arguments of all statements are passed one after the other.
+    """
+    parts: list[str] = []
+    used = 0
+    for text in texts:
+        parts.append(f"w{len(parts)} AS (\n{_renumbered(text, used)}\n)")
+        used += max(int(found[1]) for found in _PARAMETER.finditer(text))
+    return f"WITH {', '.join(parts)} SELECT"
+
+
+def _renumbered(text: str, by: int) -> str:
+    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
+
+
+class PostgresStatements(Statements):
+    """Runs named statements on one connection. Many rows are passed as one array per column."""
+
+    def __init__(self, wire: Wire, sql: Mapping[str, str]) -> None:
+        self._wire = wire
+        self._sql = sql
+        self._waiting: list[tuple[str, Sequence[Any]]] | None = None  # inside `together`: writes to send at its end
+
+    def rows(self, name: str, *args: Any) -> Sequence[Row]:
+        return self._wire.rows(self._sql[name], args)
+
+    def rows_of(self, name: str, keys: Sequence[tuple[Any, ...]]) -> Sequence[Row]:
+        return self.rows(name, *(list(column) for column in zip(*keys, strict=True)))
+
+    def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.execute(name, *(list(column) for column in zip(*rows, strict=True)))
+
+    def delete(self, name: str, keys: Sequence[tuple[Any, ...]]) -> None:
+        self.write(name, keys)
+
+    def execute(self, name: str, *args: Any) -> None:
+        """Run a statement that changes rows; inside `together`, at the end of the block."""
+        if self._waiting is None:
+            self.rows(name, *args)
+        else:
+            self._waiting.append((self._sql[name], args))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        waiting: list[tuple[str, Sequence[Any]]] = []
+        self._waiting = waiting
+        try:
+            yield
+        finally:
+            self._waiting = None
+        if waiting:
+            self._wire.rows(combined(*(text for text, _ in waiting)), [arg for _, args in waiting for arg in args])

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: plain work is one statement, everything else is a step of the ledger in one transaction."""
+"""The PostgreSQL store. A fast-path call is one statement; any other call is a step of the ledger in a transaction."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import itertools
 import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 
-from millrace.domain import operate, scheduling, upkeep
+from millrace.domain import feed
 from millrace.domain.change import Change
-from millrace.domain.check import check_specs
 from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
@@ -22,6 +21,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -38,39 +38,51 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules.check import check_specs
+from millrace.domain.rules.outlook import Outlook
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
-from millrace.domain.tables import Tables
+from millrace.domain.tables import Place
+from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
-from millrace.store.postgres import again, plain
+from millrace.store.postgres import fast_path
 from millrace.store.postgres.abreast import enqueue_behind
-from millrace.store.postgres.address import Address
-from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id, texts
+from millrace.store.postgres.address import Address, check_isolation
+from millrace.store.postgres.errors import code_of, store_error
+from millrace.store.postgres.history import NUMBERED_AT_ONCE, FeedPage, events_of_id
 from millrace.store.postgres.listen import Listener
 from millrace.store.postgres.migrate import migrate
-from millrace.store.postgres.record import job_from_row
-from millrace.store.postgres.session import Before, LongWay, Question, Session
+from millrace.store.postgres.session import (
+    Before,
+    LostReply,
+    NotOnFastPath,
+    Question,
+    Session,
+    claimed_before,
+    settle_name,
+    settled_before,
+)
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.postgres.trouble import code_of, store_error
 from millrace.store.postgres.within import PostgresWithin
 from millrace.store.protocol import Ending, Target, Watch
-from millrace.store.waiters import Waiter, Waiters
+from millrace.store.sql.ports import Effects
+from millrace.store.sql.record import job_from_row, texts
+from millrace.store.waiters import Sleepers, Waiter, Waiters
 
 T = TypeVar("T")
 
-_SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due
-_FIRST = 0.001  # seconds that a sleeper leaves to the jobs just claimed: the question when more is due can wait
-_EVERYBODY = 1 << 30
-_LARGE = 1_000  # events of a batch, from which on several …
-_BATCHES = 10  # … are read in one go: a row that is read twice is unpacked twice
+_SLICE = 5.0  # seconds between two checks of a sleeper for the next due job
+_FIRST = 0.001  # seconds before a sleeper's first check, so that the jobs just claimed go first
+_LARGE = 1_000  # events per batch from which …
+_BATCHES = 10  # … several batches are read at once: a row that is read twice is unpacked twice
 _LAST = (1 << 31) - 1
 _END = (1 << 63) - 1
 _RECEIPTS = (Receipt.LOST, Receipt.OK, Receipt.CANCELLING)
 
 
-class PostgresStore:
-    ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = True
+class PostgresStore(BaseStore):
+    concurrent_writes = True
     durability = (
         "an answer survives a crash of the server and of its machine, where the server's fsync and synchronous_commit "
         "are on"
@@ -86,11 +98,11 @@ class PostgresStore:
         self._listener: Listener | None = None
         self._left: list[object] = []
         self._pid = os.getpid()
-        self.floors = plain.Floors()
-        self._waiters = Waiters()
+        self.floors = fast_path.Floors()
+        self._sleepers = Sleepers()
         self.watchers = Waiters()
         self.watching: Counter[str] = Counter()
-        self.endings: dict[str, Ending] = {}  # what was heard of those that are watched
+        self.endings: dict[str, Ending] = {}  # received results of watched jobs
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────
 
@@ -102,6 +114,7 @@ class PostgresStore:
             async with session.connections.one() as connection:
                 await migrate(connection, self.address.schema)
                 session.identity = await connection.fetchval(session.sql["identity"])
+                await check_isolation(connection, self.address)
         except BaseException as error:
             await session.close()
             if isinstance(error, OSError | TimeoutError) or code_of(error):
@@ -110,25 +123,28 @@ class PostgresStore:
         self._begin(session)
 
     def _new_session(self) -> Session:
-        return Session(self.address, self._clock)
+        return Session(self.address, self._clock, self.new_effects)
 
     def _begin(self, session: Session) -> None:
         if self._session is not None:
-            self._left.append((self._session, self._listener))  # somebody else's: not even to be closed from here
+            self._left.append((self._session, self._listener))  # of another process or loop: must not even be closed
             if self._pid == os.getpid():
                 self._session.leave()
-            self._salt = secrets.token_hex(6)  # who was there before goes on counting claims under the old one
+            self._salt = secrets.token_hex(6)  # the old process or loop continues to use the old one in claim ids
         self._pid = os.getpid()
-        self._listener = Listener(session.connections, self.address.schema, self.address.notify)
-        self._listener.on_jobs = self._waiters.wake
-        self._listener.on_ended = self._tell_watchers
-        self._listener.on_gap = self._wake_all
-        self._listener.asleep = lambda: self._waiters.asleep()[0]
-        session.fit_out = self.fit_out
+        self._listener = Listener(
+            session.connections,
+            self.address.schema,
+            self.address.notify,
+            session.given,
+            self._sleepers,
+            on_ended=self._tell_watchers,
+            on_gap=self._wake_all,
+        )
         self._session = session
 
     def _is_left(self) -> bool:
-        """Are the connections those of a parent process, or of an event loop that is over?"""
+        """Return whether the connections are unusable: they belong to the parent process or to a closed event loop."""
         return self._pid != os.getpid() or (self._session is not None and self._session.loop.is_closed())
 
     async def close(self) -> None:
@@ -141,7 +157,7 @@ class PostgresStore:
         if session is not None:
             await session.close()
 
-    def beside(self) -> PostgresStore:
+    def for_loop(self) -> PostgresStore:
         return PostgresStore(self.address, clock=self._clock)
 
     def session(self) -> Session:
@@ -159,7 +175,7 @@ class PostgresStore:
         return self._listener
 
     async def facts(self) -> dict[str, Any]:
-        """What the doctor wants to know of the server."""
+        """Return the properties of the server that `millrace doctor` checks."""
         session = self.session()
         [row] = await session.call("server_facts", self.address.schema)
         tables = await session.call("table_facts", self.address.schema)
@@ -176,42 +192,47 @@ class PostgresStore:
     async def now(self) -> int:
         return int((await self.session().call("clock", self.session().given()))[0][0])
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────────
+    # ── notifying ─────────────────────────────────────────────────────────────────────────────
 
-    def fit_out(self, tables: PostgresTables) -> None:
+    def new_effects(self) -> Effects:
+        """Return new `Effects` for one step, and make the next claim read the whole index.
+
+        The step may return jobs to the queue. A claim that starts at the floor would miss them (see `Floors`).
+        """
         self.floors.forget()
-        tables.watched = self.watching
-        tables.reply_to = self.listener().mine
+        return Effects(self.watching, lambda: self.listener().mine)
 
-    def announce(self, opened: Mapping[str, int], ended: Sequence[str], replies: Sequence[tuple[str, str]]) -> None:
-        """Wake who waits for what a commit made claimable or brought to an end: here first, then elsewhere."""
-        left = self._waiters.wake(opened) if opened else {}
+    def announce(self, opened: Mapping[Place, int], ended: Sequence[str], replies: Sequence[tuple[str, str]]) -> None:
+        """Wake idle workers for claimable jobs, and callers that wait for ended jobs: first in this process, then in
+        others.
+        """
+        left = self._sleepers.wake(opened) if opened else {}
         if ended and self.watching:
             self._tell_watchers(ended)
         if (left or replies) and self._listener is not None:
-            self._listener.tell(left, replies)
+            self._listener.notify(left, replies)
 
     def _tell_watchers(self, ids: Sequence[str], ending: Ending | None = None) -> None:
         if ending is not None:
             self.endings.update((job_id, ending) for job_id in ids if job_id in self.watching)
-        self.watchers.wake(dict.fromkeys(ids, _EVERYBODY))
+        self.watchers.wake(ids)
 
     def _wake_all(self) -> None:
-        """Word may have been missed: everybody looks for themselves."""
-        for waiters in (self._waiters, self.watchers):
-            waiters.wake(dict.fromkeys(waiters.asleep()[1], _EVERYBODY))
+        """Wake every idle worker and every waiting caller, because notifications may have been missed."""
+        self._sleepers.wake_all()
+        self.watchers.wake_all()
 
     async def _write(
         self,
         question: Question[T],
-        lost_reply: Callable[[], Awaitable[Before[T] | None]] | None = None,
+        lost_reply: LostReply[T] | None = None,
         queues: Iterable[str] = (),
         call: str | None = None,
     ) -> T:
         self.floors.forget()
         answer, tables = await self.session().write(question, queues=queues, call=call, again=lost_reply)
         if tables is not None:
-            self.announce(tables.opened, tables.ended, tables.replies)
+            self.announce(*tables.effects.take())
         return answer
 
     async def _read(self, question: Question[T]) -> T:
@@ -226,16 +247,18 @@ class PostgresStore:
         session = self.session()
         arguments = await self.plain_arguments(specs)
         if arguments is not None:
-            opened = plain.opened(specs)
-            word = self.listener().word_of(opened) if opened and session.may_tell and not self._waiters else None
+            opened = fast_path.opened(specs)
+            notification = None
+            if opened and session.may_notify and not self._sleepers:
+                notification = self.listener().notification_for(opened)
             try:
-                seqs = await self._enqueue_plain(session, arguments, word)
-            except LongWay:
+                seqs = await self._enqueue_plain(session, arguments, notification)
+            except NotOnFastPath:
                 seqs = None
             if seqs is not None:
-                if word is None:
+                if notification is None:
                     self.announce(opened, (), ())
-                return plain.enqueued(specs, seqs)
+                return fast_path.enqueued(specs, seqs)
         return await self._write(lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs})
 
     async def enqueue_behind(
@@ -245,22 +268,25 @@ class PostgresStore:
         return await enqueue_behind(self, specs, before)
 
     async def plain_arguments(self, specs: Sequence[Spec]) -> list[Any] | None:
-        """For `enqueue_plain`; None when one of the specs is not plain."""
+        """Return the arguments of `enqueue_plain`; None if a spec is not on the fast path."""
         session = self.session()
-        arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+        arguments = fast_path.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
         if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
-            arguments = plain.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+            arguments = fast_path.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
         return arguments
 
     async def _enqueue_plain(
-        self, session: Session, arguments: Sequence[Any], word: tuple[str, str] | None
+        self, session: Session, arguments: Sequence[Any], notification: tuple[str, str] | None
     ) -> Sequence[int] | None:
-        """Their seqs; None when it takes the long way."""
+        """Enqueue jobs in one statement and return their seqs. Return None if the call must run as a step of the
+        ledger.
+        """
         given = session.given(), *arguments, None
-        if word is None:
-            rows = await session.call("enqueue_plain", *given)
+        if notification is None:
+            rows = await session.call("enqueue_plain", *given, numbered=True)
         else:
-            rows = await session.call_and_tell("enqueue_and_tell", "enqueue_plain", given, word)
+            names = "enqueue_and_tell", "enqueue_plain"
+            rows = await session.call_and_notify(*names, given, notification, numbered=True)
         return cast("Sequence[int] | None", rows[0][0])
 
     def within(self, connection: object) -> PostgresWithin:
@@ -271,13 +297,13 @@ class PostgresStore:
 
     async def claim(self, request: Claim) -> list[Job]:
         session, claim_id = self.session(), self.claim_id()
-        before = again.claimed_before(session, claim_id)
+        before = claimed_before(session, claim_id)
         floor = self.floors.at(session.loop.time())
-        arguments = plain.claim_arguments(request, claim_id, floor)
+        arguments = fast_path.claim_arguments(request, claim_id, floor)
         rows = await session.call("claim_plain", session.given(), *arguments, again=before)
         if isinstance(rows, Before):
             return cast("list[Job]", rows.answer)
-        jobs = plain.claimed(rows, request)
+        jobs = fast_path.claimed(rows, request)
         if jobs is not None:
             self.floors.taken(jobs, request.limit, session.combo_ids, floor, session.loop.time())
             return jobs
@@ -290,33 +316,33 @@ class PostgresStore:
             check_specs(change.jobs)
         if not items:
             return []
-        before = again.settled_before(self.session(), items)
+        before = settled_before(self.session(), items)
         found = await self._complete(items, before)
         if found is None:
-            found = await self._write(lambda ledger, now: ledger.settle(items, now), before, call=again.name_of(items))
+            found = await self._write(lambda ledger, now: ledger.settle(items, now), before, call=settle_name(items))
         return found
 
     async def _complete(self, items: Sequence[tuple[Lease, Change]], before: Any) -> list[Receipt] | None:
-        wanted = plain.complete_arguments(items)
+        wanted = fast_path.complete_arguments(items)
         if wanted is None:
             return None
         session = self.session()
         order, arguments = wanted
-        given, tells = (session.given(), *arguments), session.may_tell and self.address.notify
+        given, tells = (session.given(), *arguments), session.may_notify and self.address.notify
         try:
             if tells:
                 mine = [self.listener().mine]
-                rows = await session.call_and_tell("complete_and_tell", "complete_plain", given, mine, before)
+                rows = await session.call_and_notify("complete_and_tell", "complete_plain", given, mine, before)
             else:
                 rows = await session.call("complete_plain", *given, again=before)
-        except LongWay:
+        except NotOnFastPath:
             return None
         if isinstance(rows, Before):
             return cast("list[Receipt]", rows.answer)
         if not rows or rows[0][0] is None:
             return None
         [(held, channels)] = rows
-        receipts = plain.receipts(held, order)
+        receipts = fast_path.receipts(held, order)
         ended = [items[order[n - 1]][0].job for n in held]
         replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
         self.announce({}, ended, () if tells else replies)
@@ -340,7 +366,7 @@ class PostgresStore:
         if not (await self.session().call("overdue", self.session().given()))[0][0]:
             return []
         claim_id = self.claim_id()
-        before = again.claimed_before(self.session(), claim_id)
+        before = claimed_before(self.session(), claim_id)
         return await self._write(lambda ledger, now: ledger.reclaim(request, claim_id, now), before, call=claim_id)
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
@@ -348,28 +374,41 @@ class PostgresStore:
         deadline = loop.time() + timeout
         self.session()
         await self.listener().listen()
-        waiter = self._waiters.register(queues)
+        sleeper = self._sleepers.register(queues, tasks)
         try:
-            await waiter.sleep(_FIRST)
-            while not waiter.woken:
-                due, now = await self._next_due(queues, tasks)
+            await sleeper.sleep(_FIRST)
+            while not sleeper.woken:
+                found, now = await self._outlook(queues, tasks)
+                self._sleepers.looked(sleeper, found.held_by)
                 left = deadline - loop.time()
-                if due is not None:
-                    left = min(left, (due - now) / 1000)
+                if found.until is not None:
+                    left = min(left, (found.until - now) / 1000)
                 if left <= 0:
                     return
-                await waiter.sleep(min(left, _SLICE))
+                await sleeper.sleep(min(left, _SLICE))
                 if left <= _SLICE:
                     return
+        except asyncio.CancelledError:
+            left_over = self._sleepers.pass_on(sleeper)
+            if left_over and self._listener is not None:
+                self._listener.notify(left_over, ())
+            raise
         finally:
-            self._waiters.forget(waiter)
+            self._sleepers.forget(sleeper)
 
-    async def _next_due(self, queues: Sequence[str], tasks: frozenset[str] | None) -> tuple[int | None, int]:
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        self.session()
+        if not self.listener().is_listening:
+            await self.listener().listen()
+            return self.listener().is_listening  # earlier notifications were missed
+        return await self._sleepers.cancelled(worker, timeout)
+
+    async def _outlook(self, queues: Sequence[str], tasks: frozenset[str] | None) -> tuple[Outlook, int]:
         session, known = self.session(), None if tasks is None else list(tasks)
         [(is_plain, due, now)] = await session.call("next_due", session.given(), list(queues), known)
         if is_plain:
-            return due, now
-        return await self._read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
+            return Outlook(due), now
+        return await self._read(lambda ledger, now: (ledger.outlook(queues, tasks, now), now))
 
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 
@@ -409,39 +448,46 @@ class PostgresStore:
         return events_of_id(rows, session.combo_names.__getitem__)
 
     async def _number(self) -> None:
-        """What is committed now gets its numbers in the feed."""
+        """Number all committed events that have no number in the feed yet."""
         while (await self.session().call("number_events", NUMBERED_AT_ONCE))[0][0] == NUMBERED_AT_ONCE:
             pass
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
+        """Return a page of events after a cursor.
+
+        One statement reads the page and the event that the cursor points to. If the cursor is the end of the feed, or
+        has the mark of another event (see `feed.parse`), a step reads the page instead.
+        """
         session = self.session()
-        after = int(cursor) if cursor is not None and cursor.isascii() and cursor.isdigit() else None
-        wanted = None if after is None else min(after, 1 << 62), max(0, min(limit, _LAST))
-        while (rows := await session.call("feed_page", *wanted, NUMBERED_AT_ONCE))[0][0]:
-            pass  # there is more to be numbered
-        await session.know_combos(number for row in rows if row[3] is not None for number in row[8])
-        page = FeedPage(rows, session.combo_names.__getitem__)
-        return operate.events(Ledger(cast("Tables", page)), cursor, limit)
+        start = feed.START if cursor is None or cursor == feed.END else feed.parse(cursor)
+        if cursor == feed.END or start.witness != start.at:
+            await self._number()
+            return await self._read(lambda ledger, _: feed.events(ledger.tables, cursor, limit))
+        after = None if cursor is None else max(0, start.at - 1)
+        most = max(0, min(limit, _LAST)) + 1
+        while (rows := await session.call("feed_page", after, most, NUMBERED_AT_ONCE))[0][0]:
+            pass  # there are more events to number
+        await session.know_combos(number for row in rows if row[4] is not None for number in row[9])
+        return feed.events(FeedPage(rows, session.combo_names.__getitem__), cursor, most - 1)
+
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        await self._number()
+        return await self._read(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit))
 
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
         await self._number()
-        return await self._read(lambda ledger, _: operate.event_spans(ledger, after, n, limit, until))
+        return await self._read(lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until))
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        after, until = operate.span_bounds(span)
-        while after < until:
+        start, until = feed.span_bounds(span)
+        after = start.at
+        while after < until.at:
             events = await self._read(_span(after, until, batch * _BATCHES if batch >= _LARGE else batch))
-            if not events:
-                return
             after += len(events)
-            for start in range(0, len(events), batch):
-                yield events[start : start + batch]
-
-    async def cursor_before(self, at: int) -> str:
-        await self._number()
-        return await self._read(lambda ledger, _: operate.cursor_before(ledger, at))
+            for first in range(0, len(events), batch):
+                yield events[first : first + batch]
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
@@ -468,18 +514,21 @@ class PostgresStore:
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
         return await self._write(lambda ledger, now: operate.cancel(ledger, ids, running, now))
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
-        return await self._write(lambda ledger, now: operate.replay(ledger, ids, now))
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        return await self._write(lambda ledger, now: replaying.replay(ledger, ids, now, children))
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
         return await self._write(lambda ledger, now: operate.archive(ledger, ids, archived, now))
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        return await self._write(lambda ledger, now: operate.delete(ledger, ids, now))
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
         def change(ledger: Ledger, now: int) -> QueueSettings | Limits | StoreSettings:
             if target == "queue" and changes:
-                _tables(ledger).alone_in.add(name)
+                _tables(ledger).registry.alone_in.add(name)
             return operate.control(ledger, target, name, changes, now)
 
         return await (self._write(change) if changes else self._read(change))
@@ -492,17 +541,14 @@ class PostgresStore:
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
         def round_of_upkeep(ledger: Ledger, now: int) -> Maintained:
-            _tables(ledger).lock(["upkeep"])  # two at once would each take away what is over a bound
-            _tables(ledger).rows("fold_tally")
+            _tables(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
+            _tables(ledger).statements.rows("fold_tally")
             return upkeep.maintain(ledger, now, limit)
 
         return await self._write(round_of_upkeep)
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
         await self._write(lambda ledger, now: operate.beat(ledger, info, ttl, now))
-
-    async def leave(self, worker_id: str) -> None:
-        await self._write(lambda ledger, _: ledger.tables.drop_worker(worker_id))
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._read(operate.workers)
@@ -522,12 +568,12 @@ def _tables(ledger: Ledger) -> PostgresTables:
     return ledger.tables
 
 
-def _span(after: int, until: int, batch: int) -> Callable[[Ledger, int], list[Event]]:
-    return lambda ledger, _now: operate.span_events(ledger, after, until, batch)
+def _span(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], list[Event]]:
+    return lambda ledger, _now: feed.span_events(ledger.tables, after, until, batch)
 
 
 class _Watch:
-    """Registered from the moment it exists; registers anew before each further wait."""
+    """A watch on one job. It is registered when it is created, and again after each wake-up."""
 
     def __init__(self, store: PostgresStore, job_id: str) -> None:
         self._store = store

@@ -1,22 +1,34 @@
-"""The ledger's tables in PostgreSQL: what a claim, the reaper and upkeep ask of the indexes.
+"""The ledger's tables in PostgreSQL: the unit of work of one try of a step, and the indexes of jobs.
 
-An index only proposes: what it names is locked and looked at again before the ledger sees it, since somebody else may
-have changed it in between. What somebody else holds is left to them.
+A job found in an index is locked and checked again before the ledger sees it, because another step may have changed it
+in between. Jobs that another step has locked are skipped. A combination is a (queue, task, priority).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
 
-from millrace.domain.job import Job, State
+from millrace.domain.event import Event
+from millrace.domain.job import State, lane_line
+from millrace.domain.request import WorkerRecord
 from millrace.domain.tables import Range
-from millrace.store.postgres.record import OUTSIDE, place_of
-from millrace.store.postgres.schedules import Schedules
-from millrace.store.postgres.search import Search
+from millrace.store.postgres.history import Events, events_of_id
+from millrace.store.postgres.jobs import PostgresRows
+from millrace.store.postgres.locks import Plan, StepLocks
+from millrace.store.postgres.registry import Registry
+from millrace.store.postgres.sql import PostgresStatements, Wire
+from millrace.store.sql.jobs import Gone
+from millrace.store.sql.lines import Lines
+from millrace.store.sql.ports import Batch, Effects, Statements
+from millrace.store.sql.records import Workers
+from millrace.store.sql.search import END, Walk
+from millrace.store.sql.unit import Combo, Unit
+
+_OUT_OF_STEP = 60_000  # milliseconds by which the order of enqueued_at may differ from that of the seqs
 
 
 class _Due:
-    """The open, due jobs of one combination, read when first asked for."""
+    """The open, due jobs of one combination in the order of claims (a `Range`). They are read on first use."""
 
     def __init__(self, tables: PostgresTables, queue: str, combo: tuple[str, int, int], now: int, limit: int) -> None:
         self._tables = tables
@@ -36,47 +48,91 @@ class _Due:
         self._next += 1
 
 
-class PostgresTables(Search, Schedules):
+class PostgresTables(Unit):
+    """The tables of the ledger in one transaction. With `writes=False`, the step only reads, and nothing is locked.
+
+    For `combo_ids` and `combo_names` see `Registry`.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        sql: Mapping[str, str],
+        plan: Plan | None = None,
+        effects: Effects | None = None,
+        *,
+        writes: bool = True,
+        combo_ids: Mapping[Combo, tuple[int, int]] | None = None,
+        combo_names: dict[int, Combo] | None = None,
+    ) -> None:
+        statements, effects = PostgresStatements(wire, sql), effects or Effects()
+        self.locks = StepLocks(statements, plan or Plan(), writes=writes)
+        names = {} if combo_names is None else combo_names
+        batch = Batch()
+        self.registry = Registry(statements, self.locks, batch, dict(combo_ids or {}), names)
+        self.events = Events(statements, self.registry, self._priority_of)
+        lines = Lines(statements, self.registry, self.locks, effects, batch)
+        self._locked_rows = PostgresRows(statements, self.locks, self.registry, self.events, lines)
+        super().__init__(
+            statements,
+            effects,
+            self.locks,
+            batch,
+            registry=self.registry,
+            events=self.events,
+            gone=Gone(statements, self.events.newest, effects, alone=False, ahead=writes),
+            lines=lines,
+            rows=self._locked_rows,
+            indexes=_Indexes(statements),
+            workers=Workers(statements, effects, _worker_columns),
+            alone=False,
+        )
+        self.waiting_counts = self.registry.waiting_counts
+
+    def _priority_of(self, seq: int) -> int:
+        return self.jobs.priority_of(seq)
+
+    def begin(self, given: int | None, soon: int) -> int:
+        """Start a step: take the planned locks, load the planned jobs, and return the time.
+
+        Jobs that are due within `soon` milliseconds are worth waking a worker for.
+        """
+        now, event, tasks = self.locks.begin(given)
+        self.registry.begin(now, tasks)
+        self.events.begin(event)
+        self.begin_call(now + soon)
+        self._locked_rows.load_planned(self.jobs)
+        return now
+
+    def begin_reading(self, given: int | None) -> int:
+        now = int(self.statements.value("clock", None)) if given is None else given
+        self.registry.begin(now)
+        return now
+
+    # ── history ───────────────────────────────────────────────────────────────────────────────
+
+    def history(self, job_id: str) -> list[Event]:
+        self.flush()
+        return events_of_id(self.statements.rows("history", job_id), self.registry.combo_name)
+
+    def trim_events(self, before: int, limit: int) -> int:
+        self.flush()
+        return self.events.trim(before, limit)
+
     # ── what a claim and the reaper look at ───────────────────────────────────────────────────
 
     def heads(self, combo: int, now: int, limit: int) -> list[tuple[int, int]]:
-        """Jobs that can be claimed and whose lines are free."""
-        found = [(at, seq) for at, seq in self.rows("ready", combo, now, limit)]
-        mine = set(self.free_jobs([seq for _, seq in found]))
-        jobs = [job for job in map(self._jobs.get, mine) if job is not None]
-        lined = [job for job in jobs if job.line is not None]
-        if lined:
-            free = self.free_lines(lined)
-            mine -= {job.seq for job in lined if (job.spec.queue, job.line) not in free}
-            self.prefetch_lines([job for job in lined if job.seq in mine])
+        """Return (available_at, seq) of the first due jobs of a combination whose rows and lines no other step has
+        locked.
+        """
+        found = [(at, seq) for at, seq in self.statements.rows("ready", combo, now, limit)]
+        mine = set(self._locked_rows.confirmed(self.jobs, [seq for _, seq in found], lambda job: True))
         return [(at, seq) for at, seq in found if seq in mine]
 
     def ranges(self, queue: str, tasks: frozenset[str] | None, now: int, limit: int) -> list[Range]:
-        self.flush_jobs()
-        wanted = [combo for combo in self.combos(queue) if tasks is None or combo[0] in tasks]
+        self.jobs.flush()
+        wanted = [combo for combo in self.registry.combos(queue) if tasks is None or combo[0] in tasks]
         return [_Due(self, queue, combo, now, limit + (len(wanted) > 1)) for combo in wanted]
-
-    def _confirmed(self, seqs: Sequence[int], still: Callable[[Job], bool]) -> list[int]:
-        """Those that are free and still as the index said; members of a line only if that is free as well."""
-        jobs = [job for job in map(self._jobs.get, self.free_jobs(seqs)) if job is not None and still(job)]
-        free = self.free_lines(jobs)
-        good = [job for job in jobs if job.line is None or (job.spec.queue, job.line) in free]
-        self.prefetch_lines(good)
-        return [job.seq for job in good]
-
-    def entering(self, now: int, limit: int) -> list[int]:
-        self.flush_jobs()
-        return self._confirmed(
-            self.seqs("entering", now, limit),
-            lambda job: place_of(job, job.line) == OUTSIDE and job.available_at <= now,
-        )
-
-    def expiring(self, now: int, limit: int) -> list[int]:
-        self.flush_jobs()
-        return self._confirmed(
-            self.seqs("expiring", now, limit),
-            lambda job: job.state is State.WAITING and job.expires_at is not None and job.expires_at <= now,
-        )
 
     def lapsed(
         self,
@@ -86,89 +142,47 @@ class PostgresTables(Search, Schedules):
         tasks: frozenset[str] | None,
         ignore: frozenset[str],
     ) -> list[int]:
-        self.flush_jobs()
+        self.jobs.flush()
         wanted = None if queues is None else list(queues)
         known = None if tasks is None else list(tasks)
-        found = self.free_jobs(self.seqs("lapsed", now, wanted, known, list(ignore), limit))
-        jobs = [job for job in map(self._jobs.get, found) if job is not None]
+        seqs = self.statements.seqs("lapsed", now, wanted, known, list(ignore), limit)
+        jobs = self._locked_rows.load_free(self.jobs, seqs)
         return [job.seq for job in jobs if job.lease_until is not None and job.lease_until < now]
 
     def next_due(self, queue: str, tasks: frozenset[str] | None, without: frozenset[str]) -> int | None:
         combos = [
-            combo for task, _, combo in self.combos(queue) if (tasks is None or task in tasks) and task not in without
+            combo
+            for task, _, combo in self.registry.combos(queue)
+            if (tasks is None or task in tasks) and task not in without
         ]
-        instants = [self.value("first_ready", combos)]
-        queue_id = self.queue_id(queue)
+        instants = [self.statements.value("first_ready", combos)]
+        queue_id = self.registry.queue_id(queue)
         if queue_id is not None:
-            instants.append(self.value("first_outside", queue_id))
+            instants.append(self.statements.value("first_outside", queue_id))
         return min((at for at in instants if at is not None), default=None)
 
-    # ── upkeep ────────────────────────────────────────────────────────────────────────────────
+    def look_at_lanes(self, queue: str) -> None:
+        """Load the `Line` records of all lanes of a pool in one statement."""
+        lanes = self.queue(queue).settings.lanes or 0
+        self.lines.load([(queue, lane_line(lane)) for lane in range(lanes)])
 
-    def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
-        self.flush_jobs()
-        queue_id = self.queue_id(queue)
-        if dead:
-            return self._finished_by(self.seqs("dead", queue_id, before, limit), before)
-        rows = self.rows("on_agenda", 1, queue_id, before, limit)
-        return self._finished_by([row[1] for row in rows], before)
 
-    def _finished_by(self, seqs: Sequence[int], before: int) -> list[int]:
-        return self._confirmed(seqs, lambda job: job.finished_at is not None and job.finished_at <= before)
+def _worker_columns(record: WorkerRecord) -> tuple[list[str], int]:
+    return list(record.info.queues), record.last_beat + record.ttl
 
-    def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]:
-        self.flush_jobs()
-        seqs = self.seqs("dead_shown", self.queue_id(queue), limit)
-        return self._confirmed(seqs, lambda job: job.state is State.DEAD and not job.archived)
 
-    def due_retries(self, now: int, limit: int) -> list[int]:
-        self.flush_jobs()
-        seqs = self.seqs("due_retries", now, limit)
-        return self._confirmed(seqs, lambda job: job.next_retry_at is not None and job.next_retry_at <= now)
+class _Indexes:
+    finds_finished = False
 
-    def expired_results(self, now: int, limit: int) -> list[int]:
-        self.flush_jobs()
-        seqs = [row[1] for row in self.rows("on_agenda", 2, 0, now, limit)]
-        return self._confirmed(seqs, lambda job: job.result_until is not None and job.result_until <= now)
+    def __init__(self, statements: Statements) -> None:
+        self._db = statements
 
-    def seqs_of_queue(
-        self, queue: str, states: frozenset[State], limit: int, wanted: Callable[[Job], bool] | None = None
-    ) -> list[int]:
-        self.flush_jobs()
-        found: list[int] = []
-        for job in self.walk_queue(queue, states):
-            if len(found) >= limit:
-                break
-            if job.state in states and (wanted is None or wanted(job)):
-                found.append(job.seq)
-        return found
+    def walks(self, combos: Iterable[int], states: frozenset[State]) -> list[Walk]:
+        name = "walk_dead" if states == {State.DEAD} else "walk_combo"
+        return [(name, (combo,)) for combo in combos] if states else []
 
-    # ── counting ──────────────────────────────────────────────────────────────────────────────
-
-    def ahead(self, job: Job, now: int, most: int) -> int:
-        self.flush_jobs()
-        name = job.line
-        if name is None:
-            starts = max(now, job.available_at)  # what is due only after that is not ahead, whatever its priority
-            return min(most, sum(self._ahead_in(job, combo, starts, most) for combo in self.combos(job.spec.queue)))
-        queue_id = self.queue_id(job.spec.queue)
-        count: int = self.value("members_before", queue_id, name, -job.spec.priority, job.seq, most)
-        line = self.line(job.spec.queue, name)
-        held = line is not None and line.holder is not None and line.holder != job.seq
-        return min(most, held + count)
-
-    def _ahead_in(self, job: Job, combo: tuple[str, int, int], starts: int, most: int) -> int:
-        _, priority, number = combo
-        count = 0
-        if priority > job.spec.priority:
-            count = self.value("ready_by", number, starts, most)
-        elif priority == job.spec.priority:
-            count = self.value("ready_before", number, job.available_at, job.seq, most)
-        return count
-
-    def words(self, queue: str, now: int) -> tuple[int, int, int | None]:
-        queue_id = self.queue_id(queue)
-        if queue_id is None:
-            return 0, 0, None
-        later, retrying, oldest = self.words_read.get(queue) or self.rows("words", queue_id, now)[0]
-        return later - retrying, retrying, oldest if oldest is not None and oldest <= now else None
+    def seqs_enqueued(self, since: int | None, before: int | None) -> tuple[int, int]:
+        return (
+            0 if since is None else self._db.value("seq_at", since - _OUT_OF_STEP) - 1,
+            END if before is None else self._db.value("seq_at", before + _OUT_OF_STEP),
+        )

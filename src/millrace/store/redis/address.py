@@ -1,10 +1,10 @@
-"""Where a Redis server is, as a URL says it.
+"""The address of a Redis server, from a URL.
 
 redis://user:password@host:6379/0             one server, or any node of a cluster
 rediss://…?ca=/etc/ssl/ca.pem                 the same over TLS
 valkey://…  valkeys://…                       other names for the two
 redis+unix:///run/redis.sock?db=0             a socket on this machine
-redis+sentinel://a:26379,b:26379/mymaster/0   the master that sentinels name, also after a failover
+redis+sentinel://a:26379,b:26379/mymaster/0   the current master according to sentinels
 
 Options: prefix, durability, replicas, patience, timeout, connections; over TLS ca, cert, key, verify.
 """
@@ -23,20 +23,22 @@ from redis.backoff import NoBackoff
 from millrace.domain.errors import InvalidInput
 from millrace.store.redis.options import DURABILITY, RedisOptions
 
+Place = tuple[str, int]  # host and port
+
 _TLS = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile", "verify": "ssl_cert_reqs"}
 _TUNING = ("prefix", "durability", "replicas", "patience", "timeout", "connections")
 _VERIFY = {"yes": "required", "no": "none"}
 
 
-class Address(msgspec.Struct, frozen=True):
-    """A parsed URL. `shown` is the URL without its password."""
+class RedisAddress(msgspec.Struct, frozen=True):
+    """The parts of a parsed URL. `shown` is the URL without its password."""
 
     shown: str
     options: RedisOptions
     host: str = "localhost"
     port: int = 6379
     socket: str | None = None
-    sentinels: tuple[tuple[str, int], ...] = ()
+    sentinels: tuple[Place, ...] = ()
     service: str = ""
     db: int = 0
     username: str | None = None
@@ -47,7 +49,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"Address({self.shown!r})"  # without the password
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str) -> RedisAddress:
         scheme, _, rest = url.partition("://")
         base, _, kind = scheme.lower().partition("+")
         secure = base in ("rediss", "valkeys")
@@ -56,37 +58,38 @@ class Address(msgspec.Struct, frozen=True):
                 f"{scheme}:// is not a Redis URL; use redis://, rediss://, redis+unix:// or redis+sentinel://"
             )
         parts = urlsplit("redis://" + rest)
-        if "@" in parts.path + parts.query + parts.fragment:  # what stands there may be the end of a password
-            raise InvalidInput(
-                "in a URL, a user or password with any of /?#@ in it is percent-encoded: %2F, %3F, %23, %40"
-            )
-        said = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if "@" in parts.path + parts.query + parts.fragment:  # probably the end of an unescaped password
+            raise InvalidInput("percent-encode /?#@ in the user and password of a URL: %2F, %3F, %23, %40")
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
         known = (*_TUNING, *(_TLS if secure else ()), *(("db",) if kind == "unix" else ()))
-        unknown = sorted(set(said) - set(known))
+        unknown = sorted(set(query) - set(known))
         if unknown:
             raise InvalidInput(f"{scheme}:// has no option {unknown[0]!r}; it takes {', '.join(known)}")
         common: dict[str, Any] = {
             "shown": _shown(scheme, parts),
-            "options": _options(said),
+            "options": _options(query),
             "username": unquote(parts.username) if parts.username else None,
             "password": unquote(parts.password) if parts.password else None,
-            "tls": {_TLS[name]: _tls(name, said[name]) for name in _TLS if name in said} if secure else None,
+            "tls": {_TLS[name]: _tls(name, query[name]) for name in _TLS if name in query} if secure else None,
         }
         if kind == "unix":
-            return cls(**common, socket=unquote(parts.path), db=_number("db", said.get("db", "0")))
+            return cls(**common, socket=unquote(parts.path), db=_number("db", query.get("db", "0")))
         if kind == "sentinel":
             return cls(**common, **_sentinel(parts))
         return cls(**common, host=parts.hostname or "localhost", port=_port(parts), db=_db(parts.path))
 
-    def client(self, options: RedisOptions, place: tuple[str, int] | None = None) -> Redis:
-        """Connections to it, for the running event loop. `place` is the node that a cluster has sent us to."""
+    def client(self, options: RedisOptions, place: Place | None = None) -> Redis:
+        """Return a new client for the running event loop.
+
+        `place` is the (host, port) of the cluster node to connect to; None means the server of the URL.
+        """
         shared: dict[str, Any] = {
             "username": self.username,
             "password": self.password,
             "db": self.db,
             "socket_timeout": options.timeout,
             "socket_connect_timeout": min(options.timeout, 5.0),
-            "retry": Retry(NoBackoff(), 0),  # repeating is ours: see wire
+            "retry": Retry(NoBackoff(), 0),  # `wire` repeats calls itself
             "protocol": 2,
         }
         if self.tls is not None:
@@ -100,12 +103,17 @@ class Address(msgspec.Struct, frozen=True):
             pool = BlockingConnectionPool(connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options)
         else:
             host, port = place or (self.host, self.port)
+            host = host or self.host
             kind = Connection if self.tls is None else SSLConnection
             pool = BlockingConnectionPool(connection_class=kind, host=host, port=port, **pool_options)
         return Redis.from_pool(pool)
 
     def _watched(self, timeout: float) -> Any:
-        """The sentinels: reached as the server is. One may have its password or none, and who has none refuses one."""
+        """Return a `Sentinel`, which finds the current master.
+
+        If the URL has a password, the sentinels are asked first without the password and then with it, because some
+        sentinels require the password and others reject it.
+        """
         known: dict[str, Any] = {"socket_timeout": timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
         if self.tls is not None:
             known |= {"ssl": True, **self.tls}
@@ -117,7 +125,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 async def close_client(client: Redis) -> None:
-    """Its connections, and those to the sentinels that were asked for the master."""
+    """Close all connections of a client, including those to the sentinels."""
     await client.aclose()
     manager: Any = getattr(client.connection_pool, "sentinel_manager", None)
     for sentinel in () if manager is None else manager.sentinels:
@@ -131,14 +139,14 @@ def _shown(scheme: str, parts: SplitResult) -> str:
     return f"{scheme}://{user}{place}{parts.path}{query}"
 
 
-def _options(said: dict[str, str]) -> RedisOptions:
-    wanted: dict[str, Any] = {name: said[name] for name in _TUNING if name in said}
+def _options(query: dict[str, str]) -> RedisOptions:
+    wanted: dict[str, Any] = {name: query[name] for name in _TUNING if name in query}
     prefix = wanted.get("prefix", "millrace")
     if not prefix or "{" in prefix or "}" in prefix:
         raise InvalidInput(f"prefix must be text without braces, not {prefix!r}")
     level = wanted.get("durability", "relaxed")
     if level not in DURABILITY:
-        raise InvalidInput(f"durability is {' or '.join(DURABILITY)}, not {level!r}")
+        raise InvalidInput(f"durability must be {' or '.join(DURABILITY)}, not {level!r}")
     try:
         options = msgspec.convert(wanted, RedisOptions, strict=False)
     except msgspec.ValidationError as error:
@@ -153,13 +161,13 @@ def _tls(name: str, value: str) -> str:
     if name != "verify":
         return value
     if value not in _VERIFY:
-        raise InvalidInput(f"verify is yes or no, not {value!r}")
+        raise InvalidInput(f"verify must be yes or no, not {value!r}")
     return _VERIFY[value]
 
 
 def _number(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise InvalidInput(f"{name} in a Redis URL is a number, not {text!r}")
+        raise InvalidInput(f"{name} in a Redis URL must be a number, not {text!r}")
     return int(text)
 
 
@@ -172,7 +180,7 @@ def _port(parts: SplitResult) -> int:
     try:
         return parts.port or 6379
     except ValueError:
-        raise InvalidInput("the port in a Redis URL is a number from 1 to 65535") from None
+        raise InvalidInput("the port in a Redis URL must be a number from 1 to 65535") from None
 
 
 def _sentinel(parts: SplitResult) -> dict[str, Any]:
@@ -180,9 +188,9 @@ def _sentinel(parts: SplitResult) -> dict[str, Any]:
     hosts = [place for place in parts.netloc.rpartition("@")[2].split(",") if place]
     if not service or not hosts:
         raise InvalidInput(
-            "a sentinel URL names hosts and a service: redis+sentinel://host:26379,host:26379/mymaster/0"
+            "a sentinel URL needs hosts and a service: redis+sentinel://host:26379,host:26379/mymaster/0"
         )
-    places: list[tuple[str, int]] = []
+    places: list[Place] = []
     for place in hosts:
         host, _, port = place.partition(":")
         places.append((host, _number("a sentinel's port", port or "26379")))

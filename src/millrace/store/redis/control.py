@@ -1,4 +1,8 @@
-"""Settings: what may be set is decided in Python, and written if nobody else has set something meanwhile."""
+"""Changes the settings of queues, tasks and the store.
+
+New settings are validated in Python. For a queue or a task, a script writes them only if the stored settings have not
+changed since they were read; otherwise the change starts again. The store's only setting is written without this check.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,28 @@ from typing import Any
 
 import msgspec
 
+from millrace.domain.rules.fast_path import accepts_all, claims_by_order, ends_alone
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings, fair_period, updated
-from millrace.store.redis.question import encode
-from millrace.store.redis.refusal import refusal
-from millrace.store.redis.wire import Wire
+from millrace.store.redis.decode import accepted
+from millrace.store.redis.encode import encode
+from millrace.store.redis.wire import RedisWire
 
 _NEVER = b"never"
 
 
-async def queue(wire: Wire, name: str, changes: Mapping[str, Any]) -> QueueSettings:
+async def queue(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> QueueSettings:
     while True:
         kept = await wire.command("HGET", f"{wire.prefix}settings", name)
         old = QueueSettings() if kept is None else queue_settings(kept)
         new = updated(old, changes)
         if new == old:
             return new
-        answer = await wire.change("control_queue", [name], [kept or b"", _packed_queue(new)])
-        if answer[0] == b"refused":
-            raise refusal(answer[1])
+        answer = accepted(await wire.change("control_queue", [name], [kept or b"", _packed_queue(new)]))
         if answer[0] == b"ok":
             return new
 
 
-async def task(wire: Wire, name: str, changes: Mapping[str, Any]) -> Limits:
+async def task(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> Limits:
     while True:
         kept = await wire.command("HGET", f"{wire.prefix}limits", name)
         old = Limits() if kept is None else msgspec.convert(msgspec.msgpack.decode(kept), Limits)
@@ -41,7 +44,7 @@ async def task(wire: Wire, name: str, changes: Mapping[str, Any]) -> Limits:
             return new
 
 
-async def store(wire: Wire, changes: Mapping[str, Any]) -> StoreSettings:
+async def store(wire: RedisWire, changes: Mapping[str, Any]) -> StoreSettings:
     kept = await wire.command("HGET", f"{wire.prefix}store", "keep_events")
     old = StoreSettings()
     if kept is not None:
@@ -54,14 +57,26 @@ async def store(wire: Wire, changes: Mapping[str, Any]) -> StoreSettings:
 
 
 def queue_settings(kept: bytes) -> QueueSettings:
+    """Decode the stored settings of a queue. The derived values that `_packed_queue` added are dropped."""
     fields = msgspec.msgpack.decode(kept)
-    del fields["fair_period"]
-    return msgspec.convert(fields, QueueSettings)
+    own = {name: value for name, value in fields.items() if name in QueueSettings.__struct_fields__}
+    return msgspec.convert(own, QueueSettings)
 
 
 def _packed_queue(settings: QueueSettings) -> bytes:
-    """Every setting, said or not: a script knows no defaults but those of a queue that was never set."""
-    return encode({**_all_of(settings), "fair_period": fair_period(settings)})
+    """Encode the settings of a queue for scripts.
+
+    All fields are included, because scripts apply no defaults to stored settings. Values that scripts would have to
+    derive are added: the period of the fair share, and whether enqueues, claims and settles may use the fast path. In a
+    queue without stored settings, all three may use it.
+    """
+    derived = {
+        "fair_period": fair_period(settings),
+        "fast_enqueue": accepts_all(settings),
+        "fast_claim": claims_by_order(settings),
+        "fast_settle": ends_alone(settings),
+    }
+    return encode({**_all_of(settings), **derived})
 
 
 def _all_of(settings: Limits) -> dict[str, Any]:

@@ -1,28 +1,30 @@
-"""Finding jobs: the server walks the narrowest index and leaves out what cannot match; the domain judges the rest."""
+"""Searches for jobs. The server scans the smallest index and skips jobs that cannot match; Python filters what it
+returns.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
 
-from millrace.domain import operate
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, Job
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import Page, Partition, Query, matches
-from millrace.store.redis.record import jobs_from
-from millrace.store.redis.wire import Wire
+from millrace.domain.rules import operate
+from millrace.store.redis.decode import jobs_from
+from millrace.store.redis.wire import RedisWire
 
-_PIECE = 500  # jobs looked at in one step of the server
-_PATIENCE = 0.1  # seconds after which a search goes on in the next page
+_PIECE = 500  # jobs that one script call scans
+_PATIENCE = 0.1  # seconds after which a search returns a short page
 _END = 1 << 49
 _LIVE, _ENDED, _ALL = [0], [1, 2, 3], [0, 1, 2, 3]
 _CLASSES = {"completed": [1], "dead": [2], "cancelled": [3]}
 
 
-async def find(wire: Wire, query: Query) -> Page:
+async def find(wire: RedisWire, query: Query) -> Page:
     if query.state is not None and query.state not in operate.STATE_WORDS:
-        raise InvalidInput(f"{query.state!r} is no state; known are: {', '.join(sorted(operate.STATE_WORDS))}")
+        raise InvalidInput(f"{query.state!r} is not a state. Known are: {', '.join(sorted(operate.STATE_WORDS))}.")
     after, before = 0, _END
     if query.cursor is not None:
         start = operate.cursor_number(query.cursor)
@@ -54,14 +56,16 @@ async def find(wire: Wire, query: Query) -> Page:
 
 
 def partitions(first: int, last: int, n: int) -> list[Partition]:
-    """At most n ranges of seq that together hold every job there is now."""
+    """Split the seqs from `first` to `last` into at most `n` ranges. Return an empty list if `first` is 0: there are no
+    jobs.
+    """
     if first == 0:
         return []
     size = -(-(last - first + 1) // max(1, n))
     return [Partition(f"{start - 1}-{min(last, start + size - 1)}") for start in range(first, last + 1, size)]
 
 
-async def scan(wire: Wire, after: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
+async def scan(wire: RedisWire, after: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
     sieve: list[None] = [None] * 9
     while True:
         now, reached, _, at_end, rows = await wire.ask("find", [None, _ALL, after, to + 1, False, batch, batch, sieve])

@@ -1,4 +1,6 @@
-"""What a server must be like before jobs are put into it, and what a doctor says of it."""
+"""Checks a server's configuration. A connect refuses a server that could lose jobs; `millrace doctor` reports all
+findings.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import msgspec
 
 from millrace.domain.errors import StoreError
 from millrace.store.redis.options import RedisOptions
-from millrace.store.redis.wire import Wire
+from millrace.store.redis.wire import RedisWire
 
 _OLDEST = (6, 2)
 _REPLICA = re.compile(r"slave\d+")
 
 
-class Health(msgspec.Struct, frozen=True):
-    """None: the server would not say."""
+class ServerHealth(msgspec.Struct, frozen=True):
+    """The version and configuration of a server. A field is None if the server does not report it."""
 
     server: str  # redis or valkey
     version: str
@@ -24,16 +26,20 @@ class Health(msgspec.Struct, frozen=True):
     eviction: str | None
     appendonly: bool | None
     appendfsync: str | None
-    replicas: int  # that have caught up; one that is still being copied to confirms nothing
+    replicas: int  # replicas that are in sync
     memory: int  # bytes in use
-    memory_limit: int  # 0: none
+    memory_limit: int  # bytes; 0 for no limit
     cluster: bool
-    waits_for_disk: bool  # has WAITAOF
+    waits_for_disk: bool  # whether it has WAITAOF
 
 
-async def examine(wire: Wire, options: RedisOptions, *, strict: bool) -> Health:
+async def examine(wire: RedisWire, options: RedisOptions, *, strict: bool) -> ServerHealth:
     info = _fields(await wire.command("INFO"))
-    health = Health(
+    if info.get("cluster_enabled") == "1":
+        await wire.command("HGET", f"{wire.prefix}store", "seq")  # a cluster redirects this to the node with the store
+        await wire.learn_nodes()
+        info = _fields(await wire.command("INFO"))
+    health = ServerHealth(
         info.get("server_name", "valkey" if "valkey_version" in info else "redis"),
         info.get("valkey_version", info.get("redis_version", "0")),
         info.get("role", "master"),
@@ -52,24 +58,24 @@ async def examine(wire: Wire, options: RedisOptions, *, strict: bool) -> Health:
     return health
 
 
-def _refuse_what_endangers_jobs(health: Health, options: RedisOptions, version: tuple[int, ...]) -> None:
+def _refuse_what_endangers_jobs(health: ServerHealth, options: RedisOptions, version: tuple[int, ...]) -> None:
     if version < _OLDEST:
         raise StoreError(f"the server is Redis {health.version}; version 6.2 or later is needed (or any Valkey)")
     if health.eviction not in (None, "noeviction"):
         raise StoreError(
-            f"the server may throw away jobs when its memory is full: maxmemory-policy is {health.eviction!r}. Set it "
+            f"the server may evict jobs when its memory is full: maxmemory-policy is {health.eviction!r}. Set it "
             "to noeviction (CONFIG SET maxmemory-policy noeviction, and in its configuration file)"
         )
     if options.durability == "disk":
         _refuse_a_lazy_disk(health)
     if options.durability == "replicated" and health.replicas < options.replicas:
         raise StoreError(
-            f"durability=replicated asks for {options.replicas} replicas, and the server has {health.replicas}. Attach "
-            "more (REPLICAOF), or ask for fewer with replicas=…"
+            f"durability=replicated needs {options.replicas} replicas, and the server has {health.replicas}. Attach "
+            "more (REPLICAOF), or require fewer with replicas=…"
         )
 
 
-def _refuse_a_lazy_disk(health: Health) -> None:
+def _refuse_a_lazy_disk(health: ServerHealth) -> None:
     if not health.appendonly:
         raise StoreError(
             "durability=disk needs a server that writes to its disk: set appendonly yes (CONFIG SET appendonly yes, "
@@ -83,23 +89,19 @@ def _refuse_a_lazy_disk(health: Health) -> None:
 
 
 def _fields(info: Any) -> dict[str, str]:
-    if isinstance(info, dict):
-        return {str(name): str(value) for name, value in info.items()}
     lines = info.decode().splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-async def _setting(wire: Wire, name: str) -> str | None:
-    """A server that is looked after by others may not tell."""
+async def _setting(wire: RedisWire, name: str) -> str | None:
+    """Return a setting of the server; None if the server does not allow CONFIG GET, as some managed servers do not."""
     try:
         found = await wire.command("CONFIG", "GET", name)
     except StoreError:
         return None
-    if isinstance(found, dict):
-        found = [part for pair in found.items() for part in pair]
     if not found:
         return None
-    return found[1].decode() if isinstance(found[1], bytes) else str(found[1])
+    return str(found[1].decode())
 
 
 def _version(text: str) -> tuple[int, ...]:

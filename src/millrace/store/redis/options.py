@@ -1,4 +1,4 @@
-"""What a Redis store is told besides its address."""
+"""The options of a Redis store besides its address."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DURABILITY: dict[Durability, str] = {
 
 
 class RedisOptions(msgspec.Struct, frozen=True):
-    prefix: str = "millrace"  # stores of different prefixes on one server know nothing of each other
+    prefix: str = "millrace"  # stores with different prefixes on one server are independent
     durability: Durability = "relaxed"
-    replicas: int = 1  # that must have a write, at `replicated`
+    replicas: int = 1  # with durability=replicated: how many replicas must have a write
     patience: float = 20.0  # seconds for which a call is repeated while the server cannot be reached
-    timeout: float = 10.0  # seconds without an answer after which a connection counts as dead
-    connections: int = 64  # at most, and per event loop
+    timeout: float = 10.0  # seconds without a reply after which a connection counts as dead
+    connections: int = 64  # limit per event loop

@@ -1,4 +1,8 @@
-"""Schedules: a revision and a mark that scripts compare, and the rest as bytes."""
+"""Reads and advances schedules.
+
+Scripts compare only the revision of a schedule and its mark, the time up to which all ticks are done. The other fields
+are stored as bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from typing import Any
 import msgspec
 
 from millrace.domain.schedule import Move, Moved, Schedule
-from millrace.store.redis.answers import numbers_from
-from millrace.store.redis.question import BODIES, encode, packed_specs
-from millrace.store.redis.refusal import refusal
-from millrace.store.redis.wire import Wire
+from millrace.store.redis.decode import numbers_from
+from millrace.store.redis.encode import BODIES, encode, packed_specs
+from millrace.store.redis.errors import refusal
+from millrace.store.redis.wire import RedisWire
 
 _decode = msgspec.msgpack.Decoder(Schedule).decode
 
@@ -21,7 +25,7 @@ def schedule_from(kept: bytes) -> Schedule:
     return msgspec.structs.replace(_decode(body), rev=rev, mark=mark)
 
 
-async def advance(wire: Wire, moves: Sequence[Move]) -> list[Moved]:
+async def advance(wire: RedisWire, moves: Sequence[Move]) -> list[Moved]:
     if not moves:
         return []
     bodies: list[bytes] = []

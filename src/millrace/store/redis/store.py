@@ -1,8 +1,8 @@
-"""The Redis store: every method is one script, which the server carries out as one atomic step.
+"""The Redis store: every method is one script, which the server runs as one atomic step.
 
-The rules of the ledger are said a second time, in Lua, because nothing else can run inside the server's step; the model
-test compares them with the ledger. What needs no atomic step (checking input, putting settings together, judging what a
-query finds) stays in Python, in the domain's own functions.
+The rules of the ledger are implemented a second time in Lua, because the server can run only Lua in a step. The model
+test compares both implementations. Validating input, merging settings and filtering search results need no atomic step:
+functions of the domain do this in Python.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal, cast
 
-from millrace.domain import operate, upkeep
+from redis.asyncio import Redis
+
 from millrace.domain.change import Change
-from millrace.domain.check import check_name, check_specs
-from millrace.domain.errors import CursorExpired
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import without_expired_result
@@ -24,6 +24,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -40,76 +41,100 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.rules import operate, upkeep
+from millrace.domain.rules.check import check_name, check_specs
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.domain.tables import CANCELS
+from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
 from millrace.store.protocol import Target, Watch
 from millrace.store.redis import control, feed, finding, scheduling
-from millrace.store.redis.address import Address
-from millrace.store.redis.answers import counts_from, enqueued_from, lane_from, worker_from
-from millrace.store.redis.health import Health, examine
-from millrace.store.redis.listen import Listener
+from millrace.store.redis.address import RedisAddress
+from millrace.store.redis.client_address import ClientAddress
+from millrace.store.redis.decode import (
+    accepted,
+    counts_from,
+    enqueued_from,
+    event_from,
+    jobs_from,
+    lane_from,
+    receipts,
+    worker_from,
+)
+from millrace.store.redis.encode import (
+    BODIES,
+    encode,
+    fast_path_completions,
+    fast_path_groups,
+    packed_changes,
+    packed_specs,
+)
+from millrace.store.redis.health import ServerHealth, examine
 from millrace.store.redis.options import DURABILITY, RedisOptions
-from millrace.store.redis.question import BODIES, encode, packed_changes, packed_specs, plain_ends, plain_groups
-from millrace.store.redis.record import event_from, jobs_from
-from millrace.store.redis.refusal import refusal
-from millrace.store.redis.waiting import WATCHED, sleep, watching
-from millrace.store.redis.wire import Wire
-
-_RECEIPTS = {"O": Receipt.OK, "L": Receipt.LOST, "C": Receipt.CANCELLING}
+from millrace.store.redis.waiting import WATCHED, RedisListener
+from millrace.store.redis.wire import RedisWire
 
 
-class RedisStore:
-    ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = False
-    works_apart: Literal[True] = True
+class RedisStore(BaseStore):
+    small_claims = True  # the server works while this process runs handlers
 
     def __init__(
         self,
-        address: Address | str = "redis://localhost:6379/0",
+        address: RedisAddress | ClientAddress | str = "redis://localhost:6379/0",
         *,
+        client: Redis | None = None,
         options: RedisOptions | None = None,
         clock: Clock | None = None,
         salt: str | None = None,
     ) -> None:
-        self._address = Address.parse(address) if isinstance(address, str) else address
+        """Create a store for `address`.
+
+        With `client`, the store uses the server of that client instead. The caller closes the client; the store does
+        not use its connections.
+        """
+        if client is not None:
+            address = ClientAddress(client)
+        self._address = RedisAddress.parse(address) if isinstance(address, str) else address
         self.options = self._address.options if options is None else options
         self.url = self._address.shown
         self._clock = clock
         self._salt = os.urandom(6).hex() if salt is None else salt
-        self._homes = 0
-        self._home: _Home | None = None
+        self._loops = 0
+        self._current: _LoopConnections | None = None
 
     @property
     def durability(self) -> str:
-        """What an answer survives, in words."""
+        """A sentence that says which crashes an acknowledged call survives."""
         return DURABILITY[self.options.durability]
 
-    def _here(self) -> _Home:
-        """This event loop's connections; a forked child, or another loop, must not touch those."""
-        home, loop = self._home, asyncio.get_running_loop()
-        if home is None or home.loop is not loop or home.pid != os.getpid():
-            self._homes += 1
-            home = self._home = _Home(self, loop, f"{self._salt}-{os.getpid():x}-{self._homes:x}")
-        return home
+    def _here(self) -> _LoopConnections:
+        """Return the connections of the running event loop. Another loop, or a forked child, gets its own."""
+        current, loop = self._current, asyncio.get_running_loop()
+        if current is None or current.loop is not loop or current.pid != os.getpid():
+            self._loops += 1
+            current = self._current = _LoopConnections(self, loop, f"{self._salt}-{os.getpid():x}-{self._loops:x}")
+        return current
 
     @property
-    def _wire(self) -> Wire:
+    def _wire(self) -> RedisWire:
         return self._here().wire
 
     async def connect(self) -> None:
         await self.examine(strict=True)
 
-    async def examine(self, *, strict: bool = False) -> Health:
-        """What the server is and how it is set up; with `strict`, a StoreError where that endangers jobs."""
+    async def examine(self, *, strict: bool = False) -> ServerHealth:
+        """Return the version and configuration of the server. With `strict`, raise StoreError if this server could lose
+        jobs.
+        """
         return await examine(self._wire, self.options, strict=strict)
 
     async def close(self) -> None:
-        home, self._home = self._home, None
-        if home is not None and home.pid == os.getpid() and home.loop is asyncio.get_running_loop():
-            await home.close()
+        current, self._current = self._current, None
+        if current is not None and current.pid == os.getpid() and current.loop is asyncio.get_running_loop():
+            await current.close()
 
-    def beside(self) -> RedisStore:
+    def for_loop(self) -> RedisStore:
         return RedisStore(self._address, options=self.options, clock=self._clock)
 
     async def now(self) -> int:
@@ -125,29 +150,29 @@ class RedisStore:
         if not specs:
             return []
         bodies: list[bytes] = []
-        groups = plain_groups(specs, bodies)
+        groups = fast_path_groups(specs, bodies)
         if groups is not None:
-            home = self._here()
-            watched = home.listener.unregistered(spec.id for spec in specs)
-            question = [groups, [watched, home.listener.name, WATCHED] if watched else None]
-            if all(spec.token for spec in specs):  # then a call that is sent again is known by its tokens
-                first = await home.wire.ask("enqueue_plain", question, bodies, durable=True)
+            here = self._here()
+            watched = here.listener.unregistered(spec.id for spec in specs)
+            arguments = [groups, [watched, here.listener.name, WATCHED] if watched else None]
+            if all(spec.token for spec in specs):  # then a repeated call is recognized by its tokens
+                first = await here.wire.ask("fast_path/enqueue", arguments, bodies, durable=True)
             else:
-                first = await home.wire.change("enqueue_plain", question, bodies)
+                first = await here.wire.change("fast_path/enqueue", arguments, bodies)
             if first >= 0:
-                home.listener.registered.update(watched)
+                here.listener.registered.update(watched)
                 waiting = State.WAITING
                 return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
         bodies = []
         items = packed_specs(specs, bodies)
-        answers = _accepted(await self._wire.change("enqueue", [items], bodies))
+        answers = accepted(await self._wire.change("enqueue", [items], bodies))
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
 
     async def claim(self, request: Claim) -> list[Job]:
         wire = self._wire
         tasks = None if request.tasks is None else list(request.tasks)
-        question = [request.queues, tasks, request.limit, request.lease, request.worker, wire.claim_id()]
-        return list(jobs_from(await wire.change("claim", question, durable=False)))
+        arguments = [request.queues, tasks, request.limit, request.lease, request.worker, wire.claim_id()]
+        return list(jobs_from(await wire.change("claim", arguments, durable=False)))
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -155,8 +180,8 @@ class RedisStore:
         if not items:
             return []
         bodies: list[bytes] = []
-        question = plain_ends(items, bodies) or [packed_changes(items, bodies)]
-        return _receipts(_accepted(await self._wire.change("settle", question, bodies)))
+        arguments = fast_path_completions(items, bodies) or [packed_changes(items, bodies)]
+        return receipts(accepted(await self._wire.change("settle", arguments, bodies)))
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         if not extensions:
@@ -169,18 +194,24 @@ class RedisStore:
                 number = BODIES + len(bodies)
                 bodies.append(extension.progress)
             items.append([extension.lease.seq, extension.lease.id, extension.by, number])
-        return _receipts(await self._wire.change("extend", [items], bodies, durable=False))
+        return receipts(await self._wire.change("extend", [items], bodies, durable=False))
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         wire = self._wire
         tasks = None if request.tasks is None else list(request.tasks)
         ignored = list(request.ignore)
-        question = [request.worker, request.limit, request.lease, request.queues, tasks, ignored, wire.claim_id()]
-        return list(jobs_from(await wire.change("reclaim", question, durable=False)))
+        arguments = [request.worker, request.limit, request.lease, request.queues, tasks, ignored, wire.claim_id()]
+        return list(jobs_from(await wire.change("reclaim", arguments, durable=False)))
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
-        home = self._here()
-        await sleep(home.wire, home.listener, queues, tasks, timeout)
+        await self._here().listener.sleep(queues, tasks, timeout)
+
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        listener = self._here().listener
+        if not listener.is_subscribed:
+            await listener.ready()
+            return listener.is_subscribed  # hints before the subscription were missed
+        return await listener.sleep([CANCELS], frozenset({worker}), timeout)
 
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 
@@ -215,29 +246,21 @@ class RedisStore:
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         return await feed.page(self._wire, cursor, limit)
 
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        return await feed.before(self._wire, cursor, limit)
+
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
         return await feed.spans(self._wire, after, n, limit, until)
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        after, until = operate.span_bounds(span)
-        while after < until:
-            trimmed, _, events = await self._wire.ask("feed", [after, min(batch, until - after)])
-            if after < trimmed:
-                raise CursorExpired(str(after), trimmed - after, str(trimmed))
-            if not events:
-                return
-            after += len(events)
-            yield list(map(event_from, events))
-
-    async def cursor_before(self, at: int) -> str:
-        return str(await self._wire.ask("cursor_before", [at]))
+        async for events in feed.scan(self._wire, span, batch):
+            yield events
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
-        home = self._here()
-        async with watching(home.wire, home.listener, job_id) as watch:
+        async with self._here().listener.watch(job_id) as watch:
             yield watch
 
     async def partitions(self, n: int) -> list[Partition]:
@@ -255,13 +278,17 @@ class RedisStore:
         answers = await self._wire.change("cancel", [list(ids), running == "request"])
         return [Cancelled(answer.decode()) for answer in answers]
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
-        answers = await self._wire.change("replay", [list(ids)])
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        answers = await self._wire.change("replay", [list(ids), children])
         return [Replayed(answer.decode()) for answer in answers]
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
         answers = await self._wire.change("archive", [list(ids), archived])
         return [Archived(answer.decode()) for answer in answers]
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        answers = await self._wire.change("delete", [list(ids)])
+        return [Deleted(answer.decode()) for answer in answers]
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
@@ -275,30 +302,33 @@ class RedisStore:
         return await control.store(self._wire, changes)
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
-        return int(_accepted(await self._wire.change("drain", [queue, limit, lane])))
+        return int(accepted(await self._wire.change("drain", [queue, limit, lane])))
 
     async def obliterate(self, queue: str, limit: int = 1_000) -> int:
         return int(await self._wire.change("obliterate", [queue, limit]))
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
-        """In pieces, so that the server answers others in between."""
+        """Run one round of upkeep and return what was done.
+
+        The round consists of several scripts, so that the server can serve other clients between them.
+        """
         wire = self._wire
         promoted, expired, queues = await wire.change("upkeep_time", [limit])
-        pruned = evicted = archived = 0
+        pruned = evicted = archived = armed = 0
         for name in queues:
-            gone, over, hidden = await wire.change("upkeep_queue", [name.decode(), limit])
-            pruned, evicted, archived = pruned + gone, evicted + over, archived + hidden
-        retried, results = await wire.change("upkeep_rest", [limit])
+            gone, over, hidden, dead = await wire.change("upkeep_queue", [name.decode(), limit])
+            pruned, evicted, archived, armed = pruned + gone, evicted + over, archived + hidden, armed + dead
+        retried, results, looked_at = await wire.change("upkeep_rest", [limit, upkeep.RECHECK_RESULT])
         events, workers = await wire.change("upkeep_past", [limit, upkeep.WORKER_MEMORY])
-        bounds_met = (promoted, expired, pruned, evicted, archived, retried, results, events)
+        bounds_met = (promoted, expired, pruned, evicted, archived, armed, retried, looked_at, events)
         more = any(count >= limit for count in bounds_met)
         return Maintained(expired, retried, pruned, evicted, archived, results, events, workers, more)
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
-        await self._wire.ask("beat", [info.id, ttl], [encode(info)])
-
-    async def leave(self, worker_id: str) -> None:
-        await self._wire.command("HDEL", f"{self._wire.prefix}worker", worker_id)
+        if ttl == 0:
+            await self._wire.command("HDEL", f"{self._wire.prefix}worker", info.id)
+        else:
+            await self._wire.ask("beat", [info.id, ttl], [encode(info)])
 
     async def workers(self) -> list[WorkerRecord]:
         wire = self._wire
@@ -318,35 +348,30 @@ class RedisStore:
         return await scheduling.advance(self._wire, moves)
 
 
-class _Home:
-    """What a store has open on one event loop."""
+class _LoopConnections:
+    """The connections and the waiters of a store on one event loop."""
 
     def __init__(self, store: RedisStore, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self.loop, self.pid = loop, os.getpid()
         address, options = store._address, store.options
-        self.wire = Wire(lambda place: address.client(options, place), options, store._clock, name)
-        self.listener = Listener(lambda: address.client(options, self.wire.place), self.wire.prefix, name)
+        connect = partial(address.client, options)
+        self.wire = RedisWire(connect, options, store._clock, name, on_return=self._server_returned)
+        self.listener = RedisListener(self.wire, name)
+
+    def _server_returned(self) -> None:
+        self.listener.follow()
+        if self.wire.places.nodes:
+            self.listener.send_in_background(self.wire.learn_nodes())
 
     async def close(self) -> None:
         await self.listener.close()
         await self.wire.close()
 
 
-def _accepted(answer: Any) -> Any:
-    """The answer, or the error that a script refused with."""
-    if isinstance(answer, list) and answer and answer[0] == b"refused":
-        raise refusal(answer[1])
-    return answer
-
-
-def _receipts(letters: bytes) -> list[Receipt]:
-    return [_RECEIPTS[letter] for letter in letters.decode()]
-
-
 def _copied(job: Job) -> Job:
-    """An id that is asked for twice gets two copies: each is its receiver's own."""
+    """Return a copy of the job, for callers that request the same id twice and expect two objects."""
     return cast(Job, job.__copy__())  # type: ignore[attr-defined]
 
 
 def _values(kept: Any) -> list[bytes]:
-    return list(kept.values()) if isinstance(kept, dict) else list(kept[1::2])
+    return list(kept[1::2])

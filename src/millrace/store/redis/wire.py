@@ -1,8 +1,12 @@
-"""Scripts over the wire: a call is repeated until it has an answer, and still happens once.
+"""Calls scripts. A call is repeated until it has a reply, and takes effect only once.
 
-A connection that breaks leaves it open whether the server has carried out what was asked. So a call that changes
-something has a number, the script keeps its answer under the caller's slot in the same atomic step, and the same call
-is simply sent again: it is done, or it is answered from memory.
+When a connection breaks, it is unknown whether the server has run the call. So every call that changes data has a
+number, and the script stores its reply with this number on the server, in the same atomic step. When the call is sent
+again, the server finds the number and returns the stored reply, or runs the call if it does not find it. Each stored
+reply has a slot, a name that only one call at a time uses. (It has nothing to do with the slots of a worker.)
+
+When a server fails or is no longer the master, all connections to it are dropped. The next attempt resolves the host
+name again, asks the sentinels or the cluster again, and connects to the server that they return.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
@@ -24,7 +29,6 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     NoScriptError,
-    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     TimeoutError,
@@ -33,127 +37,234 @@ from redis.exceptions import (
 
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock
-from millrace.store.redis.address import close_client
-from millrace.store.redis.lines import Lines
+from millrace.store.redis.address import Place
+from millrace.store.redis.connections import Connections
+from millrace.store.redis.encode import encode
+from millrace.store.redis.errors import Unconfirmed, explained, given_up
 from millrace.store.redis.options import RedisOptions
-from millrace.store.redis.question import encode
 from millrace.store.redis.scripts import Script, script
 
-Connect = Callable[[tuple[str, int] | None], Redis]
+Connect = Callable[[Place | None], Redis]
 
 _UNREACHABLE = (
     ConnectionError,
     TimeoutError,
     BusyLoadingError,
     ClusterDownError,
-    TryAgainError,
     ReadOnlyError,
     OSError,
 )
-_NOT_NOW = re.compile(r"\bREADONLY\b|^BUSY\b|\bLOADING\b|\bMASTERDOWN\b")  # inside a script, they are only text
+_NOT_NOW = re.compile(r"^BUSY\b")  # the server is running another script: try again
+_NOT_HERE = re.compile(  # errors inside a script are only text; the last one is from WAIT
+    r"\b(READONLY|LOADING|MASTERDOWN|NOREPLICAS|UNBLOCKED)\b|cannot be used with replica instances"
+)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 FIRST_PATIENCE = 2.0  # seconds
-_WAIT_SHARE = 0.5  # of the timeout: how long a server may take to write to its disk, or to its replicas
+_WAIT_SHARE = 0.5  # share of the timeout that a server may take to write to its disk or its replicas
 
 
-class Wire:
-    """Connections of one event loop."""
+class RedisWire:
+    """Calls scripts and runs commands over the connections of one event loop."""
 
-    def __init__(self, connect: Connect, options: RedisOptions, clock: Clock | None, salt: str) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        options: RedisOptions,
+        clock: Clock | None,
+        salt: str,
+        on_return: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create a wire. `salt` makes its claim ids and slots unique. `on_return` is called when a server replies after
+        a failure.
+        """
         self._connect = connect
+        self._on_return = on_return
         self._options = options
         self._clock = clock
         self._salt = salt
         self._calls = 0
         self._slots: list[str] = []
         self._made = 0
-        self._client: Redis | None = None
-        self._lines: Lines | None = None
-        self.place: tuple[str, int] | None = None  # where a cluster has sent us
+        self._connections: Connections | None = None
+        self.places = Places()
+        self.server = 0  # counts the servers that were left, so that a late failure of an old one is ignored
+        self._is_lost = False  # whether a server has failed since the last reply
+        self._has_opened = False  # whether any connection was ever opened
         self.prefix = "{" + options.prefix + "}:"
-        self.syncs_disk = True  # False where the server writes to its disk before it answers anyway
-        self.has_met = False  # a server that was never there is a wrong address rather than a restart
-        self.chance = random.Random()
+        self.syncs_disk = True  # False if the server writes to its disk before each reply
+        self.has_replied = False  # whether a server has ever replied; if not, the address is probably wrong
+
+    def connect(self) -> Redis:
+        """Return a new client for the current server."""
+        return self._connect(self.places.current)
 
     @property
-    def client(self) -> Redis:
-        if self._client is None:
-            self._client = self._connect(self.place)
-        return self._client
-
-    @property
-    def lines(self) -> Lines:
-        if self._lines is None:
-            self._lines = Lines(self._connect(self.place), self._options.connections, self._options.timeout)
-        return self._lines
+    def connections(self) -> Connections:
+        if self._connections is None:
+            self._connections = Connections(self.connect(), self._options.connections, self._options.timeout)
+        return self._connections
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await close_client(client)
-        lines, self._lines = self._lines, None
-        if lines is not None:
-            await lines.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
+
+    async def leave(self, server: int, moved: MovedError | None = None) -> None:
+        """Drop all connections to a server that failed or redirected, and choose the next server.
+
+        `server` is the number of the failed server. Do nothing if another call has already left that server.
+        """
+        if server != self.server:
+            return
+        self.server += 1
+        self._is_lost = True
+        if moved is None:
+            self.places.failed()
+        else:
+            self.places.moved(moved.host, moved.port)
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            self._has_opened = self._has_opened or connections.has_opened
+            with contextlib.suppress(RedisError, OSError):
+                await connections.abandon()
+
+    async def learn_nodes(self) -> None:
+        """Read the nodes of a cluster, which are tried when the current node fails. Errors such as a missing permission
+        are ignored.
+        """
+        with contextlib.suppress(RedisError, OSError):
+            [slots] = await self.connections.exchange(("CLUSTER", "SLOTS"))
+            if isinstance(slots, list):
+                self.places.know((node[0].decode(), node[1]) for _, _, *nodes in slots for node in nodes if node[0])
 
     def claim_id(self) -> str:
         self._calls += 1
         return f"{self._salt}-{self._calls:x}"
 
     async def ask(
-        self, name: str, question: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = False
+        self, name: str, arguments: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = False
     ) -> Any:
-        """What changes nothing, or nothing the second time, may be asked as often as one likes."""
-        return await self._send(script(name), "", "", question, bodies, durable=durable)
+        """Call a script that can safely run twice, and return its reply."""
+        called = script(name)
+        return await self._send(self._call(called, "", "", arguments, bodies), called.source, durable=durable)
 
     async def change(
-        self, name: str, question: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = True
+        self, name: str, arguments: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = True
     ) -> Any:
-        """Carried out once, however often it has to be sent."""
+        """Call a script and return its reply. The script takes effect once, even if the call is sent several times."""
+        called = script(name)
         slot = self._slots.pop() if self._slots else self._new_slot()
         self._calls += 1
         try:
-            return await self._send(script(name), slot, str(self._calls), question, bodies, durable=durable)
+            words = self._call(called, slot, str(self._calls), arguments, bodies)
+            return await self._send(words, called.source, durable=durable)
         finally:
             self._slots.append(slot)
 
     async def command(self, *words: Any, durable: bool = False) -> Any:
-        """A plain command that may be repeated."""
-        confirm = self._confirmation() if durable else None
-        if confirm is None:  # the library makes values of the answers to some
-            return await self._patiently(lambda: cast(Any, self.client).execute_command(*words))
-        return await self._patiently(lambda: self._once(words, confirm))
+        """Run a command that can safely run twice, and return its reply."""
+        return await self._send(words, None, durable=durable)
 
     def _new_slot(self) -> str:
         self._made += 1
         return f"{self._salt}.{self._made:x}"
 
-    async def _send(
-        self, what: Script, slot: str, number: str, question: Sequence[Any], bodies: Sequence[bytes], *, durable: bool
-    ) -> Any:
+    def _call(
+        self, called: Script, slot: str, number: str, arguments: Sequence[Any], bodies: Sequence[bytes]
+    ) -> tuple[Any, ...]:
+        """Return the command that calls a script. scripts/lib/open.lua reads the arguments of this command."""
         instant = "" if self._clock is None else self._clock()
-        words = (1, self.prefix, slot, number, instant, encode(question), *bodies)
+        return ("EVALSHA", called.sha, 1, self.prefix, slot, number, instant, encode(arguments), *bodies)
+
+    async def _send(self, words: tuple[Any, ...], source: str | None, *, durable: bool) -> Any:
+        """Send a command until a reply arrives, and return the reply. Raise StoreError if none arrives in time.
+
+        `source` is the source code of the script that the command calls. It is sent if the server does not have the
+        script.
+        """
         confirm = self._confirmation() if durable else None
-
-        async def once() -> Any:
+        patience = self._options.patience if self.has_replied else min(FIRST_PATIENCE, self._options.patience)
+        deadline = time.monotonic() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            server = self.server
             try:
-                return await self._once(("EVALSHA", what.sha, *words), confirm)
+                answer = await self._once(words, confirm)
             except NoScriptError:
-                return await self._once(("EVAL", what.source, *words), confirm)
-
-        return await self._patiently(once)
+                words = ("EVAL", source, *words[2:])
+                continue
+            except MovedError as moved:
+                await self.leave(server, moved)
+                problem: Exception = moved
+            except (AuthenticationError, NoPermissionError) as error:
+                raise StoreError(f"the Redis server refuses: {error}. Check the user and password of the URL") from None
+            except (AskError, TryAgainError) as error:  # the slot is being moved: try the same node again
+                problem = error
+            except (RedisError, OSError) as error:
+                if not isinstance(error, _UNREACHABLE) and not _NOT_HERE.search(str(error)):
+                    if not _NOT_NOW.search(str(error)):
+                        raise explained(error) from error
+                else:
+                    await self.leave(server)
+                problem = error
+            else:
+                self._server_replied()
+                return answer
+            if time.monotonic() + pause > deadline:
+                raise given_up(problem, patience, self._may_have_received()) from problem
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None) -> Any:
-        answer, *counts = await self.lines.exchange(words, *(() if confirm is None else (confirm,)))
+        """Send a command once and return its reply. An error reply of the server is raised.
+
+        If `confirm` is given, send this command (WAIT or WAITAOF) too, and raise Unconfirmed if the write is not
+        durable in time.
+        """
+        commands = (words,) if confirm is None else (words, confirm)
+        answer, *counts = await self.connections.exchange(*commands)
+        if isinstance(answer, AskError):
+            answer, *counts = await self._asking(answer, *commands)
         if isinstance(answer, Exception):
             raise answer
         if confirm is not None:
             self._check(confirm, counts[0])
         return answer
 
+    async def _asking(self, ask: AskError, *commands: tuple[Any, ...]) -> list[Any]:
+        """Send commands to the node to which a cluster is moving the store's hash slot, and return the replies.
+
+        This is safe once the old node has no keys of the slot left. Before that, raise `ask`: each node has only some
+        of the keys, and a script would treat the other keys as missing. The old node refuses all scripts from the start
+        of the move, because the key that they name never exists.
+        """
+        if isinstance(ask, MovedError):
+            raise ask
+        [left] = await self.connections.exchange(("CLUSTER", "COUNTKEYSINSLOT", ask.slot_id))
+        if left != 0:
+            raise ask
+        there = Connections(self._connect((ask.host, ask.port)), 1, self._options.timeout)
+        try:
+            _, *answers = await there.exchange(("ASKING",), *commands)
+        finally:
+            await there.close()
+        return answers
+
+    def _server_replied(self) -> None:
+        self.has_replied = True
+        if self._is_lost:
+            self._is_lost = False
+            self.places.answered()
+            self._on_return()
+
+    def _may_have_received(self) -> bool:
+        """Return whether a server may have received a call; False if no connection was ever opened."""
+        return self.has_replied or self._has_opened or (self._connections is not None and self._connections.has_opened)
+
     # ── durability ────────────────────────────────────────────────────────────────────────────
 
     def _confirmation(self) -> tuple[Any, ...] | None:
-        """The command whose answer tells that what was written on this connection is safe, if one is needed."""
+        """Return the command that waits until earlier writes are durable; None if the options do not require it."""
         options = self._options
         patience = max(1, int(options.timeout * _WAIT_SHARE * 1000))
         if options.durability == "disk" and self.syncs_disk:
@@ -165,85 +276,41 @@ class Wire:
     def _check(self, confirm: tuple[Any, ...], count: Any) -> None:
         if isinstance(count, Exception):
             raise count
+        seconds = self._options.timeout * _WAIT_SHARE
         if confirm[0] == "WAITAOF":
             if count[0] < 1:
-                raise _Unconfirmed("the server has not written it to its disk within {:.0f} s", self._options)
+                raise Unconfirmed(f"the server has not written it to its disk within {seconds:.0f} s")
         elif count < self._options.replicas:
-            raise _Unconfirmed(f"{count} of {self._options.replicas} replicas have it after {{:.0f}} s", self._options)
-
-    # ── patience ──────────────────────────────────────────────────────────────────────────────
-
-    async def _patiently(self, once: Callable[[], Any]) -> Any:
-        patience = self._options.patience if self.has_met else min(FIRST_PATIENCE, self._options.patience)
-        deadline = time.monotonic() + patience
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                answer = await once()
-                self.has_met = True
-                return answer
-            except MovedError as moved:
-                self.place = (moved.host, moved.port)
-                await self.close()
-                problem: Exception = moved
-            except (AuthenticationError, NoPermissionError) as error:
-                raise StoreError(f"the Redis server refuses: {error}. Check the user and password of the URL") from None
-            except TimeoutError as error:
-                await self._close_idle_lines()
-                problem = error
-            except _UNREACHABLE as error:
-                problem = error
-            except RedisError as error:
-                if not _NOT_NOW.search(str(error)):
-                    raise _explained(error) from error
-                problem = error
-            if time.monotonic() + pause > deadline:
-                raise _given_up(problem, patience, self._has_been_asked()) from problem
-            await asyncio.sleep(pause * (0.5 + self.chance.random()))
-            pause = min(_LONGEST_PAUSE, pause * 2)
-
-    def _has_been_asked(self) -> bool:
-        """Whether a server was ever there to hear anything."""
-        return self.has_met or (self._lines is not None and self._lines.has_opened)
-
-    async def _close_idle_lines(self) -> None:
-        """Where one line has gone silent, others may have: to try them one by one would take a timeout each."""
-        if self._client is not None:
-            with contextlib.suppress(RedisError, OSError):
-                await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise Unconfirmed(f"{count} of {self._options.replicas} replicas have it after {seconds:.0f} s")
 
 
-class _Unconfirmed(ConnectionError):
-    """Written, but not yet as safe as was asked for: asking again finds it done, and waits once more."""
+class Places:
+    """Chooses the server to connect to: the server of the URL, or a node of a cluster.
 
-    def __init__(self, what: str, options: RedisOptions) -> None:
-        super().__init__(what.format(options.timeout * _WAIT_SHARE))
+    A cluster redirects (MOVED) to the node that has the store's hash slot. That node is used until it fails. Then the
+    server of the URL and the known nodes are tried in turn. A node that does not have the slot redirects again.
+    """
 
+    def __init__(self) -> None:
+        self.current: Place | None = None  # None: the server of the URL
+        self.nodes: tuple[Place, ...] = ()  # the nodes of the cluster, if it is one
+        self._failures = 0  # consecutive failures
 
-def _given_up(problem: Exception, patience: float, asked: bool) -> StoreError:
-    if isinstance(problem, _Unconfirmed):
-        return StoreError(
-            f"the server has done it, but it is not as durable as asked: {problem}. Asking again is safe; look at its "
-            "disk, or at its replicas (INFO persistence, INFO replication)"
-        )
-    if isinstance(problem, ReadOnlyError) or "READONLY" in str(problem):  # the text is that of scripts before Redis 7
-        return StoreError(
-            "the Redis server is a read-only replica, so nothing was written. Name the master, or let sentinels name "
-            "it: redis+sentinel://host:26379/mymaster"
-        )
-    what = f"the Redis server could not be reached within {patience:.0f} s: {type(problem).__name__}: {problem}"
-    if not asked:
-        return StoreError(f"{what}. See that it runs, and that the URL is right")
-    return StoreError(f"{what}. Whether the call was carried out is not known; asking again is safe")
+    def moved(self, host: str, port: int) -> None:
+        """Use the node to which a cluster has redirected. If `host` is empty, the node has the current host and another
+        port.
+        """
+        here = self.current[0] if self.current is not None else ""  # for "", the client uses the host of the URL
+        self.current = (host or here, port)
+        self.know([self.current, *self.nodes])
 
+    def know(self, nodes: Iterable[Place]) -> None:
+        self.nodes = tuple(dict.fromkeys(nodes))
 
-def _explained(error: RedisError) -> StoreError:
-    text = str(error)
-    if isinstance(error, OutOfMemoryError) or "OOM" in text:
-        return StoreError(
-            "the Redis server has no memory left (maxmemory), so nothing was written. Jobs can still be run and "
-            "removed, which frees some; or raise maxmemory, or shorten retention"
-        )
-    if "MISCONF" in text:
-        return StoreError(f"the Redis server cannot write to its disk, so nothing was written: {text}")
-    return StoreError(f"the Redis server says: {text}")
+    def failed(self) -> None:
+        candidates = (None, *self.nodes)
+        self.current = candidates[self._failures % len(candidates)]
+        self._failures += 1
+
+    def answered(self) -> None:
+        self._failures = 0

@@ -1,4 +1,4 @@
-"""The SQLite store: the ledger inside a transaction, in one file. The embedded default."""
+"""The SQLite store, the default for embedded use. Every call runs the ledger in a transaction on one database file."""
 
 from millrace.store.sqlite.store import SqliteStore
 

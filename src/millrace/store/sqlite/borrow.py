@@ -1,7 +1,8 @@
-"""The caller's own connection: finding SQLite's in what was given, on its thread, and using it without a trace.
+"""Access to the caller's own connection: find the sqlite3 connection inside a wrapper, and use it on the right thread.
 
-Wrappers are known by what they have, not by their type, so that none of their libraries is imported: aiosqlite's
-connections, SQLAlchemy's connections and sessions (both kinds), Django's.
+Supported wrappers are connections of aiosqlite and Django, and connections and sessions of SQLAlchemy, synchronous or
+asynchronous. They are recognized by their attributes, not by their type, so that none of these libraries is imported.
+The connection's settings are left as the caller has chosen them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _DEPTH = 5
 
 
 class Borrowed:
-    """Runs statements and gives plain tuples, whatever row factory the caller has set."""
+    """The caller's connection, with a cursor that always returns tuples. It ignores the caller's row factory."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._cursor = sqlite3.Cursor(raw)
@@ -37,8 +38,8 @@ class Borrowed:
 
 
 @contextmanager
-def plain_text(raw: sqlite3.Connection) -> Iterator[None]:
-    """Text comes as `str` meanwhile; the caller's choice is back afterwards."""
+def text_as_str(raw: sqlite3.Connection) -> Iterator[None]:
+    """Make the connection return text as `str` inside the block; restore the caller's `text_factory` afterwards."""
     chosen = raw.text_factory
     if chosen is str:
         yield
@@ -51,13 +52,16 @@ def plain_text(raw: sqlite3.Connection) -> Iterator[None]:
 
 
 def commits_by_itself(raw: sqlite3.Connection) -> bool:
-    """Is it in autocommit mode, by either of Python's two ways to say so?"""
-    autocommit = getattr(raw, "autocommit", -1)  # since Python 3.12; -1 there means: as isolation_level says
+    """Return whether the connection is in autocommit mode, as set by `autocommit` or `isolation_level`."""
+    autocommit = getattr(raw, "autocommit", -1)  # since Python 3.12; -1 means that isolation_level decides
     return raw.isolation_level is None if autocommit == -1 else bool(autocommit)
 
 
 def reach(connection: object) -> sqlite3.Connection:
-    """SQLite's connection in what was given, for use on this thread."""
+    """Return the sqlite3 connection inside a wrapper.
+
+    Raise InvalidInput if there is none, or if only the wrapper's own thread may use it.
+    """
     if isinstance(connection, sqlite3.Connection):
         return connection
     found, runner = _look(_begun(connection))
@@ -70,17 +74,23 @@ def reach(connection: object) -> sqlite3.Connection:
 
 
 async def on_its_thread(connection: object, act: Act[T]) -> T:
-    """Run `act` with SQLite's connection where that connection is at home: here, or on the wrapper's thread."""
+    """Call `act` with the sqlite3 connection and return its result.
+
+    `act` runs in the calling thread, or in the wrapper's thread if the wrapper has one, as aiosqlite does.
+    """
     if isinstance(connection, sqlite3.Connection):
         return act(connection)
-    if hasattr(connection, "sync_session"):  # an asynchronous session: its connection comes by await
+    if hasattr(connection, "sync_session"):  # an asynchronous session: its connection must be awaited
         connection = await connection.connection()  # type: ignore[attr-defined]
     found, runner = _look(_begun(connection))
     return act(found) if runner is None else await runner(act, found)
 
 
 def _begun(connection: object) -> object:
-    """SQLAlchemy commits only what it knows to have begun, and it does not see what is done past it."""
+    """Return the SQLAlchemy connection inside a session or an asynchronous wrapper. Return any other object unchanged.
+
+    If SQLAlchemy has no transaction open, begin one: SQLAlchemy commits only transactions that it has begun.
+    """
     inner = getattr(connection, "sync_connection", connection)
     if hasattr(inner, "get_bind"):  # a session
         inner = inner.connection()  # type: ignore[attr-defined]
@@ -91,7 +101,11 @@ def _begun(connection: object) -> object:
 
 
 def _look(connection: object) -> tuple[sqlite3.Connection, Callable[..., Awaitable[Any]] | None]:
-    """SQLite's connection, and what runs a function on its thread when that is not this one."""
+    """Return the sqlite3 connection, and a function that runs code on the wrapper's own thread.
+
+    The function is None if the wrapper has no thread of its own. Raise InvalidInput if the object contains no sqlite3
+    connection.
+    """
     inner: object | None = connection
     for _ in range(_DEPTH):
         if isinstance(inner, sqlite3.Connection):
@@ -117,7 +131,11 @@ def _kind(connection: object) -> str:
 
 
 def refuse_other_file(files: list[tuple[Any, ...]], path: str) -> None:
-    """The connection's main database must be the store's: only then is one commit for both."""
+    """Raise InvalidInput if the connection's main database is not the store's file.
+
+    One commit can cover the caller's tables and the jobs only if both are in the main database. `files` is the result
+    of PRAGMA database_list.
+    """
     names = {name: file for _, name, file in files}
     if _same(names.get("main", ""), path):
         return
@@ -133,7 +151,12 @@ def refuse_other_file(files: list[tuple[Any, ...]], path: str) -> None:
 
 
 def refuse_converted(first_row: Callable[[str], tuple[Any, ...]]) -> None:
-    """A program may have SQLite's own column types converted on its connections; then nothing reads as we wrote it."""
+    """Raise InvalidInput if a converter registered with the sqlite3 module would change the values that the store
+    reads.
+
+    A converter for BLOB is always refused. For INTEGER and TEXT, the function reads known values with `first_row` and
+    compares them.
+    """
     if not sqlite3.converters.keys() & {"INTEGER", "TEXT", "BLOB"}:
         return
     name = first_row("SELECT name FROM sqlite_schema WHERE name = 'millrace_store'")

@@ -1,21 +1,34 @@
-"""The file itself: where it may lie, who may read it, and which version of the schema is in it."""
+"""The database file: where it may be, how it is opened, the version of its schema, and integrity checks."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 from collections.abc import Callable
+from importlib import resources
 
 from millrace.domain.errors import StoreError
 from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mounts_here
-from millrace.store.sqlite.io import Io, Rows
-from millrace.store.sqlite.sql import migrations
+from millrace.store.sqlite.connection import Io, Rows, retry_while_busy
+from millrace.store.sqlite.errors import store_error
 
 APPLICATION_ID = 0x4D696C6C  # "Mill"
+CACHE_KIB = 16 * 1024  # a larger cache is slower: SQLite walks all of it after a commit that has moved pages
+CHECKPOINT_PAGES = 4_000  # 16 MiB of log; then it is checkpointed and reused from its start
+MAX_LOG = 64 << 20
+BUSY_MS = 200  # SQLite's own busy timeout; then `retry_while_busy` retries
+# In order: the first creates version 1, and each of the others upgrades the version before it.
+MIGRATIONS = tuple(
+    resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("schema.sql", "schema_2.sql")
+)
+_QUICK_CHECK_UP_TO = 256 << 20  # bytes; a larger file is checked on demand only
 
 
 def refuse_network_file_system(path: str, mounts: str | None = None) -> None:
-    """WAL needs memory shared by all who open the file, which no network file system gives."""
+    """Raise StoreError if the file is on a network file system.
+
+    In WAL mode, all processes that use the file must share memory, which requires one machine.
+    """
     kind = file_system_of(os.path.realpath(path), mounts_here() if mounts is None else mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
@@ -25,7 +38,10 @@ def refuse_network_file_system(path: str, mounts: str | None = None) -> None:
 
 
 def make_file(path: str, io: Io) -> None:
-    """The database file, readable by its owner only, in a directory that is there and may be written."""
+    """Create the database file if it does not exist, readable by its owner only.
+
+    Raises StoreError if the directory does not exist, is on a network file system, or is not writable.
+    """
     directory = os.path.dirname(path) or "."
     if not os.path.isdir(directory):
         raise StoreError(f"there is no directory {directory} for the database {path}. Create it first.")
@@ -44,19 +60,23 @@ _WHO = "Run as a user who may write both the file and its directory: SQLite keep
 
 
 def migrate(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) -> None:
-    """Bring the schema up to date; several processes may try at once, and one of them does it."""
+    """Upgrade the schema to the current version. If several processes call this at once, one of them does the upgrade.
+
+    Raise StoreError if the schema version is newer than this program. Raise it also if another program created the
+    file, unless `shared` is set.
+    """
 
     def read(sql: str) -> Rows:
         return io.execute(connection, sql)
 
-    if _checked_version(read, path, shared) == len(migrations()):
+    if _checked_version(read, path, shared) == len(MIGRATIONS):
         return
     io.begin(connection)
     try:
         version = _checked_version(read, path, shared)
         if _is_empty(read):
-            read(f"PRAGMA application_id = {APPLICATION_ID}")  # for those who look at the file from outside
-        for number, step in enumerate(migrations()[version:], start=version + 1):
+            read(f"PRAGMA application_id = {APPLICATION_ID}")  # for tools that identify files
+        for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
             io.script(connection, step)
             io.execute(connection, "UPDATE millrace_store SET version = ?", (number,))
         io.commit(connection)
@@ -66,7 +86,7 @@ def migrate(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) 
 
 
 def schema_version(read: Callable[[str], Rows]) -> int:
-    """Of Millrace's tables in this database; 0 when it has none."""
+    """Return the version of Millrace's tables in this database; 0 if the database has none."""
     if not read("SELECT 1 FROM sqlite_schema WHERE name = 'millrace_store'"):
         return 0
     version: int = read("SELECT version FROM millrace_store")[0][0]
@@ -85,9 +105,63 @@ def _checked_version(read: Callable[[str], Rows], path: str, shared: bool) -> in
             "if it is yours and jobs are to commit together with your own tables, add ?shared=yes to the URL: "
             "Millrace then keeps its tables, all named millrace_…, beside yours."
         )
-    if version > len(migrations()):
+    if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path} has schema version {version}, and this millrace knows versions up to {len(migrations())}. "
-            "Upgrade millrace in this environment: pip install --upgrade millrace"
+            f"{path} has schema version {version}, and this millrace knows versions up to {len(MIGRATIONS)}. "
+            "Upgrade millrace in this environment."
         )
     return version
+
+
+# ── connections ───────────────────────────────────────────────────────────────────────────────
+
+
+def open_writer(path: str, io: Io, durability: str) -> sqlite3.Connection:
+    connection = _open(path, io)
+    try:
+        _prepare_writer(connection, path, io, durability)
+    except BaseException:
+        io.close(connection)
+        raise
+    return connection
+
+
+def _prepare_writer(connection: sqlite3.Connection, path: str, io: Io, durability: str) -> None:
+    mode = retry_while_busy(lambda: io.execute(connection, "PRAGMA journal_mode = WAL"))[0][0]
+    if mode != "wal":
+        raise StoreError(f"{path}: SQLite refuses write-ahead logging here ({mode}). Put the file on a local disk.")
+    for pragma in (
+        f"synchronous = {'NORMAL' if durability == 'relaxed' else 'FULL'}",
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+        f"journal_size_limit = {MAX_LOG}",
+        "secure_delete = OFF",
+    ):
+        io.execute(connection, f"PRAGMA {pragma}")
+
+
+def open_reader(path: str, io: Io) -> sqlite3.Connection:
+    connection = _open(path, io)
+    io.execute(connection, "PRAGMA query_only = ON")
+    return connection
+
+
+def _open(path: str, io: Io) -> sqlite3.Connection:
+    connection = io.open(path)
+    for pragma in (f"busy_timeout = {BUSY_MS}", f"cache_size = -{CACHE_KIB}", "temp_store = MEMORY"):
+        io.execute(connection, f"PRAGMA {pragma}")
+    return connection
+
+
+def check(connection: sqlite3.Connection, io: Io, path: str, *, thorough: bool) -> list[str]:
+    """Return the errors that SQLite finds in the file; an empty list if there are none.
+
+    Without `thorough`, a file over 256 MiB is not checked. Raises StoreError if the file cannot be read.
+    """
+    if not thorough and os.path.getsize(path) > _QUICK_CHECK_UP_TO:
+        return []
+    pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(1)"
+    try:
+        found = [str(row[0]) for row in io.execute(connection, pragma)]
+    except sqlite3.DatabaseError as error:
+        raise store_error(error, path) from error
+    return [] if found == ["ok"] else found

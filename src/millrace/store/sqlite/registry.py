@@ -1,4 +1,8 @@
-"""Queues, tasks, workers and the store's own row: few, small, and kept at hand between transactions."""
+"""Queues, tasks, combinations and the store's own row. They are few and small, and are cached between transactions.
+
+A combination is a (queue, task, priority) that a job has used. It has an id, which indexes contain instead of the three
+values.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millrace.domain.request import WorkerRecord
 from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import QueueRow, TaskRow
-from millrace.store.sqlite.unit import Unit
+from millrace.store.sql.ports import Effects, Statements
+from millrace.store.sql.unit import Combo
 
 _encode = msgspec.msgpack.Encoder().encode
 _queue_row = msgspec.msgpack.Decoder(QueueRow).decode
 _task_row = msgspec.msgpack.Decoder(TaskRow).decode
 _settings = msgspec.msgpack.Decoder(StoreSettings).decode
-_worker = msgspec.msgpack.Decoder(WorkerRecord).decode
-
-Combo = tuple[str, str, int]
 
 
-class Registry(Unit):
+class Registry:
+    def __init__(self, statements: Statements, effects: Effects) -> None:
+        self._db = statements
+        self._effects = effects
+        self.forget()
+
     def forget(self) -> None:
-        super().forget()
         self._queue_rows: dict[str, QueueRow] = {}
         self._queue_ids: dict[str, int | None] = {}
         self._changed_queues: dict[str, QueueRow] = {}
-        self._combos: dict[str, list[tuple[str, int, int]]] = {}  # of a queue: (task, priority, id)
+        self._combos: dict[str, list[tuple[str, int, int]]] = {}  # by queue: (task, priority, id)
         self._combo_ids: dict[Combo, tuple[int, int]] = {}  # (id, id of the queue)
         self._tasks: dict[str, TaskRow] | None = None
         self._changed_tasks: dict[str, TaskRow] = {}
@@ -35,49 +40,65 @@ class Registry(Unit):
         self._store_changed = False
 
     def outdated(self) -> None:
+        """Drop cached rows that another connection may have changed. Ids of combinations never change and are kept."""
         numbers = self._combo_ids  # a combination keeps its number for good
-        super().outdated()
+        self.forget()
         self._combo_ids = numbers
 
     def flush(self) -> None:
-        super().flush()
         for name, row in self._changed_queues.items():
             self._write_queue(name, row)
         self._changed_queues.clear()
         for name, task in self._changed_tasks.items():
-            self.rows("put_task", {"name": name, "facts": _encode(task)})
+            self._db.rows("put_task", name, _encode(task))
         self._changed_tasks.clear()
         if self._store_changed and self._store is not None:
             last_seq, last_event, trimmed = self._store
             settings = None if self._store_settings == StoreSettings() else _encode(self._store_settings)
-            facts = {"last_seq": last_seq, "last_event": last_event, "trimmed": trimmed, "settings": settings}
-            self.rows("put_store_row", facts)
+            self._db.rows("put_store_row", last_seq, last_event, trimmed, settings)
             self._store_changed = False
 
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
-    def counters(self) -> list[int]:
-        """[last seq, last event, trimmed], to be changed in place by whoever says so with `count_changed`."""
+    def _counters(self) -> list[int]:
         if self._store is None:
-            last_seq, last_event, trimmed, settings = self.rows("store_row")[0]
+            last_seq, last_event, trimmed, settings = self._db.rows("store_row")[0]
             self._store = [last_seq, last_event, trimmed]
             self._store_settings = StoreSettings() if settings is None else _settings(settings)
         return self._store
 
     def next_seqs(self, count: int) -> range:
-        counters = self._store or self.counters()
+        counters = self._store or self._counters()
         first = counters[0] + 1
         counters[0] += count
         self._store_changed = True
         return range(first, first + count)
 
+    def next_events(self, count: int) -> int:
+        """Reserve cursors for `count` events, and return the first cursor."""
+        counters = self._store or self._counters()
+        first = counters[1] + 1
+        counters[1] += count
+        self._store_changed = True
+        return first
+
+    def last_event(self) -> int:
+        return self._counters()[1]
+
+    def trimmed(self) -> int:
+        return self._counters()[2]
+
+    def trim(self, count: int) -> None:
+        self._counters()[2] += count
+        self._effects.touched = self._store_changed = True
+
     def settings(self) -> StoreSettings:
-        self.counters()
+        self._counters()
         return self._store_settings
 
     def put_settings(self, settings: StoreSettings) -> None:
-        self.counters()
-        self.touched = self._store_changed = True
+        self._counters()
+        self._effects.touched = self._store_changed = True
         self._store_settings = settings
 
     # ── queues ────────────────────────────────────────────────────────────────────────────────
@@ -85,30 +106,34 @@ class Registry(Unit):
     def queue(self, name: str) -> QueueRow:
         row = self._queue_rows.get(name)
         if row is None:
-            found = self.rows("queue", {"name": name})
+            found = self._db.rows("queue", name)
             row = _queue_row(found[0][1]) if found else QueueRow(name)
             self._queue_ids[name] = found[0][0] if found else None
             self._queue_rows[name] = row
         return row
 
     def put_queue(self, row: QueueRow) -> None:
-        self.touched = True
+        self._effects.touched = True
         self._changed_queues[row.name] = row
 
     def queues(self) -> Sequence[str]:
-        known = {name for (name,) in self.rows("queue_names")}
+        known = {name for (name,) in self._db.rows("queue_names")}
         return sorted(known | self._changed_queues.keys())
 
     def queue_id(self, name: str) -> int | None:
         self.queue(name)
         return self._queue_ids[name]
 
+    def made_queue_id(self, name: str) -> int:
+        """Return the id of a queue; create the queue if it does not exist."""
+        return self.queue_id(name) or self._write_queue(name, self.queue(name))
+
     def _write_queue(self, name: str, row: QueueRow) -> int:
         known = self.queue_id(name)
         if known is not None:
-            self.rows("put_queue", {"id": known, "facts": _encode(row)})
+            self._db.rows("put_queue", _encode(row), known)
             return known
-        made: int = self.value("insert_queue", {"name": name, "facts": _encode(row)})
+        made: int = self._db.value("insert_queue", name, _encode(row))
         self._queue_ids[name] = made
         return made
 
@@ -118,22 +143,22 @@ class Registry(Unit):
         found = self._combos.get(queue)
         if found is None:
             queue_id = self.queue_id(queue)
-            rows = [] if queue_id is None else self.rows("combos", {"queue": queue_id})
+            rows = [] if queue_id is None else self._db.rows("combos", queue_id)
             found = self._combos[queue] = [(task, priority, combo) for combo, task, priority in rows]
             for task, priority, combo in found:
                 self._combo_ids[queue, task, priority] = combo, queue_id or 0
         return found
 
     def combo_id(self, combo: Combo) -> tuple[int, int]:
-        """The number of a combination and of its queue; a new one is written at once."""
+        """Return the id of the combination and the id of its queue. A new combination is written immediately."""
         known = self._combo_ids.get(combo)
         if known is not None:
             return known
         queue, task, priority = combo
         of_queue = self.combos(queue)
         if combo not in self._combo_ids:
-            queue_id = self.queue_id(queue) or self._write_queue(queue, self.queue(queue))
-            made: int = self.value("insert_combo", {"queue": queue_id, "task": task, "priority": priority})
+            queue_id = self.made_queue_id(queue)
+            made: int = self._db.value("insert_combo", queue_id, task, priority)
             of_queue.append((task, priority, made))
             self._combo_ids[combo] = made, queue_id
         return self._combo_ids[combo]
@@ -142,7 +167,7 @@ class Registry(Unit):
 
     def _all_tasks(self) -> dict[str, TaskRow]:
         if self._tasks is None:
-            self._tasks = {row.name: row for row in (_task_row(facts) for (facts,) in self.rows("tasks"))}
+            self._tasks = {row.name: row for row in (_task_row(facts) for (facts,) in self._db.rows("tasks"))}
         return self._tasks
 
     def task(self, name: str) -> TaskRow | None:
@@ -150,30 +175,8 @@ class Registry(Unit):
         return (self._all_tasks() if tasks is None else tasks).get(name)
 
     def put_task(self, row: TaskRow) -> None:
-        self.touched = True
+        self._effects.touched = True
         self._all_tasks()[row.name] = self._changed_tasks[row.name] = row
 
     def tasks(self) -> Sequence[TaskRow]:
         return list(self._all_tasks().values())
-
-    def running_of_task(self, name: str) -> int:
-        self.flush()
-        count: int = self.value("running_of_task", {"task": name})
-        return count
-
-    # ── workers ───────────────────────────────────────────────────────────────────────────────
-
-    def worker(self, worker_id: str) -> WorkerRecord | None:
-        found = self.rows("worker", {"id": worker_id})
-        return _worker(found[0][0]) if found else None
-
-    def put_worker(self, record: WorkerRecord) -> None:
-        self.touched = True
-        self.rows("put_worker", {"id": record.info.id, "record": _encode(record)})
-
-    def drop_worker(self, worker_id: str) -> None:
-        self.touched = True
-        self.rows("drop_worker", {"id": worker_id})
-
-    def workers(self) -> list[WorkerRecord]:
-        return [_worker(record) for (record,) in self.rows("workers")]

@@ -1,15 +1,16 @@
 -- Version 1 of the SQLite store.
 -- The job row is narrow, because every claim and settle rewrites it; what never changes is in `body`.
--- Each index of the ledger's port is a partial index over facts of a row, so a plain job pays for few of them.
--- 0 and 1 take no room in a SQLite record, and neither does NULL: most columns of a plain job cost a header byte.
+-- The indexes are partial, so a plain job (no line, no key, no reply address) is in few of them.
+-- In a SQLite record, 0, 1 and NULL take only a header byte, and most columns of a plain job are one of these.
 
--- One row: counters that must never run backwards, and the settings of the store.
+-- One row: counters that never decrease, and the settings of the store.
 CREATE TABLE millrace_store (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     version     INTEGER NOT NULL DEFAULT 1,  -- of this schema
-    last_seq    INTEGER NOT NULL DEFAULT 0,  -- a seq is never used twice, also when its job is gone
+    last_seq    INTEGER NOT NULL DEFAULT 0,  -- a seq is never reused, even after its job is deleted
     last_event  INTEGER NOT NULL DEFAULT 0,
-    trimmed     INTEGER NOT NULL DEFAULT 0,  -- cursor of the newest event that retention took away
+    trimmed     INTEGER NOT NULL DEFAULT 0,  -- number of the newest event that retention deleted
+    trimmed_mark TEXT NOT NULL DEFAULT '',   -- its mark, to check cursors that point right after it
     settings    BLOB
 );
 INSERT INTO millrace_store (one) VALUES (1);
@@ -22,10 +23,10 @@ CREATE TABLE millrace_queue (
 
 CREATE TABLE millrace_task (
     name   TEXT PRIMARY KEY,
-    facts  BLOB NOT NULL                     -- TaskRow: limits and what runs
+    facts  BLOB NOT NULL                     -- TaskRow: limits and running counts
 ) WITHOUT ROWID;
 
--- One row per (queue, task, priority) ever used: a claim looks into the ready index once for each.
+-- One row per (queue, task, priority) ever used: a claim reads the ready index once for each.
 CREATE TABLE millrace_combo (
     id        INTEGER PRIMARY KEY,
     queue     INTEGER NOT NULL,
@@ -42,7 +43,7 @@ CREATE TABLE millrace_job (
     generation     INTEGER NOT NULL,
     enqueued_at    INTEGER NOT NULL,
     available_at   INTEGER NOT NULL,
-    last_event     INTEGER NOT NULL,         -- cursor of its newest event; each event names the one before
+    last_event     INTEGER NOT NULL,         -- cursor of its newest event; each event has the cursor of the one before
     open           INTEGER NOT NULL,         -- claimable as soon as it is due
     state          INTEGER NOT NULL DEFAULT 0,  -- 0 waiting, 1 running, 2 completed, 3 dead, 4 cancelled
     events         INTEGER NOT NULL DEFAULT 1,
@@ -50,9 +51,9 @@ CREATE TABLE millrace_job (
     failures       INTEGER NOT NULL DEFAULT 0,
     blocked        INTEGER NOT NULL DEFAULT 0,
     archived       INTEGER NOT NULL DEFAULT 0,
-    place          INTEGER,                  -- in its line: 1 waits there, 2 holds it closed, 3 outside until due
+    place          INTEGER,                  -- in its line: 1 waiting in it, 2 holding it, 3 outside until due
     line           TEXT,
-    rank           INTEGER,                  -- of a line's member: -priority
+    rank           INTEGER,                  -- of a member of a line: -priority
     grp            TEXT,
     key            TEXT,
     reply          TEXT,                     -- address of the process that waits for this job's end
@@ -64,7 +65,7 @@ CREATE TABLE millrace_job (
     expires_at     INTEGER,
     next_retry_at  INTEGER,
     result_until   INTEGER,
-    extra          BLOB,                     -- facts that a plain job never has
+    extra          BLOB,                     -- all other fields, packed; NULL while they have their defaults
     result         BLOB
 );
 CREATE UNIQUE INDEX millrace_job_id ON millrace_job (id);
@@ -74,7 +75,7 @@ CREATE INDEX millrace_job_live ON millrace_job (combo) WHERE finished_at IS NULL
 CREATE INDEX millrace_job_ended ON millrace_job (combo, state) WHERE finished_at IS NOT NULL;
 CREATE INDEX millrace_job_finished ON millrace_job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
 CREATE INDEX millrace_job_result ON millrace_job (result_until) WHERE result_until IS NOT NULL;
--- Below: nothing of a plain job.
+-- Plain jobs are in none of the indexes below.
 CREATE INDEX millrace_job_dead ON millrace_job (queue, finished_at) WHERE state = 3;
 CREATE INDEX millrace_job_dead_shown ON millrace_job (queue, finished_at) WHERE state = 3 AND archived = 0;
 CREATE INDEX millrace_job_next_retry ON millrace_job (next_retry_at) WHERE next_retry_at IS NOT NULL;
@@ -87,27 +88,27 @@ CREATE INDEX millrace_job_aside ON millrace_job (queue, available_at) WHERE plac
 CREATE INDEX millrace_job_group ON millrace_job (grp) WHERE grp IS NOT NULL;
 CREATE INDEX millrace_job_key ON millrace_job (key) WHERE key IS NOT NULL;
 
--- What was asked for; written once, never changed.
+-- The spec of each job; written once, never changed.
 CREATE TABLE millrace_body (
     seq   INTEGER PRIMARY KEY,
     spec  BLOB NOT NULL
 );
 
--- When the jobs of a block of 1,024 seqs were enqueued: finding by time skips the other blocks.
+-- When the jobs of a block of 1,024 seqs were enqueued: a search by time skips the other blocks.
 CREATE TABLE millrace_span (
     block  INTEGER PRIMARY KEY,
     low    INTEGER NOT NULL,
     high   INTEGER NOT NULL
 );
 
--- The feed, in pages: the events of one commit in order, up to 256 to a page. An event's cursor is its number.
+-- The feed, in pages: the events of one commit in order, at most 256 per page. The cursor of an event is its number.
 CREATE TABLE millrace_event (
     last   INTEGER PRIMARY KEY,
     first  INTEGER NOT NULL,
     page   BLOB NOT NULL
 );
 
--- Generations whose record is gone.
+-- Generations whose record is deleted.
 CREATE TABLE millrace_past (
     seq         INTEGER PRIMARY KEY,
     id          TEXT NOT NULL,
@@ -150,6 +151,13 @@ CREATE TABLE millrace_dependency (
 );
 CREATE UNIQUE INDEX millrace_dependency_parent ON millrace_dependency (parent, child);
 CREATE INDEX millrace_dependency_child ON millrace_dependency (child);
+
+-- Every job with dependencies, by the ids it depends on, for as long as its record exists.
+CREATE TABLE millrace_dependent (
+    parent  TEXT NOT NULL,
+    child   INTEGER NOT NULL,
+    PRIMARY KEY (parent, child)
+) WITHOUT ROWID;
 
 CREATE TABLE millrace_worker (
     id      TEXT PRIMARY KEY,

@@ -1,7 +1,7 @@
-"""The SQLite store: every method is one step of the ledger, run by the writer's thread or by the reader's.
+"""The SQLite store: every method is one step of the ledger, which runs in the writer's or the reader's thread.
 
-Correct from several processes, threads and event loops at once. Writes of all callers of a process share commits;
-reads go by a connection of their own and never wait for a writer.
+Several processes, threads and event loops can use a store at once. Concurrent writes of one process share a commit.
+Reads use a separate connection and never wait for a writer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
-from millrace.domain import operate, scheduling, upkeep
+from millrace.domain import feed
 from millrace.domain.change import Change
-from millrace.domain.check import check_specs
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
@@ -23,6 +22,7 @@ from millrace.domain.request import (
     Archived,
     Cancelled,
     Claim,
+    Deleted,
     Enqueued,
     EventPage,
     EventSpan,
@@ -39,20 +39,24 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
+from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.domain.tables import CANCELS
+from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, system_clock
 from millrace.store.protocol import Target, Watch
-from millrace.store.sqlite.history import History, unpacked
-from millrace.store.sqlite.home import Home
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io
+from millrace.store.sqlite.process import ProcessState
+from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.within import SqliteWithin
 from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
 
-_BREATH = 0.005  # seconds between a claim and the look for what is due next: what was claimed goes first
-_SLICE = 5.0  # seconds; how long a sleeper goes without looking when the next job is due (see writer.SOON)
+_BREATH = 0.005  # seconds between a claim and the next check for due jobs: the claimed jobs go first
+_SLICE = 5.0  # seconds between two checks of a sleeper for the next due job (see `writer.SOON`)
 
 _DURABILITY = {
     "full": "an answer survives a killed process and a crash of the machine; what was claimed may then wait again",
@@ -60,10 +64,7 @@ _DURABILITY = {
 }
 
 
-class SqliteStore:
-    ids: Literal["sorted", "random"] = "sorted"
-    steps_overlap = False
-
+class SqliteStore(BaseStore):
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -82,27 +83,29 @@ class SqliteStore:
         self._clock = clock
         self._salt = salt
         self._io = Io() if io is None else io
-        self._home = self._new_home()
+        self._process = self._new_process()
 
     @property
     def durability(self) -> str:
-        """What an answer survives, in words."""
+        """A sentence that says which crashes an acknowledged call survives."""
         return _DURABILITY[self._level]
 
-    def _new_home(self) -> Home:
-        return Home(self.path, self._io, self._clock, self._level, self._salt, shared=self._shared)
+    def _new_process(self) -> ProcessState:
+        return ProcessState(self.path, self._io, self._clock, self._level, self._salt, shared=self._shared)
 
-    def _here(self) -> Home:
-        """This process's threads and connections; a forked child must not touch its parent's."""
-        if self._home.pid != os.getpid():
-            self._home.abandon()
-            self._home = self._new_home()
-        return self._home
+    def _here(self) -> ProcessState:
+        """Return the state of the store in this process. A forked child gets a new state, because it cannot use its
+        parent's.
+        """
+        if self._process.pid != os.getpid():
+            self._process.abandon()
+            self._process = self._new_process()
+        return self._process
 
-    def _open_here(self) -> Home:
+    def _open_here(self) -> ProcessState:
         if self._here().closed:
-            self._home = self._new_home()
-        return self._home
+            self._process = self._new_process()
+        return self._process
 
     async def connect(self) -> None:
         await self._open_here().open()
@@ -113,14 +116,11 @@ class SqliteStore:
     def close_now(self) -> None:
         self._here().close()
 
-    def beside(self) -> SqliteStore:
-        return self
-
     async def now(self) -> int:
         return self._clock()
 
     async def check(self) -> list[str]:
-        """Look through the whole file; what is wrong with it, in SQLite's words, or an empty list."""
+        """Check the whole file and return the errors that SQLite finds; an empty list if there are none."""
         return await self._here().check()
 
     # ── producer and consumer ─────────────────────────────────────────────────────────────────
@@ -137,13 +137,8 @@ class SqliteStore:
         return SqliteWithin(self._open_here(), connection)
 
     async def claim(self, request: Claim) -> list[Job]:
-        home = self._here()
-
-        def look(ledger: Ledger, now: int) -> list[Job]:
-            home.about_to_look()
-            return ledger.claim(request, home.claim_id(), now)
-
-        return await home.write(look, durable=False)
+        process = self._here()
+        return await process.write(lambda ledger, now: ledger.claim(request, process.begin_claim(), now), durable=False)
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
@@ -154,28 +149,42 @@ class SqliteStore:
         return await self._here().write(lambda ledger, now: ledger.extend(extensions, now), durable=False)
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
-        home = self._here()
-        return await home.write(lambda ledger, now: ledger.reclaim(request, home.claim_id(), now), durable=False)
+        process = self._here()
+        return await process.write(lambda ledger, now: ledger.reclaim(request, process.claim_id(), now), durable=False)
 
     async def wait(self, queues: Sequence[str], tasks: frozenset[str] | None, timeout: float) -> None:
-        home, loop = self._here(), asyncio.get_running_loop()
+        process, loop = self._here(), asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        waiter = await home.fall_asleep(queues)
+        sleeper = await process.fall_asleep(queues, tasks)
         try:
-            if home.has_just_looked():
-                await waiter.sleep(min(timeout, _BREATH))
-            while not waiter.woken:
-                due, now = await home.read(lambda ledger, now: (ledger.next_due(queues, tasks, now), now))
+            if process.has_just_looked():
+                await sleeper.sleep(min(timeout, _BREATH))
+            while not sleeper.woken:
+                found, now = await process.read(lambda ledger, now: (ledger.outlook(queues, tasks, now), now))
+                process.looked(sleeper, found.held_by)
                 left = deadline - loop.time()
-                if due is not None:
-                    left = min(left, (due - now) / 1000)
+                if found.until is not None:
+                    left = min(left, (found.until - now) / 1000)
                 if left <= 0:
                     return
-                await waiter.sleep(min(left, _SLICE))
+                await sleeper.sleep(min(left, _SLICE))
                 if left <= _SLICE:
                     return
+        except asyncio.CancelledError:
+            process.pass_on(sleeper)
+            raise
         finally:
-            home.wake_up(waiter)
+            process.wake_up(sleeper)
+
+    async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
+        process = self._here()
+        sleeper = await process.fall_asleep((CANCELS,), frozenset({worker}))
+        process.looked(sleeper, frozenset())
+        try:
+            await sleeper.sleep(timeout)
+            return sleeper.woken
+        finally:
+            process.wake_up(sleeper)
 
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 
@@ -198,26 +207,25 @@ class SqliteStore:
         return await self._here().read(lambda ledger, _: ledger.history(job_id))
 
     async def events(self, cursor: str | None, limit: int) -> EventPage:
-        return await self._here().read_durable(lambda ledger, _: operate.events(ledger, cursor, limit))
+        return await self._here().read_durable(lambda ledger, _: feed.events(ledger.tables, cursor, limit))
+
+    async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
+        return await self._here().read_durable(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit))
 
     async def event_spans(
-        self, after: str | None, n: int, limit: int | None = None, until: str | None = None
+        self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
-        return await self._here().read_durable(lambda ledger, _: operate.event_spans(ledger, after, n, limit, until))
+        return await self._here().read_durable(
+            lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until)
+        )
 
-    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
-        async for packed in self.scan_raw_events(span, batch):
-            yield list(map(unpacked, packed))
-
-    async def scan_raw_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
-        after, until = operate.span_bounds(span)
-        while after < until:
+    async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
+        start, until = feed.span_bounds(span)
+        after = start.at
+        while after < until.at:
             packed = await self._here().read(_packed(after, until, batch))
             after += len(packed)
             yield packed
-
-    async def cursor_before(self, at: int) -> str:
-        return await self._here().read(lambda ledger, _: operate.cursor_before(ledger, at))
 
     @asynccontextmanager
     async def watch(self, job_id: str) -> AsyncIterator[Watch]:
@@ -242,11 +250,14 @@ class SqliteStore:
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
         return await self._here().write(lambda ledger, now: operate.cancel(ledger, ids, running, now))
 
-    async def replay(self, ids: Sequence[str]) -> list[Replayed]:
-        return await self._here().write(lambda ledger, now: operate.replay(ledger, ids, now))
+    async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
+        return await self._here().write(lambda ledger, now: replaying.replay(ledger, ids, now, children))
 
     async def archive(self, ids: Sequence[str], archived: bool = True) -> list[Archived]:
         return await self._here().write(lambda ledger, now: operate.archive(ledger, ids, archived, now))
+
+    async def delete(self, ids: Sequence[str]) -> list[Deleted]:
+        return await self._here().write(lambda ledger, now: operate.delete(ledger, ids, now))
 
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
@@ -263,10 +274,7 @@ class SqliteStore:
         return await self._here().write(lambda ledger, now: upkeep.maintain(ledger, now, limit))
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
-        await self._here().write(lambda ledger, now: operate.beat(ledger, info, ttl, now), durable=False)
-
-    async def leave(self, worker_id: str) -> None:
-        await self._here().write(lambda ledger, _: ledger.tables.drop_worker(worker_id))
+        await self._here().write(lambda ledger, now: operate.beat(ledger, info, ttl, now), durable=ttl == 0)
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._here().read(operate.workers)
@@ -285,33 +293,35 @@ def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]
     return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
 
 
-def _packed(after: int, until: int, batch: int) -> Callable[[Ledger, int], Sequence[Event]]:
+def _packed(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], Sequence[Event]]:
     def look(ledger: Ledger, _now: int) -> Sequence[Event]:
-        operate.check_not_trimmed(ledger, after)
         tables = ledger.tables
-        assert isinstance(tables, History)
-        return tables.packed(after, min(batch, until - after))
+        assert isinstance(tables, SqliteTables)
+        feed.check_not_trimmed(tables, after)
+        found = tables.events.packed(after, min(batch, until.at - after))
+        feed.check_span(tables, after + len(found), until, found[-1] if found else None, bool(found))
+        return found
 
     return look
 
 
 class _Watch:
-    """Registered from the moment it exists; registers anew before each further wait."""
+    """A watch on one job. It is registered when it is created, and again after each wake-up."""
 
-    def __init__(self, home: Home, job_id: str) -> None:
-        self._home = home
+    def __init__(self, process: ProcessState, job_id: str) -> None:
+        self._process = process
         self._job_id = job_id
-        home.watching[job_id] += 1
-        self._waiter: Waiter = home.watchers.register([job_id])
+        process.watching[job_id] += 1
+        self._waiter: Waiter = process.watchers.register([job_id])
 
     async def wait(self, timeout: float) -> None:
         await self._waiter.sleep(timeout)
         if self._waiter.woken:
-            self._waiter = self._home.watchers.register([self._job_id])
+            self._waiter = self._process.watchers.register([self._job_id])
 
     def close(self) -> None:
-        watching: Counter[str] = self._home.watching
+        watching: Counter[str] = self._process.watching
         watching[self._job_id] -= 1
         if watching[self._job_id] <= 0:
             del watching[self._job_id]
-        self._home.watchers.forget(self._waiter)
+        self._process.watchers.forget(self._waiter)

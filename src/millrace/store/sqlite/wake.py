@@ -1,8 +1,13 @@
-"""Waking other processes, within a fraction of a millisecond and without anybody polling.
+"""Wake-ups between processes on one machine, within a fraction of a millisecond and without polling.
 
-Beside the database lies a small file, mapped by every process, with one slot for each process that has waited: is
-somebody asleep there, and for which queues? Who commits jobs reads it and sends a datagram to as many sleepers as
-there are jobs. All of it is a hint: a lost one costs a poll, never a job.
+Next to the database is a small file that every process maps into memory. It has one slot for each process that has
+waited for jobs. (This slot has nothing to do with the slots of a worker.) A slot contains the number of sleepers, which
+are the idle workers of that process, and a bit mask of the places that they wait for. A place is a (queue, task);
+different places may share a bit.
+
+A process that commits jobs reads the slots, and sends hints as datagrams to as many sleepers as there are jobs. A
+process that receives a hint but has no matching sleeper sends it on to another process. Each hint lists the slots that
+have already received it. A lost hint only delays a job until the next poll.
 """
 
 from __future__ import annotations
@@ -17,25 +22,70 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from millrace.domain.hashing import fnv1a
-from millrace.store.sqlite.io import Io
+from millrace.domain.tables import Place
+from millrace.store.sqlite.connection import Io
 
 SLOTS = 512
-_SLOT = struct.Struct("<QQ")  # sleepers, mask of the queues they wait for; the first: slots ever used, and stirs
-_STIRS, _STIRS_AT = struct.Struct("<Q"), 8
-_LONGEST_ADDRESS = 90  # what every system takes for a Unix socket, less the slot's number
+_BITS = 256
+_SLOT = struct.Struct(f"<Q{_BITS // 8}s")  # sleepers, mask of what they wait for
+_HEAD = struct.Struct("<QQ")  # in place of the first slot: slots ever used, and the claimable version
+_VERSION, _VERSION_AT = struct.Struct("<Q"), 8
+_LONGEST_ADDRESS = 90  # bytes that every system accepts for a Unix socket, less the slot's number
 _JOBS, _ENDED, _STOP = b"j", b"e", b"s"
 
 
-def mask_of(queue: str) -> int:
-    return 1 << fnv1a(queue) % 64
+def _bit(text: str) -> int:
+    return 1 << fnv1a(text) % _BITS
+
+
+def _named(place: Place) -> str:
+    queue, task = place
+    return f"{queue or ''}\0{task or ''}"
+
+
+@lru_cache(4096)
+def mask_of(place: Place) -> int:
+    """Return the bit mask of a place. It shares at least one bit with the mask of every sleeper that waits for this
+    place.
+    """
+    queue, task = place
+    any_task = "*" if queue is None else f"{queue}\0*"
+    return _bit(_named(place)) | (0 if task is None else _bit(any_task))
+
+
+@lru_cache(1024)
+def mask_for(queues: tuple[str, ...], tasks: frozenset[str] | None, held_by: frozenset[Place] | None) -> int:
+    """Return the bit mask of what a sleeper waits for: jobs of its tasks in its queues, and room under limits.
+
+    `held_by` is the set of limits that block due jobs for this sleeper. If it is None, these limits are unknown, and
+    the sleeper waits for all limits of its queues and tasks.
+    """
+    mask = 0
+    for queue in queues:
+        mask |= _bit(f"{queue}\0*") if tasks is None else 0
+        for task in tasks or ():
+            mask |= _bit(_named((queue, task)))
+    if held_by is None:
+        held_by = frozenset([*((queue, None) for queue in queues), *((None, task) for task in tasks or ())])
+        mask |= _bit("*") if tasks is None else 0
+    for place in held_by:
+        mask |= _bit(_named(place))
+    return mask
 
 
 class Wake:
-    """`woken(queue, jobs)` and `ended(job id)` are called on a thread of this object when a datagram comes."""
+    """The wake-up file, as one process uses it, and the socket on which this process receives hints.
 
-    def __init__(self, path: str, io: Io, woken: Callable[[str, int], None], ended: Callable[[str], None]) -> None:
+    A thread of this object calls `woken` with (place, number of jobs, bit set of the slots that have received the
+    hint), and `ended` with a job id.
+    """
+
+    def __init__(
+        self, path: str, io: Io, woken: Callable[[Place, int, int], None], ended: Callable[[str], None]
+    ) -> None:
         self._io = io
         self._woken = woken
         self._ended = ended
@@ -54,27 +104,36 @@ class Wake:
         self.alone = self._is_alone()
 
     def _is_alone(self) -> bool:
-        """Every process that has the store open shares a lock on this file; who can have it all is the only one."""
+        """Return whether no other process has the store open. If so, clear the slots that ended processes have left.
+
+        This also takes the shared lock on the wake-up file, which every process holds while it has the store open.
+        """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             alone = False
         else:
             alone = True
-            self._map[:] = bytes(len(self._map))  # what the slots say is of processes that are gone
+            self._map[:] = bytes(len(self._map))  # the slots belong to processes that have ended
         fcntl.flock(self._file, fcntl.LOCK_SH)
         return alone
 
     # ── being woken ───────────────────────────────────────────────────────────────────────────
 
     def publish(self, sleepers: int, mask: int) -> None:
-        """Say who sleeps here, before looking whether there is work: a job that comes in between finds us listed."""
+        """Write the number of sleepers and their mask to the slot of this process.
+
+        This is called before the sleepers check for jobs, so that they miss no hint.
+        """
         slot = self.slot()
         if slot is not None:
-            _SLOT.pack_into(self._map, slot * _SLOT.size, sleepers, mask)
+            _SLOT.pack_into(self._map, slot * _SLOT.size, sleepers, mask.to_bytes(_BITS // 8, "little"))
 
     def slot(self) -> int | None:
-        """This process's slot, taken at the first call; None when all are in use, and then we only poll."""
+        """Return the slot of this process. The first call takes a slot.
+
+        Return None if no slot could be taken, for example because all are in use. This process then only polls.
+        """
         with self._lock:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -89,14 +148,14 @@ class Wake:
         try:
             facts = os.fstat(handle)
             if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-                return  # somebody else made it: they could listen to our pokes or send false ones
+                return  # another user created it, and could read our hints or send false ones
             fcntl.flock(handle, fcntl.LOCK_EX)
             self._slot = next((slot for slot in range(1, SLOTS) if self._bind(listener, slot)), None)
         finally:
             os.close(handle)
         if self._slot is not None:
-            used, stirs = _SLOT.unpack_from(self._map, 0)
-            _SLOT.pack_into(self._map, 0, max(used, self._slot), stirs)
+            used, version = _HEAD.unpack_from(self._map, 0)
+            _HEAD.pack_into(self._map, 0, max(used, self._slot), version)
             self._thread = threading.Thread(target=self._listen, name="millrace-sqlite-wake", daemon=True)
             self._thread.start()
 
@@ -108,7 +167,7 @@ class Wake:
             os.unlink(address)
         listener.bind(address)
         os.chmod(address, 0o600)
-        _SLOT.pack_into(self._map, slot * _SLOT.size, 0, 0)
+        _SLOT.pack_into(self._map, slot * _SLOT.size, 0, b"")
         return True
 
     def _answers(self, address: str) -> bool:
@@ -127,55 +186,65 @@ class Wake:
             if kind == _STOP:
                 return
             if kind == _JOBS:
-                count, _, queue = text.partition(" ")
-                if count.isdigit():
-                    self._woken(queue, int(count))
+                self._received(text)
             elif kind == _ENDED:
                 self._ended(text)
 
+    def _received(self, text: str) -> None:
+        head, _, names = text.partition(" ")
+        count, _, tried = head.partition(":")
+        queue, _, task = names.partition("\0")
+        with contextlib.suppress(ValueError):
+            self._woken((queue or None, task or None), int(count), int(tried, 16))
+
     # ── waking ────────────────────────────────────────────────────────────────────────────────
 
-    def stirs(self) -> int:
-        """A number that is another whenever jobs have become claimable since it was read, in whichever process."""
-        count: int = _STIRS.unpack_from(self._map, _STIRS_AT)[0]
+    def claimable_version(self) -> int:
+        """Return a number that changes whenever jobs become claimable, whichever process commits them."""
+        count: int = _VERSION.unpack_from(self._map, _VERSION_AT)[0]
         return count
 
-    def stir(self) -> None:
-        _STIRS.pack_into(self._map, _STIRS_AT, (self.stirs() + 1) % (1 << 64))
+    def note_claimable(self) -> None:
+        _VERSION.pack_into(self._map, _VERSION_AT, (self.claimable_version() + 1) % (1 << 64))
 
-    def wake(self, jobs: Mapping[str, int]) -> None:
-        """Poke sleepers of other processes: at most one for each job."""
-        for queue, count in jobs.items():
-            self._wake_for(queue, count)
+    def wake(self, jobs: Mapping[Place, int], tried: int = 0) -> None:
+        """Send hints to other processes. At each place, at most as many sleepers get a hint as there are jobs.
 
-    def _wake_for(self, queue: str, count: int) -> None:
-        mask = mask_of(queue)
+        `tried` is a bit set of the slots to skip.
+        """
+        if self._slot is not None:
+            tried |= 1 << self._slot
+        for place, count in jobs.items():
+            self._wake_for(place, count, tried)
+
+    def _wake_for(self, place: Place, count: int, tried: int) -> None:
+        mask = mask_of(place)
         start = self._next
-        used, _ = _SLOT.unpack_from(self._map, 0)
+        used, _ = _HEAD.unpack_from(self._map, 0)
         for step in range(used):
             if count <= 0:
                 return
             slot = (start + step - 1) % used + 1
             sleepers, wanted = _SLOT.unpack_from(self._map, slot * _SLOT.size)
-            if not sleepers or not wanted & mask or slot == self._slot:
+            if not sleepers or tried >> slot & 1 or not int.from_bytes(wanted, "little") & mask:
                 continue
-            share = min(count, sleepers)
-            if self._poke(slot, b"%s%d %s" % (_JOBS, share, queue.encode())):
-                # Not listed until it has looked for itself, so that the next job wakes somebody else.
+            share, tried = min(count, sleepers), tried | 1 << slot
+            if self._send(slot, b"%s%d:%x %s" % (_JOBS, share, tried, _named(place).encode())):
+                # Not listed until it publishes again, so that the next job wakes another process.
                 _SLOT.pack_into(self._map, slot * _SLOT.size, 0, wanted)
                 self._next = slot + 1
                 count -= share
 
-    def tell(self, slot: int, job_id: str) -> None:
-        """Tell the process that enqueued a job, and waits for it, that it ended."""
+    def notify_ended(self, slot: int, job_id: str) -> None:
+        """Notify the process with this slot that a job has ended. The process waits for the end of this job."""
         if slot != self._slot:
-            self._poke(slot, _ENDED + job_id.encode())
+            self._send(slot, _ENDED + job_id.encode())
 
-    def _poke(self, slot: int, message: bytes) -> bool:
+    def _send(self, slot: int, message: bytes) -> bool:
         try:
-            self._io.poke(self._sender, self.address(slot), message)
+            self._io.send(self._sender, self.address(slot), message)
         except (ConnectionRefusedError, FileNotFoundError):
-            _SLOT.pack_into(self._map, slot * _SLOT.size, 0, 0)  # its process is gone
+            _SLOT.pack_into(self._map, slot * _SLOT.size, 0, b"")  # its process is gone
             return False
         except OSError:  # its buffer is full: it has enough to wake up for
             return False
@@ -197,8 +266,8 @@ class Wake:
         with self._lock:
             slot, self._slot = self._slot, None
         if slot is not None and self._thread is not None:
-            _SLOT.pack_into(self._map, slot * _SLOT.size, 0, 0)
-            self._io.poke(self._sender, self.address(slot), _STOP)
+            _SLOT.pack_into(self._map, slot * _SLOT.size, 0, b"")
+            self._io.send(self._sender, self.address(slot), _STOP)
             self._thread.join()
             os.unlink(self.address(slot))
         if self._socket is not None:

@@ -1,8 +1,8 @@
-"""Steps inside a transaction of the caller's: the ledger runs on the caller's own connection.
+"""Steps inside a transaction of the caller: the ledger runs on the caller's own connection.
 
-Committed, the step has happened; rolled back, it never was. It takes SQLite's write lock, which the caller keeps until
-the end of the transaction, and everybody else's writes wait for that. A step that is refused leaves the transaction as
-it was before it.
+A step takes effect when the caller commits, and has no effect if the caller rolls back. The step takes SQLite's write
+lock, which is held until the caller's transaction ends. All other writes wait until then. A refused step leaves the
+transaction unchanged.
 """
 
 from __future__ import annotations
@@ -15,53 +15,58 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from millrace.domain.change import Change
-from millrace.domain.check import check_specs
 from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.job import Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Enqueued, Receipt
+from millrace.domain.rules.check import check_specs
 from millrace.store.sqlite.borrow import (
     Borrowed,
     commits_by_itself,
     on_its_thread,
-    plain_text,
     reach,
     refuse_converted,
     refuse_other_file,
+    text_as_str,
 )
-from millrace.store.sqlite.file import schema_version
-from millrace.store.sqlite.lookout import Awaited
-from millrace.store.sqlite.sql import SQL, migrations
-from millrace.store.sqlite.standoff import standing_in
+from millrace.store.sqlite.commit_watch import JoinedStep
+from millrace.store.sqlite.connection import SQL
+from millrace.store.sqlite.errors import is_busy, store_error
+from millrace.store.sqlite.file import MIGRATIONS, schema_version
+from millrace.store.sqlite.self_deadlock import remember_joined
 from millrace.store.sqlite.tables import SqliteTables
-from millrace.store.sqlite.trouble import is_busy, store_error
 from millrace.store.sqlite.writer import SOON
 
 if TYPE_CHECKING:
-    from millrace.store.sqlite.home import Home
+    from millrace.store.sqlite.process import ProcessState
 
 T = TypeVar("T")
 Step = Callable[[Ledger, int], T]
 
-_TRY_AGAIN = (0.0005, 0.02)  # seconds between two tries for the lock: at first, and at most
+_TRY_AGAIN = (0.0005, 0.02)  # seconds between two attempts to take the lock: at first, and at most
 
 
 class _NoTables(Exception):
-    """The file is new, and the caller's transaction has not begun: the tables can still be made."""
+    """Raised if the file has no tables yet, but they can be created first because the caller's transaction has not
+    begun.
+    """
 
 
 class _Busy(Exception):
-    """Another connection writes; `patience` is how long, in seconds, the caller's connection is set to wait."""
+    """Raised if another connection is writing. `patience` is the busy timeout of the caller's connection in seconds."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
 
 
 class SqliteWithin:
-    """Made for each use by `SqliteStore.within`. The methods that end in `_now` block the calling thread."""
+    """Enqueues and settles inside one transaction of the caller; returned by `SqliteStore.within`.
 
-    def __init__(self, home: Home, connection: object) -> None:
-        self._home = home
+    Methods with the suffix `_now` block the calling thread.
+    """
+
+    def __init__(self, process: ProcessState, connection: object) -> None:
+        self._process = process
         self._connection = connection
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
@@ -79,14 +84,17 @@ class SqliteWithin:
     # ── waiting for the lock ──────────────────────────────────────────────────────────────────
 
     async def _join(self, step: Step[T]) -> T:
-        """Waits without blocking the event loop: who holds the lock may need it to go on."""
-        attempt = _Attempt(self._home, step)
-        tries = _Tries(self._home.path)
+        """Run the step and return its result.
+
+        While this waits for the write lock, the event loop keeps running, because the holder of the lock may need it.
+        """
+        attempt = _Attempt(self._process, step)
+        tries = _Tries(self._process.path)
         while True:
             try:
                 result, awaited = await on_its_thread(self._connection, attempt)
             except _NoTables:
-                await self._home.open()
+                await self._process.open()
             except _Busy as busy:
                 await asyncio.sleep(tries.pause_after(busy))
             else:
@@ -94,23 +102,23 @@ class SqliteWithin:
                 return result
 
     def _join_now(self, step: Step[T]) -> T:
-        attempt = _Attempt(self._home, step)
-        tries = _Tries(self._home.path)
+        attempt = _Attempt(self._process, step)
+        tries = _Tries(self._process.path)
         raw = reach(self._connection)
         while True:
             try:
                 result, awaited = attempt(raw)
             except _NoTables:
-                self._home.open_now()
+                self._process.open_now()
             except _Busy as busy:
                 time.sleep(tries.pause_after(busy))
             else:
                 self._joined(awaited)
                 return result
 
-    def _joined(self, awaited: Awaited) -> None:
-        standing_in(self._home, awaited)
-        self._home.joined(awaited)
+    def _joined(self, awaited: JoinedStep) -> None:
+        remember_joined(self._process, awaited)
+        self._process.joined(awaited)
 
 
 class _Tries:
@@ -131,16 +139,20 @@ class _Tries:
 
 
 class _Attempt(Generic[T]):
-    """One try, on the thread of the connection."""
+    """One attempt to run a step in the caller's transaction. Call it with the sqlite3 connection, on the connection's
+    thread.
 
-    def __init__(self, home: Home, step: Step[T]) -> None:
-        self._home = home
+    Raise `_NoTables` or `_Busy` if the step should be tried again later.
+    """
+
+    def __init__(self, process: ProcessState, step: Step[T]) -> None:
+        self._process = process
         self._step = step
 
-    def __call__(self, raw: sqlite3.Connection) -> tuple[T, Awaited]:
-        path = self._home.path
+    def __call__(self, raw: sqlite3.Connection) -> tuple[T, JoinedStep]:
+        path = self._process.path
         try:
-            with plain_text(raw):
+            with text_as_str(raw):
                 borrowed = Borrowed(raw)
                 self._check(raw, borrowed)
                 begun = self._lock(raw, borrowed)
@@ -156,29 +168,29 @@ class _Attempt(Generic[T]):
             raise store_error(error, path) from error
 
     def _check(self, raw: sqlite3.Connection, borrowed: Borrowed) -> None:
-        refuse_other_file(borrowed.execute("PRAGMA database_list").fetchall(), self._home.path)
+        refuse_other_file(borrowed.execute("PRAGMA database_list").fetchall(), self._process.path)
         if not raw.in_transaction and commits_by_itself(raw):
             raise InvalidInput(
                 "this connection is in autocommit mode and has no transaction open, so there is nothing that the job "
                 "could be a part of. Begin one first, for example with conn.execute('BEGIN IMMEDIATE'); or leave "
                 "`within` out."
             )
-        if not self._home.ready:
+        if not self._process.ready:
             self._check_tables(raw, borrowed)
         refuse_converted(lambda sql: cast("tuple[object, ...]", borrowed.execute(sql).fetchone()))
 
     def _check_tables(self, raw: sqlite3.Connection, borrowed: Borrowed) -> None:
-        if schema_version(lambda sql: borrowed.execute(sql).fetchall()) != len(migrations()):
+        if schema_version(lambda sql: borrowed.execute(sql).fetchall()) != len(MIGRATIONS):
             if not raw.in_transaction:
                 raise _NoTables
             raise InvalidInput(
-                f"{self._home.path} has no tables of this version of Millrace yet, and they cannot be made inside a "
+                f"{self._process.path} has no tables of this version of Millrace yet, and they cannot be made inside a "
                 "transaction of yours. Open the app before the transaction begins: `async with app:`, or "
                 "`with app.sync:`."
             )
 
     def _lock(self, raw: sqlite3.Connection, borrowed: Borrowed) -> bool:
-        """Hold the write lock; True when that has begun the transaction, as Python's sqlite3 does before an INSERT."""
+        """Take SQLite's write lock. Return True if this has begun a transaction, because none was open."""
         begun = not raw.in_transaction
         [(patience,)] = borrowed.execute("PRAGMA busy_timeout").fetchall()
         borrowed.execute("PRAGMA busy_timeout = 0")
@@ -187,8 +199,8 @@ class _Attempt(Generic[T]):
         except sqlite3.OperationalError as error:
             if error.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT":
                 raise StoreError(
-                    f"{self._home.path}: your transaction has read, and another one has written since, so yours can no "
-                    "longer write. Roll back and start again, with BEGIN IMMEDIATE so that it cannot happen."
+                    f"{self._process.path}: your transaction has read, and another one has written since, so yours can "
+                    "no longer write. Roll back and start again, with BEGIN IMMEDIATE so that it cannot happen."
                 ) from error
             if is_busy(error):
                 raise _Busy(patience / 1000) from None
@@ -197,11 +209,11 @@ class _Attempt(Generic[T]):
             borrowed.execute(f"PRAGMA busy_timeout = {patience:d}")
         return begun
 
-    def _run(self, borrowed: Borrowed) -> tuple[T, Awaited]:
-        now = self._home.clock()
-        tables = SqliteTables(cast("sqlite3.Connection", borrowed), self._home.io)
-        tables.soon = now + SOON
-        self._home.fit_out(tables)
+    def _run(self, borrowed: Borrowed) -> tuple[T, JoinedStep]:
+        now = self._process.clock()
+        process = self._process
+        tables = SqliteTables(cast("sqlite3.Connection", borrowed), process.io, process.watching, process.reply_to)
+        tables.begin_call(now + SOON)
         borrowed.execute("SAVEPOINT millrace")
         try:
             result = self._step(Ledger(tables), now)
@@ -210,11 +222,11 @@ class _Attempt(Generic[T]):
             _undo(borrowed, "ROLLBACK TO millrace", "RELEASE millrace")
             raise
         borrowed.execute("RELEASE millrace")
-        return result, Awaited(tables.counters()[1], tables.take_news())
+        return result, JoinedStep(tables.registry.last_event(), tables.effects.take())
 
 
 def _undo(borrowed: Borrowed, *statements: str) -> None:
-    with contextlib.suppress(sqlite3.Error):  # on a full or broken disk SQLite has rolled everything back by itself
+    with contextlib.suppress(sqlite3.Error):  # on a full or broken disk, SQLite has already rolled back
         for statement in statements:
             borrowed.execute(statement)
 

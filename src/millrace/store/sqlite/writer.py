@@ -1,54 +1,73 @@
-"""The writer: one thread and one connection per process, and one commit for all calls that wait.
+"""The writer thread, which runs all waiting calls in one transaction, and the file lock that it holds during a commit.
 
-A call that is refused leaves no trace and does not disturb the others. Nearly always it was refused before it changed
-anything; else the whole transaction is rolled back and its calls run again one by one, so that only the culprit fails.
+A refused call changes nothing and does not affect the other calls. Most calls are refused before they change anything.
+If a call fails after a change, the whole transaction is rolled back. Its calls then run again one by one, so that only
+the failing call fails.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sqlite3
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from millrace.domain.errors import QueueError, StoreError
 from millrace.domain.ledger import Ledger
+from millrace.domain.tables import Place
 from millrace.store.clock import Clock
-from millrace.store.sqlite.connection import BUSY_MS, check, open_writer, patiently
-from millrace.store.sqlite.file import make_file, migrate
-from millrace.store.sqlite.io import Io
+from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
+from millrace.store.sqlite.errors import store_error
+from millrace.store.sqlite.file import BUSY_MS, check, make_file, migrate, open_writer
+from millrace.store.sqlite.self_deadlock import self_deadlocks
 from millrace.store.sqlite.tables import SqliteTables
-from millrace.store.sqlite.thread import Call, CallThread, answer_all, fail_all
-from millrace.store.sqlite.trouble import store_error
-from millrace.store.sqlite.turn import Turn
+from millrace.store.sqlite.threads import Call, CallThread, answer_all, fail_all, log
 
-SOON = 5_000  # ms; who waits looks again at least this often, so a job due later need not wake anybody now
-IDLE = 0.5  # seconds without a call until the log is written back
+DEADLINE = 30.0  # seconds; a call that could not begin by then fails
+_LOOK = 0.5  # seconds between two checks of the watchdog
+_QUIET = 60  # checks without a waiting call, after which the watchdog ends
+SOON = 5_000  # ms; a sleeper checks again at least this often, so a job due later need not wake one now
+IDLE = 0.5  # seconds without a call, after which the log is checkpointed
 SMALL_LOG = 1 << 20
 
-News = Callable[[Counter[str], list[str], list[tuple[str, str]]], None]
+Announce = Callable[[Counter[Place], list[str], list[tuple[str, str]]], None]
 
 
-class _Spoiled(Exception):
-    """A call failed after it had changed something."""
+class _AllRefused(Exception):
+    """Raised if all calls of a transaction were refused before the transaction began."""
+
+
+class _FailedAfterChange(Exception):
+    """Raised if a call failed after it had changed something, so that the transaction must be rolled back."""
 
 
 class Writer(CallThread):
-    """`enter` says that this process has the file open now, and answers whether it is the only one; `prepare` fits
-    the tables out before the first call; `announce` is told what every commit made possible."""
+    """The thread that runs steps of the ledger in transactions.
+
+    `enter` registers this process as a user of the file, and returns whether it is the only one. `leave` undoes this.
+    `ready` is called once the tables exist. `announce` is called after every commit with its effects. `Effects` in
+    store/sql/ports.py explains `watched` and `reply_to`.
+    """
 
     def __init__(
         self,
         path: str,
         io: Io,
         clock: Clock,
+        opened: OpenedFile,
         *,
         durability: str,
         shared: bool,
-        prepare: Callable[[SqliteTables], None],
-        announce: News,
+        watched: Mapping[str, int],
+        reply_to: Callable[[], str | None],
+        ready: Callable[[], None],
+        announce: Announce,
         enter: Callable[[], bool],
         leave: Callable[[], None],
     ) -> None:
@@ -56,9 +75,12 @@ class Writer(CallThread):
         self._path = path
         self._io = io
         self._clock = clock
+        self._opened = opened
         self._durability = durability
         self._shared = shared
-        self._prepare = prepare
+        self._watched = watched
+        self._reply_to = reply_to
+        self._ready = ready
         self._announce = announce
         self._enter = enter
         self._leave = leave
@@ -76,143 +98,202 @@ class Writer(CallThread):
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         make_file(self._path, self._io)
+        self._opened.note_file()
         alone = self._enter()
         undo.callback(self._leave)
         crashed = alone and _log_size(self._path) > 0
-        self._turn = Turn(self._path, self._io, self._stuck)
-        undo.callback(self._turn.close)
+        self._write_lock = WriteLock(self._path, self._io, self._stuck, waiting=self._refuse_in_hand)
+        undo.callback(self._write_lock.close)
         self._connection = open_writer(self._path, self._io, self._durability)
         undo.callback(self._io.close, self._connection)
-        patiently(lambda: migrate(self._connection, self._io, self._path, shared=self._shared))
+        retry_while_busy(
+            lambda: migrate(self._connection, self._io, self._path, shared=self._shared), self._refuse_waiting
+        )
         if crashed and (wrong := check(self._connection, self._io, self._path, thorough=False)):
             raise StoreError(
                 f"{self._path} is damaged: {wrong[0]}. Copy it, and recover it with: sqlite3 FILE .recover"
             )
+        self._opened.note_log()
         self._synced = self._durability == "full"
-        self._tables = SqliteTables(self._connection, self._io)
-        self._prepare(self._tables)
+        self._tables = SqliteTables(self._connection, self._io, self._watched, self._reply_to)
+        self._ready()
         self._ledger = Ledger(self._tables)
 
     def shut(self) -> None:
-        with contextlib.suppress(sqlite3.Error, OSError):
-            self._write_log_back()
-        with contextlib.suppress(sqlite3.Error):
-            self._io.close(self._connection)
-        self._turn.close()
+        if self._opened.file_error() is None:
+            with contextlib.suppress(sqlite3.Error, OSError):
+                self._write_log_back()
+            with contextlib.suppress(sqlite3.Error):
+                self._io.close(self._connection)
+        else:  # closing the last connection deletes the log by name, and the name now belongs to another file
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self._write_lock.close()
 
     def idle(self) -> None:
+        if (file_error := self._opened.file_error()) is not None:
+            log.error("%s", file_error)
+            return
         with contextlib.suppress(sqlite3.Error, OSError):
             self._write_log_back()
 
     def _write_log_back(self) -> None:
-        """Empty the log, unless somebody else is at work: then they will."""
-        if not (_log_size(self._path) > SMALL_LOG or self._closing) or not self._turn.take_if_free():
+        """Checkpoint and truncate the log, if it is large or the store is being closed.
+
+        Do nothing while another process is writing. That process truncates the log later.
+        """
+        if not (_log_size(self._path) > SMALL_LOG or self._closing) or not self._write_lock.try_acquire():
             return
         try:
             self._io.execute(self._connection, "PRAGMA busy_timeout = 0")
             self._io.execute(self._connection, "PRAGMA wal_checkpoint(TRUNCATE)")
             self._io.execute(self._connection, f"PRAGMA busy_timeout = {BUSY_MS}")
         finally:
-            self._turn.give()
+            self._write_lock.release()
 
     def _stuck(self, reason: str) -> None:
-        """Another process does not give the lock back: nobody is kept waiting for ever."""
+        """Fail all waiting calls, because another process does not release the file lock."""
         fail_all(self._drop_in_hand(), StoreError(reason))
-        self.give_up(reason)
+        self.give_up(StoreError(reason))
 
     def _drop_in_hand(self) -> list[Call[Any]]:
         with self._wakeup:
             calls, self._in_hand = self._in_hand, []
         return calls
 
+    # ── calls that would deadlock with their callers ──────────────────────────────────────────
+
+    def _refuse(self, calls: list[Call[Any]], waited: float) -> None:
+        """Fail the calls that wait for a lock of their own callers, and remove them from `calls`.
+
+        Raise `_AllRefused` if no call remains.
+        """
+        for call, reason in self_deadlocks(self._path, calls, waited):
+            calls.remove(call)
+            fail_all([call], StoreError(reason))
+        if not calls:
+            raise _AllRefused
+
+    def _refuse_in_hand(self, waited: float) -> None:
+        """Like `_refuse`, for calls that wait for the file lock.
+
+        Such a call can deadlock too. The process that holds the file lock may wait for SQLite's lock, which a caller in
+        this process holds.
+        """
+        with self._wakeup:
+            calls = list(self._in_hand)
+        for call, reason in self_deadlocks(self._path, calls, waited):
+            with self._wakeup:
+                if call not in self._in_hand:
+                    return
+                self._in_hand.remove(call)
+            fail_all([call], StoreError(reason))
+
+    def _refuse_waiting(self, waited: float) -> None:
+        """Raise StoreError if a waiting call deadlocks with its caller while the tables are being created.
+
+        The error ends the thread, and all waiting calls fail.
+        """
+        with self._wakeup:
+            calls = list(self._waiting)
+        for _, reason in self_deadlocks(self._path, calls, waited):
+            raise StoreError(reason)
+
     # ── transactions ──────────────────────────────────────────────────────────────────────────
 
-    def serve(self) -> None:
-        self._in_hand = self.take()
-        if not self._in_hand:
-            return
+    def serve(self, calls: list[Call[Any]]) -> None:
+        self._in_hand = calls
         try:
-            self._turn.take()
-        except OSError as error:  # no lock is to be had: nothing of these calls was begun
+            self._write_lock.acquire()
+        except OSError as error:  # the lock cannot be taken: none of these calls has begun
             fail_all(self._drop_in_hand(), StoreError(f"{self._path} cannot be locked: {error.strerror or error}"))
             return
         try:
             calls = self._drop_in_hand()
             try:
-                self._commit(calls)
-            except _Spoiled:
+                if calls:
+                    self._commit(calls)
+            except _FailedAfterChange:
                 for call in calls:
                     self._commit_alone(call)
         finally:
-            with contextlib.suppress(OSError):  # still ours then, and taken again by the next commit
-                self._turn.give()
-        self._announce(*self._tables.take_news())
+            with contextlib.suppress(OSError):  # then it is still held, and the next commit acquires it again
+                self._write_lock.release()
+        if (file_error := self._opened.file_error()) is not None:
+            set_error(calls, file_error)
+        self._announce(*self._tables.effects.take())
         answer_all(calls)
 
     def _commit_alone(self, call: Call[Any]) -> None:
         try:
             self._commit([call], alone=True)
-        except _Spoiled as spoiled:
+        except _FailedAfterChange as spoiled:
             call.error = spoiled.__cause__
 
     def _commit(self, calls: list[Call[Any]], *, alone: bool = False) -> None:
-        """All calls in one transaction. Whoever is refused without having changed anything has its error."""
+        """Run all calls in one transaction. Set the result of each call, or its error if it was refused.
+
+        If a call fails after it has changed something, roll back and raise `_FailedAfterChange`.
+        """
         tables = self._tables
         try:
             self._sync_if(any(call.durable for call in calls))
-            patiently(lambda: self._io.begin(self._connection))
+            retry_while_busy(lambda: self._io.begin(self._connection), partial(self._refuse, calls))
             tables.refresh()
             for call in calls:
                 self._run(call)
             tables.flush()
             self._io.commit(self._connection)
-            tables.ease()
-        except _Spoiled:
+            tables.trim_cache()
+        except _FailedAfterChange:
             self._roll_back()
             raise
+        except _AllRefused:
+            self._roll_back()
         except sqlite3.Error as error:
             self._roll_back()
-            fail_all_here(calls, store_error(error, self._path))
-        except BaseException as error:  # a defect of ours, while writing back: whose call it was cannot be told
+            set_error(calls, store_error(error, self._path))
+        except BaseException as error:  # a defect in this store during the flush: the call that caused it is unknown
             self._roll_back()
             if alone or len(calls) == 1:
-                fail_all_here(calls, error)
+                set_error(calls, error)
             else:
-                raise _Spoiled from error
+                raise _FailedAfterChange from error
 
     def _sync_if(self, durable: bool) -> None:
-        """A claim that a crash of the machine undoes leaves a job that waits; nobody need wait for the disk for it."""
+        """Make the next commit sync to disk if it contains a durable call and the store's durability is "full".
+
+        Claims are not durable: if a crash of the machine undoes a claim, the job is waiting again.
+        """
         wanted = durable and self._durability == "full"
         if wanted != self._synced:
             self._io.execute(self._connection, f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
             self._synced = wanted
 
     def _run(self, call: Call[Any]) -> None:
-        if call.future.cancelled():  # meanwhile: nobody would hear the answer
+        if call.future.cancelled():  # meanwhile: its caller no longer waits for the result
             return
         now = self._clock()
-        self._tables.touched = False
-        self._tables.soon = now + SOON
+        self._tables.begin_call(now + SOON)
         try:
             call.result = call.run(self._ledger, now)
         except sqlite3.Error:
             raise
         except QueueError as error:
-            if self._tables.touched:
-                raise _Spoiled from error
+            if self._tables.effects.touched:
+                raise _FailedAfterChange from error
             call.error = error
         except Exception as error:
-            raise _Spoiled from error
+            raise _FailedAfterChange from error
 
     def _roll_back(self) -> None:
         self._tables.forget()
-        self._tables.take_news()
+        self._tables.effects.take()
         with contextlib.suppress(sqlite3.Error):
             self._io.rollback(self._connection)
 
 
-def fail_all_here(calls: list[Call[Any]], error: BaseException) -> None:
-    """Note the error; the answers go out with those of the whole batch."""
+def set_error(calls: list[Call[Any]], error: BaseException) -> None:
+    """Set the error of these calls. It is delivered later, together with the results of the whole batch."""
     for call in calls:
         call.result, call.error = None, error
 
@@ -222,3 +303,96 @@ def _log_size(path: str) -> int:
         return os.path.getsize(path + "-wal")
     except OSError:
         return 0
+
+
+class WriteLock:
+    """A file lock that a process holds during a commit. It decides which process writes next.
+
+    A writer that waits for SQLite's own lock has to poll, whereas the kernel wakes a process that waits for a file
+    lock. SQLite's lock is taken after this one, and protects the file.
+
+    While this process waits for the file lock, a watchdog thread calls `waiting` with the number of seconds waited.
+    After `deadline` seconds, it calls `stuck` with a message that names the holder.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        io: Io,
+        stuck: Callable[[str], None],
+        deadline: float = DEADLINE,
+        *,
+        waiting: Callable[[float], None] = lambda _waited: None,
+    ) -> None:
+        self._waiting = waiting
+        self._path = path
+        self._io = io
+        self._stuck = stuck
+        self._deadline = deadline
+        self._file = self._open()
+        self._holder_known = False
+        self._since: float | None = None
+        self._closed = threading.Event()
+        self._guard = threading.Lock()
+        self._watchdog: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        if not self._io.try_lock(self._file):
+            self._since = time.monotonic()
+            self._have_watched()
+            try:
+                self._io.lock(self._file)
+            finally:
+                self._since = None
+            self._holder_known = False
+        if not self._holder_known:  # read only by waiting processes, so it is written once after a change of holder
+            os.pwrite(self._file, b"%-10d" % os.getpid(), 0)
+            self._holder_known = True
+
+    def try_acquire(self) -> bool:
+        return self._io.try_lock(self._file)
+
+    def release(self) -> None:
+        try:
+            self._io.unlock(self._file)
+        except OSError:
+            os.close(self._file)  # closing releases the lock in any case
+            self._file = self._open()
+            self._holder_known = False
+
+    def _open(self) -> int:
+        return os.open(self._path + "-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._watchdog is not None:
+            self._watchdog.join()
+        os.close(self._file)
+
+    def _have_watched(self) -> None:
+        with self._guard:
+            if self._watchdog is None:
+                self._watchdog = threading.Thread(target=self._watch, name="millrace-sqlite-lock-watch", daemon=True)
+                self._watchdog.start()
+
+    def _watch(self) -> None:
+        quiet = 0
+        while not self._closed.wait(_LOOK):
+            since = self._since
+            quiet = quiet + 1 if since is None else 0
+            with self._guard:
+                if quiet > _QUIET and self._since is None:
+                    self._watchdog = None
+                    return
+            if since is None:
+                continue
+            waited = time.monotonic() - since
+            self._waiting(waited)
+            if waited > self._deadline:
+                self._stuck(
+                    f"{self._path}: process {self._holder()} has kept the database locked for over "
+                    f"{self._deadline:.0f} s. Nothing of this call was written; see whether that process is stopped."
+                )
+
+    def _holder(self) -> str:
+        return os.pread(self._file, 10, 0).decode("ascii", "replace").strip() or "unknown"

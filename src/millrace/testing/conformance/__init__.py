@@ -1,8 +1,8 @@
-"""What every store must do, as sentences: plain async test functions over the fixtures `store` and `clock`.
+"""Conformance tests: async test functions that every store must pass. They use the fixtures `store` and `clock`.
 
-`store` is connected and empty and reads its time from `clock`, a `VirtualClock`. A test module takes the
-sentences over with `from millrace.testing.conformance.leases import *`, one line per topic of `TOPICS`.
-The numbers in the docstrings are those of the specification.
+The fixture `store` returns a connected, empty store that reads its time from `clock`. The fixture `clock` returns a
+`VirtualClock`. A test module imports the tests of each topic in `TOPICS`, for example with `from
+millrace.testing.conformance.leases import *`.
 """
 
 TOPICS = (
@@ -15,6 +15,8 @@ TOPICS = (
     "leases",
     "reclaiming",
     "settling",
+    "batches",
+    "batches_by_id",
     "failures",
     "dead_letters",
     "groups",
@@ -25,6 +27,8 @@ TOPICS = (
     "keys",
     "cancelling",
     "replaying",
+    "replaying_children",
+    "deleting",
     "control",
     "events",
     "spans",
@@ -33,6 +37,7 @@ TOPICS = (
     "workers",
     "schedules",
     "waiting",
+    "waking",
     "hooks",
     "bad_input",
     "transactions",

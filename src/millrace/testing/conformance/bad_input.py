@@ -1,4 +1,4 @@
-"""Bad input: refused before any I/O, with the same error on every store, and nothing is left (part 2: sizes; X2)."""
+"""Bad input is refused before any I/O, with the same error on every store. A refused call changes nothing."""
 
 from __future__ import annotations
 
@@ -59,8 +59,30 @@ async def test_a_bad_spec_is_refused_and_leaves_nothing(store: Store, clock: Vir
     assert (await store.events(None, 10)).events == ()
 
 
+@pytest.mark.parametrize(
+    ("meaningless", "advice"),
+    [
+        ({"scope": "window", "window": 60}, "scope='window' has an effect only with a key.*Pass key"),
+        ({"scope": "retained"}, "scope='retained' has an effect only with a key.*Pass key"),
+        ({"window": 60}, "window=60000 has an effect only with a key.*Pass key"),
+        ({"on_hit": "replace"}, "on_hit='replace' has an effect only with a key.*Pass key"),
+        ({"key": "k", "scope": "window"}, "how long the key is held.*Pass window"),
+        ({"key": "k", "window": 60}, "scope is 'live'.*Pass scope='window'"),
+        ({"key": "k", "on_hit": "extend"}, "on_hit='extend'.*scope is 'live'.*Pass scope='window'"),
+        ({"key": "k", "on_hit": "extend", "scope": "retained"}, "on_hit='extend'.*scope is 'retained'"),
+    ],
+)
+async def test_an_option_about_keys_that_would_do_nothing_is_refused(
+    store: Store, clock: VirtualClock, meaningless: dict[str, Any], advice: str
+) -> None:
+    with pytest.raises(InvalidInput, match=advice):
+        await store.enqueue([a_spec(), a_spec(**meaningless)])
+
+    assert await found(store) == []
+
+
 async def test_a_payload_of_a_mebibyte_is_taken_and_no_more(store: Store, clock: VirtualClock) -> None:
-    """Part 2, sizes: checked before I/O."""
+    """The store accepts a payload of exactly 1 MiB and refuses one that is a byte larger."""
     largest = await put(store, payload=b"x" * (1 << 20))
     with pytest.raises(PayloadInvalid, match="1,048,577"):
         await store.enqueue([a_spec(payload=b"x" * ((1 << 20) + 1))])
@@ -102,7 +124,7 @@ async def test_a_settle_that_carries_a_bad_job_changes_nothing(store: Store, clo
 
 
 async def test_every_refusal_is_an_error_of_the_queue(store: Store, clock: VirtualClock) -> None:
-    """Part 2, errors of the API: all under QueueError."""
+    """Every refusal raises a subclass of QueueError."""
     with pytest.raises(QueueError):
         await store.enqueue([a_spec(priority=99)])
     with pytest.raises(QueueError):
@@ -126,7 +148,7 @@ async def test_a_word_that_is_no_choice_is_refused(store: Store, clock: VirtualC
 
 
 async def test_finding_by_a_word_that_is_no_state_is_refused(store: Store, clock: VirtualClock) -> None:
-    with pytest.raises(InvalidInput, match="known are: active"):
+    with pytest.raises(InvalidInput, match="Known are: active"):
         await store.find(Query(state="asleep"))
 
 

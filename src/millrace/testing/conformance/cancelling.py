@@ -1,4 +1,4 @@
-"""Cancelling: what does not run never starts; what runs is asked (part 2: cancel; R-06)."""
+"""Cancelling: a waiting job is cancelled at once and never starts; a running job can be requested to stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_cancelled_job_never_starts(store: Store, clock: VirtualClock) -> None:
-    """I14; part 1: waiting → cancelled."""
+    """A waiting job becomes cancelled, and no claim returns it."""
     spec = await put(store)
     assert await store.cancel([spec.id]) == [Cancelled.CANCELLED]
 
@@ -40,7 +40,7 @@ async def test_a_cancelled_job_never_starts(store: Store, clock: VirtualClock) -
 
 
 async def test_a_job_in_backoff_can_be_cancelled(store: Store, clock: VirtualClock) -> None:
-    """BR-10: queued or retrying."""
+    """A job that waits for its retry becomes cancelled and does not run again."""
     spec = await put(store)
     await retry(store, await take(store), delay=5)
     assert await store.cancel([spec.id]) == [Cancelled.CANCELLED]
@@ -50,7 +50,7 @@ async def test_a_job_in_backoff_can_be_cancelled(store: Store, clock: VirtualClo
 
 
 async def test_a_running_job_refuses_to_be_cancelled(store: Store, clock: VirtualClock) -> None:
-    """R-06, BR-10: a job that just started is not deleted under its worker."""
+    """By default, cancelling a running job returns RUNNING and leaves its run alone."""
     await put(store)
     job = await take(store)
     assert await store.cancel([job.id]) == [Cancelled.RUNNING]
@@ -60,7 +60,7 @@ async def test_a_running_job_refuses_to_be_cancelled(store: Store, clock: Virtua
 
 
 async def test_every_state_gives_its_answer(store: Store, clock: VirtualClock) -> None:
-    """R-06, R-34: cancelled, not found, running, completed, dead."""
+    """The answer to a cancel depends on the state of the job, or says that there is no such job."""
     done, dead, gone = await put_completed(store), await put_dead(store), await put_cancelled(store)
     running = await put(store)
     await take(store)
@@ -86,7 +86,7 @@ async def test_cancelling_twice_is_one_event(store: Store, clock: VirtualClock) 
 
 
 async def test_a_request_reaches_the_worker_with_its_next_extension(store: Store, clock: VirtualClock) -> None:
-    """Part 2, cancel: `running="request"` fires the abort signal."""
+    """After a cancel with running="request", the next extend returns CANCELLING."""
     await put(store)
     job = await take(store)
     assert await store.cancel([job.id], "request") == [Cancelled.REQUESTED]
@@ -134,7 +134,7 @@ async def test_a_request_survives_the_loss_of_the_worker(store: Store, clock: Vi
 
 
 async def test_a_request_ends_with_the_run(store: Store, clock: VirtualClock) -> None:
-    """A replayed job is not cancelled by a request of its earlier life."""
+    """A cancellation requested for an earlier run does not apply to the job after it was replayed."""
     spec = await put(store)
     job = await take(store)
     await store.cancel([job.id], "request")

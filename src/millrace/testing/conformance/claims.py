@@ -1,4 +1,4 @@
-"""Claims: what a worker is given, and under what (part 1: claim; part 2: unknown task)."""
+"""Claims: which jobs a worker gets, and under which lease."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace.testing.conformance.scenes import complete, count, put, retry, sho
 
 
 async def test_a_claimed_job_runs_under_a_lease_of_its_worker(store: Store, clock: VirtualClock) -> None:
-    """Part 1: attempt+1, new lease → running; O-18."""
+    """A claim sets the job to running, increments its attempt and gives it a lease for the claiming worker."""
     spec = await put(store, lease=45)
     job = await take(store, worker="w-1")
 
@@ -23,14 +23,14 @@ async def test_a_claimed_job_runs_under_a_lease_of_its_worker(store: Store, cloc
 
 
 async def test_the_claim_may_ask_for_another_lease(store: Store, clock: VirtualClock) -> None:
-    """Part 2, timeout and lease: overridable per worker."""
+    """The lease duration in a claim overrides that of the job."""
     await put(store, lease=45)
 
     assert (await take(store, lease=10)).lease_until == clock() + seconds(10)
 
 
 async def test_a_job_is_given_to_one_worker_only(store: Store, clock: VirtualClock) -> None:
-    """L-02, O-35: no double dispatch."""
+    """A claimed job is not returned by another claim."""
     spec = await put(store)
 
     assert await take_ids(store, worker="one") == [spec.id]
@@ -38,7 +38,7 @@ async def test_a_job_is_given_to_one_worker_only(store: Store, clock: VirtualClo
 
 
 async def test_claims_side_by_side_share_the_jobs_out(store: Store, clock: VirtualClock) -> None:
-    """L-02: contention on the same jobs."""
+    """Concurrent claims together return every job exactly once, each under its own lease."""
     asked = specs(60)
     await store.enqueue(asked)
 
@@ -73,7 +73,7 @@ async def test_a_claim_on_an_unknown_queue_takes_nothing(store: Store, clock: Vi
 
 
 async def test_a_worker_claims_only_tasks_it_knows(store: Store, clock: VirtualClock) -> None:
-    """Part 2, unknown task; BO-18, BL-05: the job stays ready and is shown as such."""
+    """A claim skips jobs of other tasks; they stay ready for other workers."""
     unknown = await put(store, task="strange", priority=15)
     known = await put(store, task="known")
 
@@ -89,7 +89,7 @@ async def test_a_worker_that_knows_no_task_claims_nothing(store: Store, clock: V
 
 
 async def test_every_claim_draws_a_new_lease(store: Store, clock: VirtualClock) -> None:
-    """BL-02: the lease is per claim, not per worker."""
+    """The lease id is new at every claim, even for the same worker and job."""
     await put(store)
     leases = []
     for _ in range(3):
@@ -101,7 +101,7 @@ async def test_every_claim_draws_a_new_lease(store: Store, clock: VirtualClock) 
 
 
 async def test_attempt_counts_claims_and_the_fence_grows_with_it(store: Store, clock: VirtualClock) -> None:
-    """X1, BO-12: the fencing token for a handler's own side effects."""
+    """Every claim increases the attempt and the fencing token."""
     await put(store)
     first = await take(store)
     await retry(store, first)
@@ -112,7 +112,7 @@ async def test_attempt_counts_claims_and_the_fence_grows_with_it(store: Store, c
 
 
 async def test_attempts_belong_to_the_job(store: Store, clock: VirtualClock) -> None:
-    """BW-09: the next job does not inherit them."""
+    """Attempts and failures are counted for each job separately."""
     await put(store, max_attempts=9)
     await put(store)
     for _ in range(3):
@@ -126,14 +126,14 @@ async def test_attempts_belong_to_the_job(store: Store, clock: VirtualClock) -> 
 async def test_what_a_claim_hands_out_is_the_callers_own_copy(store: Store, clock: VirtualClock) -> None:
     spec = await put(store)
     job = await take(store)
-    job.state, job.worker = State.DEAD, "somebody else"
+    job.state, job.worker = State.DEAD, "another worker"
 
     assert (await show(store, spec)).state is State.RUNNING
     assert (await show(store, spec)).worker == "worker"
 
 
 async def test_work_from_enqueue_to_completion(store: Store, clock: VirtualClock) -> None:
-    """O-35, R-29: process and return the result."""
+    """A job that is claimed and settled is completed, has its result, and no longer has a worker or a lease."""
     spec = await put(store, payload=b"[1, 2]")
     job = await take(store)
     clock.advance(2)
@@ -147,7 +147,7 @@ async def test_work_from_enqueue_to_completion(store: Store, clock: VirtualClock
 
 async def test_the_payload_comes_back_byte_for_byte(store: Store, clock: VirtualClock) -> None:
     payload = bytes(range(256)) * 16
-    await put(store, payload=payload, serde="msgpack")
+    await put(store, payload=payload, serde="msgpack/json")  # serdes of the payload and of the result
     job = await take(store)
 
-    assert (job.payload, job.spec.serde) == (payload, "msgpack")
+    assert (job.payload, job.spec.serde) == (payload, "msgpack/json")

@@ -1,4 +1,4 @@
-"""Control: pause, resume, drain, obliterate, settings (part 2: pause, drain; W-45)."""
+"""Operations on whole queues: pause, resume, drain, obliterate, and changes of settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_nothing_is_claimed_from_a_paused_queue(store: Store, clock: VirtualClock) -> None:
-    """I15, W-50: after the pause was acknowledged."""
+    """Once the pause is confirmed, no claim returns a job of the queue until it is resumed."""
     spec = await put(store)
     assert (await control(store, paused=True)).paused
     assert await take_ids(store) == []
@@ -43,7 +43,6 @@ async def test_nothing_is_claimed_from_a_paused_queue(store: Store, clock: Virtu
 
 
 async def test_a_paused_queue_still_accepts_jobs(store: Store, clock: VirtualClock) -> None:
-    """W-14, W-50."""
     await control(store, paused=True)
     await put(store)
 
@@ -60,7 +59,7 @@ async def test_running_jobs_go_on_in_a_paused_queue(store: Store, clock: Virtual
 
 
 async def test_resuming_skips_no_backoff(store: Store, clock: VirtualClock) -> None:
-    """BW-07: due times are kept."""
+    """A pause does not change when a job in backoff is due."""
     spec = await put(store)
     await retry(store, await take(store), delay=60)
     await control(store, paused=True)
@@ -81,7 +80,7 @@ async def test_a_pause_holds_one_queue_only(store: Store, clock: VirtualClock) -
 
 
 async def test_drain_cancels_what_waits_and_nothing_else(store: Store, clock: VirtualClock) -> None:
-    """BW-06: not the running job, the settings, the counters."""
+    """A drain cancels the waiting jobs of one queue. Running and finished jobs, settings and totals do not change."""
     await control(store, paused=False, max_running=5)
     await put_completed(store)
     await put_dead(store)
@@ -108,7 +107,7 @@ async def test_drain_works_in_bounded_rounds(store: Store, clock: VirtualClock) 
 
 
 async def test_a_drained_queue_is_paused_if_it_was(store: Store, clock: VirtualClock) -> None:
-    """BW-06: the pause flag stays."""
+    """A drain does not resume a paused queue."""
     await control(store, paused=True)
     await put(store)
     await store.drain("default")
@@ -133,7 +132,7 @@ async def test_draining_an_unknown_queue_drains_nothing(store: Store, clock: Vir
 
 
 async def test_obliterate_removes_everything_and_makes_settles_lost(store: Store, clock: VirtualClock) -> None:
-    """Part 2, drain: in-flight settles are LOST."""
+    """Obliterate deletes all jobs of a queue, including running ones. Settling a deleted job returns LOST."""
     await put_completed(store)
     await put_dead(store)
     await put(store)
@@ -151,7 +150,7 @@ async def test_obliterate_removes_everything_and_makes_settles_lost(store: Store
 
 
 async def test_obliterate_leaves_a_trace_in_the_history(store: Store, clock: VirtualClock) -> None:
-    """Conservation can be audited."""
+    """Obliterated jobs get events, so that an audit can account for every job."""
     spec = await put(store)
     await take(store)
     await store.obliterate("default")
@@ -174,7 +173,7 @@ async def test_dependents_of_an_obliterated_job_die_by_their_policy(store: Store
 
 
 async def test_after_an_obliteration_the_queue_works_on(store: Store, clock: VirtualClock) -> None:
-    """BW-05: nothing that is left makes later jobs unreachable."""
+    """An obliterated job that was running does not block its lane for later jobs."""
     await control(store, lanes=1)
     await store.enqueue(specs(3))
     running = await take(store)
@@ -194,7 +193,7 @@ async def test_settings_are_kept_and_answered(store: Store, clock: VirtualClock)
 
 
 async def test_settings_have_their_defaults(store: Store, clock: VirtualClock) -> None:
-    """Part 2: retention, dead letters."""
+    """Without changes, queues, tasks and the store have the documented default settings."""
     queue = await control(store)
     assert (queue.keep_completed, queue.keep_dead, queue.dead_cap) == (days(1), days(7), 10_000)
     assert (queue.auto_retries, queue.fair_share, queue.paused) == (0, 0, False)

@@ -1,4 +1,4 @@
-"""Duplicates by id: answers, never exceptions (part 2: dedup, results; R-03)."""
+"""Enqueueing an existing id returns an answer that says so, and raises no exception."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_second_enqueue_of_an_id_answers_duplicate_with_its_state(store: Store, clock: VirtualClock) -> None:
-    """R-03, R-17, R-29."""
     spec = await put(store)
     [waiting] = await store.enqueue([a_spec(id=spec.id)])
     await take(store)
@@ -38,7 +37,7 @@ async def test_a_second_enqueue_of_an_id_answers_duplicate_with_its_state(store:
 
 
 async def test_a_completed_id_answers_with_its_result(store: Store, clock: VirtualClock) -> None:
-    """R-03: the cached result."""
+    """Enqueueing the id of a completed job returns the stored result and enqueues nothing."""
     spec = await put_completed(store, result=b'"done"')
     [again] = await store.enqueue([a_spec(id=spec.id)])
 
@@ -47,7 +46,6 @@ async def test_a_completed_id_answers_with_its_result(store: Store, clock: Virtu
 
 
 async def test_null_is_a_result(store: Store, clock: VirtualClock) -> None:
-    """BR-16; part 2, results."""
     spec = await put_completed(store, result=b"null")
     [again] = await store.enqueue([a_spec(id=spec.id)])
 
@@ -64,7 +62,7 @@ async def test_a_job_without_a_result_is_completed_all_the_same(store: Store, cl
 
 
 async def test_an_expired_result_is_said_to_be_expired(store: Store, clock: VirtualClock) -> None:
-    """BR-14: completed with no result would be a lie."""
+    """If the result of a completed job has expired, the answer says that it has expired, not that there was none."""
     spec = await put_completed(store, result=b"1", keep_result=60)
     clock.advance(59.999)
     [before] = await store.enqueue([a_spec(id=spec.id)])
@@ -90,7 +88,7 @@ async def test_a_different_payload_under_the_same_id_is_reported(store: Store, c
 
 
 async def test_without_reuse_a_dead_id_is_a_duplicate(store: Store, clock: VirtualClock) -> None:
-    """Part 2, dedup: `reuse=False` (Spark sink, cron)."""
+    """With reuse=False, the id of a dead job is not enqueued again. The Spark sink and schedules use this."""
     spec = await put_dead(store)
     [again] = await store.enqueue([a_spec(id=spec.id, reuse=False)])
 
@@ -109,7 +107,7 @@ async def test_without_reuse_a_pruned_id_is_a_duplicate_while_it_is_remembered(
 
 
 async def test_a_cancelled_id_enqueued_again_runs_once(store: Store, clock: VirtualClock) -> None:
-    """BR-11, R-06: no stale entry of the first generation runs."""
+    """If a cancelled id is enqueued again, only the new generation runs."""
     spec = await put(store)
     assert await store.cancel([spec.id]) == [Cancelled.CANCELLED]
     await put(store, id=spec.id)
@@ -134,7 +132,7 @@ async def test_generations_count_up(store: Store, clock: VirtualClock) -> None:
     "job_id", ["a:b", "../../etc/passwd", "a/b\\c", "x" * 200, "ü€😀", " ", "a\nb", "%00", "'; --"]
 )
 async def test_any_text_is_an_id(store: Store, clock: VirtualClock, job_id: str) -> None:
-    """BR-18, X2: ids never become file or key names unencoded."""
+    """Ids, groups and keys may contain any characters, including those with a meaning in paths, SQL or key names."""
     await put(store, id=job_id, group=job_id, key=job_id)
     job = await take(store)
     assert job.id == job_id
@@ -145,8 +143,53 @@ async def test_any_text_is_an_id(store: Store, clock: VirtualClock, job_id: str)
 
 
 async def test_ids_that_differ_in_case_or_form_are_different(store: Store, clock: VirtualClock) -> None:
-    """BR-18: an id is text, and nothing makes one of two."""
+    """Ids are compared exactly: case, blanks and Unicode normalization matter."""
     names = ["job", "JOB", "job ", "jöb", "jo\u0308b"]
     answers = await store.enqueue([a_spec(id=name) for name in names])
 
     assert [answer.status for answer in answers] == ["queued"] * len(names)
+
+
+async def test_a_completed_id_whose_result_has_expired_runs_again_where_that_is_asked_for(
+    store: Store, clock: VirtualClock
+) -> None:
+    """With rerun_expired=True, an id whose result has expired is enqueued again, even before the next maintenance."""
+    spec = await put_completed(store, result=b"1", keep_result=10)
+    [kept] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
+    assert (kept.status, kept.result) == ("completed", b"1")
+    clock.advance(10)
+
+    [refused] = await store.enqueue([a_spec(id=spec.id)])
+    assert (refused.status, refused.result_expired, refused.generation) == ("duplicate", True, 1)
+    [again] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
+    assert (again.status, again.generation, again.state) == ("queued", 2, State.WAITING)
+    await complete(store, await take(store), b"2")
+    assert (await show(store, spec)).result == b"2"
+    assert (await count(store)).completed == 1
+
+
+async def test_a_result_that_upkeep_has_dropped_may_be_computed_again(store: Store, clock: VirtualClock) -> None:
+    spec = await put_completed(store, result=b"1", keep_result=10)
+    clock.advance(10)
+    await store.maintain()
+    [again] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
+
+    assert (again.status, again.generation) == ("queued", 2)
+    [live] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
+    assert (live.status, live.state) == ("duplicate", State.WAITING)
+
+
+async def test_a_job_that_returned_nothing_has_no_result_that_could_expire(store: Store, clock: VirtualClock) -> None:
+    spec = await put_completed(store, keep_result=10)
+    clock.advance(60)
+    [answer] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
+
+    assert (answer.status, answer.generation) == ("completed", 1)
+
+
+async def test_an_id_that_may_not_be_used_again_is_not_run_again_either(store: Store, clock: VirtualClock) -> None:
+    spec = await put_completed(store, result=b"1", keep_result=10)
+    clock.advance(10)
+    [answer] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True, reuse=False)])
+
+    assert (answer.status, answer.result_expired) == ("duplicate", True)

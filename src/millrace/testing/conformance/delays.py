@@ -1,4 +1,4 @@
-"""Delays and expiry, by the store's clock (part 2: clock, timeout and lease; E-08; O-11)."""
+"""Delays and expiry of jobs, measured by the store's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_delayed_job_is_claimed_at_its_time_and_not_before(store: Store, clock: VirtualClock) -> None:
-    """A job is due iff available_at ≤ now (I8)."""
+    """A delayed job can be claimed from the millisecond at which its delay ends."""
     spec = await put(store, delay=10)
     assert await take_ids(store) == []
 
@@ -40,14 +40,13 @@ async def test_a_delayed_job_lets_others_pass(store: Store, clock: VirtualClock)
 
 
 async def test_the_store_clock_says_what_time_it_is(store: Store, clock: VirtualClock) -> None:
-    """Part 2, clock: the injected clock in memory."""
+    """`Store.now` returns the time of the injected clock."""
     assert await store.now() == clock()
     clock.advance(5)
     assert await store.now() == clock()
 
 
 async def test_a_clock_that_jumps_back_loses_no_job(store: Store, clock: VirtualClock) -> None:
-    """X5."""
     spec = await put(store)
     clock.advance(-3600)
     assert await take_ids(store) == []
@@ -57,7 +56,7 @@ async def test_a_clock_that_jumps_back_loses_no_job(store: Store, clock: Virtual
 
 
 async def test_a_waiting_job_dies_when_its_time_to_live_is_over(store: Store, clock: VirtualClock) -> None:
-    """Part 1: waiting, `expires_at` passed → dead `ttl_expired`."""
+    """A waiting job whose time to live (`expires`) is over becomes dead with the reason `ttl_expired`."""
     spec = await put(store, expires=60)
     clock.advance(60)
     assert await take_ids(store) == []
@@ -112,7 +111,7 @@ async def test_a_retrying_job_expires_while_it_waits(store: Store, clock: Virtua
 
 
 async def test_many_expired_jobs_are_never_claimed(store: Store, clock: VirtualClock) -> None:
-    """More than one claim buries at once: none of them slips through."""
+    """No expired job is claimed, even if there are more of them than one claim can bury."""
     await store.enqueue(specs(250, expires=5))
     live = await put(store)
     clock.advance(6)
@@ -125,6 +124,15 @@ async def test_many_expired_jobs_are_never_claimed(store: Store, clock: VirtualC
     assert (await count(store)).dead == 250
 
 
+async def test_many_expired_jobs_do_not_keep_another_task_from_its_claim(store: Store, clock: VirtualClock) -> None:
+    """One claim buries a part of them only, and skips the others."""
+    await store.enqueue(specs(250, task="stale", expires=5))
+    clock.advance(6)
+    fresh = await put(store, task="fresh")
+
+    assert await take_ids(store, 10) == [fresh.id]
+
+
 async def test_an_expired_job_frees_its_group(store: Store, clock: VirtualClock) -> None:
     await put(store, group="g", expires=5)
     second = await put(store, group="g")
@@ -134,7 +142,7 @@ async def test_an_expired_job_frees_its_group(store: Store, clock: VirtualClock)
 
 
 async def test_the_words_follow_the_clock(store: Store, clock: VirtualClock) -> None:
-    """Part 1: derived by one function."""
+    """The displayed states scheduled, ready and retrying depend on the current time."""
     spec = await put(store, delay=10)
     await put(store)
     seen = [word(await show(store, spec), clock())]

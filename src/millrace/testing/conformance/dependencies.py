@@ -1,4 +1,7 @@
-"""Dependencies: resolved inside the settle that completes the parent (part 2: dependencies; E-10, E-11)."""
+"""Dependencies: a child becomes ready in the same step that completes its last parent.
+
+For a parent whose record was pruned, the store keeps a small record of how it ended, called a tombstone.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_child_starts_only_after_its_parents(store: Store, clock: VirtualClock) -> None:
-    """E-10, I10."""
     a, b = await put(store), await put(store)
     child = await put(store, after=(a.id, b.id), priority=15)
     first, second = await store.claim(a_claim(5))
@@ -38,7 +40,7 @@ async def test_a_child_starts_only_after_its_parents(store: Store, clock: Virtua
 
 
 async def test_the_last_completion_unblocks_in_the_same_step(store: Store, clock: VirtualClock) -> None:
-    """BE-07: no sweep in between; part 1: waiting, blocked → unblocked."""
+    """A child is ready as soon as its last parent has been settled as completed."""
     parent = await put(store)
     child = await put(store, after=(parent.id,))
     assert word(await show(store, child), clock()) == "blocked"
@@ -49,7 +51,7 @@ async def test_the_last_completion_unblocks_in_the_same_step(store: Store, clock
 
 
 async def test_a_parent_that_completed_before_counts(store: Store, clock: VirtualClock) -> None:
-    """E-10: all dependencies completed → queue."""
+    """A job that is enqueued after its parents have completed is ready at once."""
     parent = await put_completed(store)
     child = await put(store, after=(parent.id,))
 
@@ -58,7 +60,7 @@ async def test_a_parent_that_completed_before_counts(store: Store, clock: Virtua
 
 
 async def test_a_parent_that_was_pruned_still_counts(store: Store, clock: VirtualClock) -> None:
-    """BE-05: a tombstone remembers how it ended."""
+    """A job can depend on a completed parent whose record was pruned."""
     await control(store, keep_completed=0)
     parent = await put_completed(store)
     child = await put(store, after=(parent.id,))
@@ -67,7 +69,6 @@ async def test_a_parent_that_was_pruned_still_counts(store: Store, clock: Virtua
 
 
 async def test_a_tombstone_outlives_its_events_while_a_dependent_is_open(store: Store, clock: VirtualClock) -> None:
-    """BE-05; part 2, retention."""
     await control(store, keep_completed=0, keep_dead=0)
     dead = await put(store)
     child = await put(store, after=(dead.id,), on_dependency="wait", queue="patient")
@@ -82,7 +83,6 @@ async def test_a_tombstone_outlives_its_events_while_a_dependent_is_open(store: 
 
 
 async def test_parent_and_child_may_be_in_different_queues(store: Store, clock: VirtualClock) -> None:
-    """BE-04."""
     parent = await put(store, queue="a")
     child = await put(store, queue="b", after=(parent.id,))
     assert await take_ids(store, queue="b") == []
@@ -92,7 +92,7 @@ async def test_parent_and_child_may_be_in_different_queues(store: Store, clock: 
 
 
 async def test_enqueue_and_completion_at_the_same_time_leave_nobody_waiting(store: Store, clock: VirtualClock) -> None:
-    """BE-04: register and completion are one step each."""
+    """A child that is enqueued while its parent is being completed becomes ready, whichever comes first."""
     parents = specs(20, queue="a")
     await store.enqueue(parents)
     jobs = await store.claim(a_claim(20, queue="a"))

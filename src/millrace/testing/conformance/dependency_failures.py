@@ -1,4 +1,8 @@
-"""When a parent dies, is cancelled or never was: by policy, and refused where nobody could ever go on (BE-06)."""
+"""Parents that die, are cancelled, or do not exist.
+
+The option `on_dependency` of a child decides what then happens to the child. An enqueue is refused if the job could
+never run.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,17 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_by_default_a_child_dies_with_its_parent(store: Store, clock: VirtualClock) -> None:
-    """BE-06; part 1: dead `dependency_failed`."""
+    """A child whose parent dies becomes dead with the reason `dependency_failed`, and its error names the parent."""
     parent = await put(store)
     child = await put(store, after=(parent.id,))
     await bury(store, await take(store))
 
     job = await show(store, child)
     assert (job.state, job.reason, job.attempt, job.failures) == (State.DEAD, "dependency_failed", 0, 0)
-    assert job.error is not None and parent.id in job.error.message and "died" in job.error.message
+    assert job.error is not None and parent.id in job.error.message and "failed" in job.error.message
 
 
 async def test_by_default_a_child_dies_when_its_parent_is_cancelled(store: Store, clock: VirtualClock) -> None:
-    """BE-06."""
     parent = await put(store)
     child = await put(store, after=(parent.id,))
     await store.cancel([parent.id])
@@ -47,7 +50,7 @@ async def test_by_default_a_child_dies_when_its_parent_is_cancelled(store: Store
 
 
 async def test_a_child_may_run_whatever_became_of_its_parent(store: Store, clock: VirtualClock) -> None:
-    """BE-06: run anyway."""
+    """With on_dependency="run", a child runs once all parents have ended, even if they died or were cancelled."""
     dying, going = await put(store), await put(store)
     child = await put(store, after=(dying.id, going.id), on_dependency="run")
     await bury(store, await take(store))
@@ -58,7 +61,7 @@ async def test_a_child_may_run_whatever_became_of_its_parent(store: Store, clock
 
 
 async def test_a_child_may_keep_waiting_for_a_parent_that_died(store: Store, clock: VirtualClock) -> None:
-    """BE-06: keep waiting."""
+    """With on_dependency="wait", a child waits until its dead parent is replayed and completes."""
     parent = await put(store)
     child = await put(store, after=(parent.id,), on_dependency="wait")
     await bury(store, await take(store))
@@ -83,7 +86,7 @@ async def test_a_child_that_waits_is_unblocked_by_the_next_generation(store: Sto
 async def test_a_parent_that_had_failed_before_counts_by_the_same_policy(
     store: Store, clock: VirtualClock, policy: str, state: State
 ) -> None:
-    """BE-06, also for parents that ended before the enqueue."""
+    """`on_dependency` also applies to parents that died or were cancelled before the child was enqueued."""
     for parent in (await put_dead(store), await put_cancelled(store)):
         child = a_spec(after=(parent.id,), on_dependency=policy, queue="children")
         [answer] = await store.enqueue([child])
@@ -95,7 +98,7 @@ async def test_a_parent_that_had_failed_before_counts_by_the_same_policy(
 
 
 async def test_a_parent_nobody_knows_is_refused(store: Store, clock: VirtualClock) -> None:
-    """BE-06; part 2: unknown ids are refused at enqueue."""
+    """Enqueueing a job whose parent does not exist raises UnknownDependency and stores nothing."""
     fine = a_spec()
     with pytest.raises(UnknownDependency) as refusal:
         await store.enqueue([fine, a_spec(id="child", after=("nobody",))])
@@ -105,7 +108,7 @@ async def test_a_parent_nobody_knows_is_refused(store: Store, clock: VirtualCloc
 
 
 async def test_a_parent_may_be_still_to_come_when_that_is_asked_for(store: Store, clock: VirtualClock) -> None:
-    """`allow_missing=True`."""
+    """With allow_missing=True, a job can wait for a parent that is enqueued later."""
     child = await put(store, after=("later",), allow_missing=True)
     assert await take_ids(store) == []
     await put_completed(store, id="later")
@@ -121,7 +124,7 @@ async def test_a_job_cannot_wait_for_itself(store: Store, clock: VirtualClock) -
 
 
 async def test_jobs_of_one_call_cannot_wait_for_each_other(store: Store, clock: VirtualClock) -> None:
-    """BE-06: cycles are refused and leave nothing."""
+    """A call whose jobs wait for each other in a cycle raises DependencyCycle and stores nothing."""
     ring = [a_spec(id=str(n), after=(str((n + 1) % 5),)) for n in range(5)]
     with pytest.raises(DependencyCycle) as refusal:
         await store.enqueue([a_spec(), *ring])
@@ -131,7 +134,7 @@ async def test_jobs_of_one_call_cannot_wait_for_each_other(store: Store, clock: 
 
 
 async def test_a_cycle_closed_by_a_later_call_is_refused(store: Store, clock: VirtualClock) -> None:
-    """A stored job waits for an id that is still to come; that one cannot wait for the stored job."""
+    """A job is refused if it would wait for stored jobs that already wait for its id."""
     await put(store, id="a", after=("b",), allow_missing=True)
     await put(store, id="c", after=("a",))
 
@@ -141,7 +144,7 @@ async def test_a_cycle_closed_by_a_later_call_is_refused(store: Store, clock: Vi
 
 
 async def test_a_long_chain_dies_with_its_first_link(store: Store, clock: VirtualClock) -> None:
-    """Grand DAGs: a loop, not a recursion."""
+    """The death of a job also buries a chain of thousands of dependent jobs, without a recursion error."""
     chain = [a_spec(id="link-0")]
     chain += [a_spec(id=f"link-{n}", after=(f"link-{n - 1}",)) for n in range(1, 3_000)]
     await store.enqueue(chain)
@@ -151,7 +154,7 @@ async def test_a_long_chain_dies_with_its_first_link(store: Store, clock: Virtua
 
 
 async def test_a_replayed_child_runs_without_asking_its_parents_again(store: Store, clock: VirtualClock) -> None:
-    """Replay is an operator's word: the child died with its parent and is brought back by hand."""
+    """A replayed child runs even though its parent is still dead."""
     parent = await put(store)
     child = await put(store, after=(parent.id,))
     await bury(store, await take(store))
@@ -163,7 +166,9 @@ async def test_a_replayed_child_runs_without_asking_its_parents_again(store: Sto
 async def test_one_call_that_cancels_a_parent_and_its_child_meets_the_child_dead(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Each id for itself, in order: the end of the first has told its dependents before the second is asked."""
+    """A cancel processes its ids in order. If the parent comes first, its child is already dead when the child's id
+    follows.
+    """
     await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",)), a_spec(id="other")])
 
     answers = await store.cancel(["parent", "child", "other"])
@@ -175,7 +180,7 @@ async def test_one_call_that_cancels_a_parent_and_its_child_meets_the_child_dead
 
 
 async def test_a_child_that_expires_with_its_parent_dies_of_the_parent(store: Store, clock: VirtualClock) -> None:
-    """What expires first is buried first, and its dependents are told at once."""
+    """If parent and child have both expired, the parent is buried first. The child then dies of `dependency_failed`."""
     await store.enqueue([a_spec(id="parent", expires=5), a_spec(id="child", after=("parent",), expires=10)])
     clock.advance(11)
 
@@ -185,3 +190,22 @@ async def test_a_child_that_expires_with_its_parent_dies_of_the_parent(store: St
     assert parent is not None
     assert child is not None
     assert (parent.reason, child.reason) == ("ttl_expired", "dependency_failed")
+
+
+async def test_the_end_of_a_chain_that_expires_with_its_head_dies_of_its_parent(
+    store: Store, clock: VirtualClock
+) -> None:
+    """If the first and last job of a chain expire together, the last one dies of `dependency_failed`."""
+    await store.enqueue(
+        [
+            a_spec(id="head", expires=5),
+            a_spec(id="between", after=("head",)),
+            a_spec(id="end", after=("between",), expires=10),
+        ]
+    )
+    clock.advance(11)
+
+    assert await store.claim(a_claim()) == []
+
+    jobs = await store.get(["head", "between", "end"])
+    assert [job.reason for job in jobs if job] == ["ttl_expired", "dependency_failed", "dependency_failed"]

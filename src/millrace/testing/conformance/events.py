@@ -1,12 +1,15 @@
-"""Events: every transition is one event; the feed and its cursors (part 1: event kinds; part 2: events)."""
+"""Events: every transition of a job is one event, and readers of the feed continue from a cursor."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.errors import CursorExpired, InvalidInput
+from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput
 from millrace.domain.event import Event
+from millrace.domain.request import EventSpan
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_reclaim, a_retry_change, a_spec, seconds, settings_in_seconds, specs
 from millrace.testing.clock import VirtualClock
@@ -23,10 +26,11 @@ from millrace.testing.conformance.scenes import (
     retry,
     take,
 )
+from millrace.testing.conformance.spans import read
 
 
 async def read_on(store: Store, cursor: str | None, limit: int = 1_000) -> tuple[list[Event], str]:
-    """Everything after a cursor, in pages."""
+    """Read all events after a cursor, page by page. Returns the events, and the cursor after the last one."""
     events: list[Event] = []
     while True:
         page = await store.events(cursor, limit)
@@ -36,8 +40,13 @@ async def read_on(store: Store, cursor: str | None, limit: int = 1_000) -> tuple
         events += page.events
 
 
+def beyond(cursor: str) -> str:
+    """Return a cursor of the same form as the given one, but far after the end of the feed."""
+    return re.sub(r"\b[0-9]+\b", lambda found: str(2 * int(found[0]) + 1_000), cursor)
+
+
 async def test_every_transition_is_one_event_numbered_in_order(store: Store, clock: VirtualClock) -> None:
-    """O-23, O-35: created, claimed, retries, outcome."""
+    """The history of a job has one numbered event for each transition, with state, failures and attempt."""
     spec = await put(store)
     await retry(store, await take(store))
     await finish(store, await take(store), Change.snooze(0))
@@ -66,7 +75,6 @@ async def test_every_transition_is_one_event_numbered_in_order(store: Store, clo
 
 
 async def test_an_event_tells_who_did_what_when(store: Store, clock: VirtualClock) -> None:
-    """Part 1, event fields."""
     spec = await put(store, queue="mail", task="send", delay=2)
     enqueued_at = clock()
     clock.advance(2)
@@ -98,7 +106,7 @@ async def test_the_feed_holds_every_event_in_order_per_job(store: Store, clock: 
 
 
 async def test_a_reader_resumes_from_its_cursor(store: Store, clock: VirtualClock) -> None:
-    """Part 2, events: nothing twice, nothing left out."""
+    """A reader that continues from its cursor gets each later event exactly once."""
     await store.enqueue(specs(7))
     first, cursor = await read_on(store, None, limit=3)
     again, same = await read_on(store, cursor)
@@ -125,7 +133,7 @@ async def test_an_empty_feed_has_a_cursor_too(store: Store, clock: VirtualClock)
 
 
 async def test_a_reader_may_begin_at_the_end(store: Store, clock: VirtualClock) -> None:
-    """Whoever wants to see what happens from now on need not read all that has happened."""
+    """A reader that starts with the cursor "end" gets only later events."""
     assert (await store.events("end", 10)).cursor == (await store.events(None, 10)).cursor
     await store.enqueue([a_spec(id="old")])
     end = await store.events("end", 10)
@@ -136,14 +144,113 @@ async def test_a_reader_may_begin_at_the_end(store: Store, clock: VirtualClock) 
     assert [event.job for event in (await store.events(end.cursor, 10)).events] == ["new"]
 
 
+async def test_a_reader_may_ask_where_the_feed_begins(store: Store, clock: VirtualClock) -> None:
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(2))
+    clock.advance(60)
+    await store.maintain()
+    await store.enqueue(specs(3))
+    begin = await store.events(None, 0)
+    assert begin.events == ()
+
+    assert await read_on(store, begin.cursor) == await read_on(store, None)
+    assert await store.events(begin.cursor, 0) == begin
+
+
 async def test_a_cursor_that_is_none_is_refused(store: Store, clock: VirtualClock) -> None:
     for text in ("abc", "", "-1", "1.5", "²", "9" * 30):
         with pytest.raises(InvalidInput, match="cursor"):
             await store.events(text, 10)
 
 
+async def test_a_cursor_beyond_the_end_is_refused(store: Store, clock: VirtualClock) -> None:
+    """A cursor after the end of the feed raises CursorUnknown.
+
+    Such a cursor comes from a store that has lost events, for example when it was restored from a backup.
+    """
+    await store.enqueue(specs(5))
+    clock.advance(60)
+    ahead = beyond((await store.events(None, 10)).cursor)
+
+    with pytest.raises(CursorUnknown, match=r"restored from a backup.*Read again"):
+        await store.events(ahead, 10)
+    with pytest.raises(CursorUnknown):
+        await store.event_spans(ahead, 2)
+    with pytest.raises(CursorUnknown):
+        await store.event_spans(None, 2, until=ahead)
+    with pytest.raises(CursorUnknown):
+        [events async for events in store.scan_events(EventSpan((await store.events(None, 2)).cursor, ahead, 9))]
+
+
+async def test_a_cursor_stays_good_while_the_feed_grows_and_is_trimmed(store: Store, clock: VirtualClock) -> None:
+    """A cursor is valid as long as no event after it has been removed by retention."""
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(9))
+    cursors = [(await store.events(None, number)).cursor for number in range(1, 10)]
+    cursors += [span.until for span in await store.event_spans(None, 4)]
+    everything, _ = await read_on(store, None)
+    for cursor in cursors:
+        [span] = await store.event_spans(None, 1, until=cursor)
+        before = await read(store, [span], batch=2)
+        assert [*before, *(await read_on(store, cursor))[0]] == everything
+    clock.advance(60)
+    assert (await store.maintain()).events == 9
+    assert await read_on(store, cursors[8]) == ([], cursors[8])
+    await put(store)
+
+    assert len((await read_on(store, cursors[8]))[0]) == 1
+    assert len((await read_on(store, None))[0]) == 1
+
+
+async def backwards(store: Store, cursor: str | None, limit: int) -> list[tuple[str, Event]]:
+    """Read the events before a cursor, page by page, newest first. Return each event with the cursor just before it."""
+    found: list[tuple[str, Event]] = []
+    while True:
+        events, cursor = await store.events_before(cursor, limit)
+        assert len(events) <= limit
+        found += events
+        if cursor is None:
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_the_feed_can_be_read_backwards(store: Store, clock: VirtualClock, limit: int) -> None:
+    assert await backwards(store, None, limit) == []
+    await store.enqueue(specs(5))
+    clock.advance(10)
+    await store.enqueue(specs(5))
+    everything, end = await read_on(store, None)
+
+    for cursor in (None, end):
+        found = await backwards(store, cursor, limit)
+        assert [event for _, event in found] == everything[::-1]
+    for before, event in found:
+        assert (await store.events(before, 1)).events == (event,)
+        earlier = [one for _, one in await backwards(store, before, limit)]
+        assert earlier == everything[: everything.index(event)][::-1]
+
+
+async def test_reading_backwards_ends_at_the_oldest_event_kept(store: Store, clock: VirtualClock) -> None:
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    await store.enqueue(specs(3))
+    cursor = (await store.events(None, 2)).cursor
+    clock.advance(60)
+    await store.enqueue(specs(2))
+    await store.maintain()
+
+    assert len(await backwards(store, None, 1)) == 2
+    assert await backwards(store, cursor, 10) == []
+
+
+async def test_a_cursor_that_is_none_is_refused_backwards_too(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(2))
+    for text in ("abc", "", "-1", "1.5", "9" * 30):
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.events_before(text, 10)
+
+
 async def test_old_events_are_trimmed(store: Store, clock: VirtualClock) -> None:
-    """Part 2, retention: events 7 days; the history is a setting of its own."""
+    """Maintenance removes events older than `keep_events` from the history and from the feed."""
     await store.control("store", "", settings_in_seconds({"keep_events": 60}))
     spec = await put(store)
     clock.advance(30)
@@ -159,7 +266,9 @@ async def test_old_events_are_trimmed(store: Store, clock: VirtualClock) -> None
 
 
 async def test_a_reader_that_was_overtaken_is_told_how_much_it_lost(store: Store, clock: VirtualClock) -> None:
-    """DESIGN 3b: history must not be lost silently."""
+    """If retention has removed events that a reader has not read, the reader gets CursorExpired with the number of
+    events.
+    """
     await store.control("store", "", settings_in_seconds({"keep_events": 60}))
     await store.enqueue(specs(5))
     cursor = (await store.events(None, 2)).cursor
@@ -215,7 +324,7 @@ async def test_the_history_spans_the_generations_of_an_id(store: Store, clock: V
 
 
 async def test_the_history_outlives_the_record(store: Store, clock: VirtualClock) -> None:
-    """Part 2, retention: three settings."""
+    """The history of a job can still be read after its record was pruned."""
     await control(store, keep_completed=0)
     spec = await put_completed(store)
 
@@ -243,7 +352,7 @@ async def test_what_is_refused_or_only_read_is_no_event(store: Store, clock: Vir
 
 
 async def test_a_takeover_is_an_event(store: Store, clock: VirtualClock) -> None:
-    """R-09, L-11: stalled."""
+    """When a lease is reclaimed, the job gets a `reclaimed` event."""
     spec = await put(store)
     await take(store, lease=30)
     clock.advance(31)

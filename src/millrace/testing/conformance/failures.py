@@ -1,12 +1,12 @@
-"""Failures and budgets: `decide` and a store together, as a worker uses them (part 2: attempts, backoff)."""
+"""Failures and their limits. As in a worker, `decide` turns the outcome of a run into the change to settle."""
 
 from __future__ import annotations
 
 import pytest
 
-from millrace.domain.decide import decide
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.outcome import Buried, Failure, Lost, Outcome, Raised, Released, Snoozed, TimedOut
+from millrace.domain.rules.decide import decide
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_failure, a_reclaim, a_retry, seconds
 from millrace.testing.clock import VirtualClock
@@ -14,7 +14,9 @@ from millrace.testing.conformance.scenes import complete, count, finish, put, pu
 
 
 async def run(store: Store, clock: VirtualClock, spec: Spec, *outcomes: Outcome) -> Job:
-    """Run a job once per outcome, waiting out every delay, and answer what became of it."""
+    """Claim and settle a job once for each outcome. Before each run, move the clock to the job's due time. Return the
+    record.
+    """
     for outcome in outcomes:
         due = (await show(store, spec)).available_at
         clock.set(max(clock(), due))
@@ -24,7 +26,7 @@ async def run(store: Store, clock: VirtualClock, spec: Spec, *outcomes: Outcome)
 
 
 async def test_by_default_a_job_has_one_run_and_three_retries(store: Store, clock: VirtualClock) -> None:
-    """Part 2, attempts: the failure that makes failures = max_attempts buries; W-49, O-35."""
+    """By default, the fourth failure buries the job."""
     spec = await put(store)
     before = await run(store, clock, spec, *[Raised(a_failure())] * 3)
     assert (before.state, before.failures) == (State.WAITING, 3)
@@ -37,7 +39,7 @@ async def test_by_default_a_job_has_one_run_and_three_retries(store: Store, cloc
 
 
 async def test_backoff_doubles_up_to_its_cap(store: Store, clock: VirtualClock) -> None:
-    """BW-12, BR-17, O-14, L-08: 10, 20, 40, 80, 160, 300, 300 …"""
+    """With factor 2, the delay before each retry doubles until it reaches the maximum."""
     spec = await put(store, max_attempts=None, retry=a_retry(initial=10, factor=2, maximum=300))
     waits = []
     for _ in range(8):
@@ -48,7 +50,7 @@ async def test_backoff_doubles_up_to_its_cap(store: Store, clock: VirtualClock) 
 
 
 async def test_a_job_with_one_attempt_is_buried_by_its_first_failure(store: Store, clock: VirtualClock) -> None:
-    """W-25: no retries."""
+    """With max_attempts=1, a job is not retried."""
     spec = await put(store, max_attempts=1)
     job = await run(store, clock, spec, Raised(a_failure()))
 
@@ -63,7 +65,7 @@ async def test_unlimited_attempts_go_on(store: Store, clock: VirtualClock) -> No
 
 
 async def test_snoozes_and_releases_spend_nothing_of_the_budget(store: Store, clock: VirtualClock) -> None:
-    """Part 2, attempts; I6: a clean shutdown spends none of the budget."""
+    """Snoozes and releases do not count as failures, so they do not use up `max_attempts`."""
     spec = await put(store, max_attempts=2)
     job = await run(store, clock, spec, Snoozed(seconds(1)), Released(), Snoozed(0), Raised(a_failure()), Released())
     assert (job.state, job.failures, job.attempt, job.snoozes, job.releases) == (State.WAITING, 1, 5, 2, 2)
@@ -73,7 +75,6 @@ async def test_snoozes_and_releases_spend_nothing_of_the_budget(store: Store, cl
 
 
 async def test_timeouts_are_retried_and_counted(store: Store, clock: VirtualClock) -> None:
-    """O-21, W-30, W-43, BO-17."""
     spec = await put(store, max_attempts=2)
     job = await run(store, clock, spec, TimedOut(a_failure()))
     assert (job.state, job.failures) == (State.WAITING, 1)
@@ -83,7 +84,7 @@ async def test_timeouts_are_retried_and_counted(store: Store, clock: VirtualCloc
 
 
 async def test_a_timeout_may_bury_at_once(store: Store, clock: VirtualClock) -> None:
-    """E-08, part 2, timeout and lease: `on_timeout="bury"`."""
+    """With on_timeout="bury", the first timeout buries the job."""
     spec = await put(store, on_timeout="bury")
     job = await run(store, clock, spec, TimedOut(a_failure()))
 
@@ -91,7 +92,6 @@ async def test_a_timeout_may_bury_at_once(store: Store, clock: VirtualClock) -> 
 
 
 async def test_a_lost_lease_is_a_failure_with_backoff(store: Store, clock: VirtualClock) -> None:
-    """Part 2, lost lease; O-22."""
     spec = await put(store, retry=a_retry(initial=7))
     await take(store, lease=30)
     clock.advance(31)
@@ -106,7 +106,7 @@ async def test_a_lost_lease_is_a_failure_with_backoff(store: Store, clock: Virtu
 
 @pytest.mark.parametrize(("gone", "reason"), [(True, "worker_lost"), (False, "stalled")])
 async def test_lost_leases_use_up_the_budget(store: Store, clock: VirtualClock, gone: bool, reason: str) -> None:
-    """Part 1, reasons; BO-08: the monitor's burial sets the error too."""
+    """A lost lease counts as a failure. If the job has no attempts left, it is buried with a reason and an error."""
     spec = await put(store, max_attempts=1)
     await take(store, lease=30)
     clock.advance(31)
@@ -119,7 +119,7 @@ async def test_lost_leases_use_up_the_budget(store: Store, clock: VirtualClock, 
 
 
 async def test_a_handler_may_say_when_to_come_back(store: Store, clock: VirtualClock) -> None:
-    """Part 2, errors of a handler: `Retry(after=…)`."""
+    """A handler that raises `Retry(after=…)` sets the delay before the retry."""
     spec = await put(store)
     job = await run(store, clock, spec, Raised(a_failure(), after=seconds(120)))
 
@@ -128,7 +128,7 @@ async def test_a_handler_may_say_when_to_come_back(store: Store, clock: VirtualC
 
 @pytest.mark.parametrize("reason", ["explicit_fail", "payload_invalid", "unknown_task"])
 async def test_a_burial_is_final_whatever_budget_is_left(store: Store, clock: VirtualClock, reason: str) -> None:
-    """O-33, O-34: not retryable."""
+    """A buried job is not retried, even if `max_attempts` would allow it."""
     spec = await put(store, max_attempts=9)
     job = await run(store, clock, spec, Buried(a_failure(), reason))
 
@@ -136,7 +136,7 @@ async def test_a_burial_is_final_whatever_budget_is_left(store: Store, clock: Vi
 
 
 async def test_a_custom_curve_travels_with_the_job(store: Store, clock: VirtualClock) -> None:
-    """Part 2, backoff: a list of delays, its last one repeated."""
+    """A job can have a list of retry delays. After the end of the list, its last delay is repeated."""
     spec = await put(store, max_attempts=None, retry=a_retry(delays=[3, 1, 5]))
     waits = []
     for _ in range(4):
@@ -147,7 +147,7 @@ async def test_a_custom_curve_travels_with_the_job(store: Store, clock: VirtualC
 
 
 async def test_the_attempt_history_keeps_the_first_and_the_last(store: Store, clock: VirtualClock) -> None:
-    """BE-16: 50 at most."""
+    """A job keeps 50 attempts: the first, and the latest 49."""
     spec = await put(store, max_attempts=None, retry=a_retry(initial=0))
     job = await run(store, clock, spec, *[Raised(a_failure(f"no. {n}")) for n in range(60)])
 
@@ -156,7 +156,7 @@ async def test_the_attempt_history_keeps_the_first_and_the_last(store: Store, cl
 
 
 async def test_an_error_survives_as_text(store: Store, clock: VirtualClock) -> None:
-    """Part 2, errors of a handler: type, message and traceback."""
+    """The store keeps type, message and traceback of an error unchanged, in the job and in its history."""
     error = Failure("ValueError", 'bad "value": ünïcode €\n', "Traceback …\n  line 1")
     spec = await put(store)
     job = await run(store, clock, spec, Raised(error))
@@ -166,7 +166,7 @@ async def test_an_error_survives_as_text(store: Store, clock: VirtualClock) -> N
 
 
 async def test_after_a_dead_letter_the_queue_goes_on(store: Store, clock: VirtualClock) -> None:
-    """W-49, W-53: continues after a dead letter."""
+    """A dead job does not block the other jobs of its queue."""
     spec = await put(store, max_attempts=1)
     await run(store, clock, spec, Raised(a_failure()))
     await put_completed(store)
@@ -175,7 +175,7 @@ async def test_after_a_dead_letter_the_queue_goes_on(store: Store, clock: Virtua
 
 
 async def test_others_pass_a_job_in_backoff(store: Store, clock: VirtualClock) -> None:
-    """Part 2, ordering of retries: `none` is the default."""
+    """In a queue without groups and lanes, other jobs run while one waits for its retry."""
     spec = await put(store)
     other = await put(store)
     await run(store, clock, spec, Raised(a_failure()))

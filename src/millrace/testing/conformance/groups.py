@@ -1,4 +1,4 @@
-"""Groups: one at a time, in order (part 2: ordering of retries, group and lane; E-17)."""
+"""Groups: the jobs of a group (its members) run one at a time, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_one_job_of_a_group_runs_at_a_time(store: Store, clock: VirtualClock) -> None:
-    """E-17, I9."""
     first, second = [await put(store, group="g") for _ in range(2)]
     assert await take_ids(store) == [first.id]
     assert await take_ids(store) == []
@@ -47,7 +46,7 @@ async def test_the_same_group_in_another_queue_is_another_group(store: Store, cl
 
 
 async def test_members_run_in_line_order(store: Store, clock: VirtualClock) -> None:
-    """(priority desc, seq)."""
+    """The members of a group run by priority, highest first, and then by seq."""
     asked = [await put(store, group="g", priority=p) for p in (0, 5, 0, 5)]
     ran = []
     for _ in asked:
@@ -69,7 +68,7 @@ async def test_a_better_member_goes_first_while_nobody_runs(store: Store, clock:
 
 
 async def test_a_member_in_backoff_holds_its_group(store: Store, clock: VirtualClock) -> None:
-    """Part 2, ordering of retries: `group`."""
+    """By default (retry_blocks=True), no other job of a group runs while one of its jobs waits for a retry."""
     first, second = [await put(store, group="g") for _ in range(2)]
     await retry(store, await take(store), delay=10)
     assert await take_ids(store) == []
@@ -91,7 +90,7 @@ async def test_a_member_in_backoff_goes_before_better_ones(store: Store, clock: 
 
 
 async def test_a_member_may_let_its_group_go_on(store: Store, clock: VirtualClock) -> None:
-    """`retry_blocks=False`."""
+    """With retry_blocks=False, other jobs of the group run while this job waits for its retry."""
     first = await put(store, group="g", retry_blocks=False)
     second = await put(store, group="g")
     await retry(store, await take(store), delay=10)
@@ -104,7 +103,7 @@ async def test_a_member_may_let_its_group_go_on(store: Store, clock: VirtualCloc
 
 
 async def test_a_snoozed_member_lets_its_group_go_on(store: Store, clock: VirtualClock) -> None:
-    """A snooze is no backoff."""
+    """Other jobs of a group run while one of its jobs is snoozed."""
     first, second = [await put(store, group="g") for _ in range(2)]
     await finish(store, await take(store), Change.snooze(seconds(10)))
 
@@ -146,7 +145,9 @@ async def test_a_delayed_member_enters_in_line_order_once_it_is_due(store: Store
 
 
 async def test_a_late_settle_does_not_free_the_group_held_by_the_new_run(store: Store, clock: VirtualClock) -> None:
-    """BE-12: the line is owned by the lease."""
+    """A settle under an old lease is LOST. The group stays blocked, because the same job runs again under a new
+    lease.
+    """
     await store.enqueue(specs(2, group="g", lease=30))
     stalled = await take(store)
     clock.advance(31)
@@ -209,7 +210,7 @@ async def test_an_unknown_task_at_the_head_of_a_group_keeps_its_place(store: Sto
 
 
 async def test_a_claim_costs_the_same_behind_a_busy_group(store: Store, clock: VirtualClock) -> None:
-    """BE-03: nothing is popped and put back, so order is never lost."""
+    """A claim skips the many waiting jobs of a busy group, and does not change their order."""
     await store.enqueue(specs(500, group="busy", priority=9))
     others = specs(3)
     await store.enqueue(others)
@@ -221,7 +222,9 @@ async def test_a_claim_costs_the_same_behind_a_busy_group(store: Store, clock: V
 
 
 async def test_many_delayed_members_all_get_their_turn(store: Store, clock: VirtualClock) -> None:
-    """Promotion is bounded per call; nobody is left outside."""
+    """Many delayed jobs of several groups become due at once. All of them run, even if one claim cannot handle them
+    all.
+    """
     await store.enqueue([a_spec(group=f"g-{n % 7}", delay=5) for n in range(350)])
     clock.advance(5)
     ran = 0
@@ -235,7 +238,7 @@ async def test_many_delayed_members_all_get_their_turn(store: Store, clock: Virt
 
 
 async def test_a_group_works_under_a_queue_limit(store: Store, clock: VirtualClock) -> None:
-    """Part 2, limits: candidate → group → max_running."""
+    """With max_running=2, a claim returns two jobs, of different groups."""
     await control(store, max_running=2)
     await store.enqueue([*specs(3, group="a"), *specs(3, group="b"), *specs(3, group="c")])
 

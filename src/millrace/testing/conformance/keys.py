@@ -1,4 +1,7 @@
-"""Unique keys: an enqueue happens once within its scope (part 2: dedup; E-18, BE-13)."""
+"""Unique keys: while a job owns a key, other jobs with this key are not enqueued.
+
+An enqueue whose key is owned by another job is called a hit; the option `on_hit` decides what happens then.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_key_stands_for_its_live_owner(store: Store, clock: VirtualClock) -> None:
-    """Scope `live`, the default; on a hit `keep`."""
+    """By default, if an unfinished job owns the key, an enqueue with this key is answered as a duplicate of that
+    job.
+    """
     owner = await put(store, key="k")
     other = a_spec(key="k")
     [answer] = await store.enqueue([other])
@@ -36,8 +41,23 @@ async def test_a_key_stands_for_its_live_owner(store: Store, clock: VirtualClock
     assert await store.get([other.id]) == [None]
 
 
+@pytest.mark.parametrize("scope", ["live", "window", "retained"])
+async def test_a_hit_by_key_tells_whether_the_payload_differs(store: Store, clock: VirtualClock, scope: str) -> None:
+    window = 60 if scope == "window" else 0
+    await put(store, key="k", scope=scope, window=window, payload=b"1")
+    in_one_call = [a_spec(key="l", payload=b"1"), a_spec(key="l", payload=b"1"), a_spec(key="l", payload=b"2")]
+    _, same_call, other_call = await store.enqueue(in_one_call)
+    [same] = await store.enqueue([a_spec(key="k", payload=b"1")])
+    await take_ids(store)
+    [other] = await store.enqueue([a_spec(key="k", payload=b"2")])
+
+    answers = (same, other, same_call, other_call)
+    assert {answer.by for answer in answers} == {"key"}
+    assert [answer.payload_differs for answer in answers] == [False, True, False, True]
+
+
 async def test_a_key_is_held_while_its_owner_runs_or_is_in_backoff(store: Store, clock: VirtualClock) -> None:
-    """BE-13: not freed because the queue looks empty."""
+    """A key stays taken while its owner runs or waits for a retry."""
     await put(store, key="k")
     job = await take(store)
     [running] = await store.enqueue([a_spec(key="k")])
@@ -50,7 +70,7 @@ async def test_a_key_is_held_while_its_owner_runs_or_is_in_backoff(store: Store,
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled", "expired", "drained", "obliterated"])
 async def test_a_live_key_is_freed_by_the_end_of_its_owner(store: Store, clock: VirtualClock, end: str) -> None:
-    """BE-13: by the owner's terminal transition."""
+    """A key of scope `live` is free again as soon as its owner has ended, in any way."""
     spec = await put(store, key="k", expires=60)
     if end == "completed":
         await complete(store, await take(store))
@@ -70,12 +90,12 @@ async def test_a_live_key_is_freed_by_the_end_of_its_owner(store: Store, clock: 
 
 
 async def test_only_the_owner_frees_its_key(store: Store, clock: VirtualClock) -> None:
-    """BE-13: release if owner."""
+    """If another job owns the key now, pruning a former owner does not free the key."""
     first = await put(store, key="k")
     await store.cancel([first.id])
     await put(store, key="k")
     clock.advance(8 * 24 * 3600)
-    await store.maintain()  # the first one's record goes; the key is no longer its own
+    await store.maintain()  # the first job's record is removed; it no longer owns the key
 
     assert await found(store, state="cancelled") == []
     [answer] = await store.enqueue([a_spec(key="k")])
@@ -88,7 +108,7 @@ async def test_the_same_key_in_another_queue_is_another_key(store: Store, clock:
 
 
 async def test_a_window_holds_for_its_time_whatever_becomes_of_its_owner(store: Store, clock: VirtualClock) -> None:
-    """`window(duration)`; E-18: dedup keys carry a TTL."""
+    """A key of scope `window` is taken until the end of its window, even if its owner has ended."""
     spec = await put_completed(store, key="k", scope="window", window=60)
     clock.advance(59.999)
     [inside] = await store.enqueue([a_spec(key="k", scope="window", window=60)])
@@ -126,7 +146,7 @@ async def test_upkeep_forgets_lapsed_windows_and_no_others(store: Store, clock: 
 
 
 async def test_a_retained_key_is_held_as_long_as_the_record(store: Store, clock: VirtualClock) -> None:
-    """`retained`."""
+    """A key of scope `retained` is taken until the record of its owner is pruned."""
     spec = await put_completed(store, key="k", scope="retained")
     [held] = await store.enqueue([a_spec(key="k")])
     clock.advance(24 * 3600)
@@ -178,7 +198,7 @@ async def test_a_replacement_fits_into_a_full_queue(store: Store, clock: Virtual
 
 
 async def test_a_hit_may_extend_the_window(store: Store, clock: VirtualClock) -> None:
-    """Debounce: `extend`."""
+    """With on_hit="extend", a hit restarts the window of the key."""
     await put(store, key="k", scope="window", window=60)
     clock.advance(50)
     [extended] = await store.enqueue([a_spec(key="k", scope="window", window=60, on_hit="extend")])
@@ -192,7 +212,7 @@ async def test_a_hit_may_extend_the_window(store: Store, clock: VirtualClock) ->
 
 async def test_extending_a_live_key_changes_nothing(store: Store, clock: VirtualClock) -> None:
     await put(store, key="k")
-    await store.enqueue([a_spec(key="k", on_hit="extend", window=5)])
+    await store.enqueue([a_spec(key="k", scope="window", window=5, on_hit="extend")])
     clock.advance(60)
     [answer] = await store.enqueue([a_spec(key="k")])
 
@@ -214,7 +234,9 @@ async def test_a_replacement_within_one_call_replaces(store: Store, clock: Virtu
 
 
 async def test_asking_again_for_the_owner_is_no_hit(store: Store, clock: VirtualClock) -> None:
-    """BW-14: the id is looked at before the key."""
+    """Repeating the enqueue of the owner returns its original answer, because the store checks the id before the
+    key.
+    """
     spec = await put(store, key="k", on_hit="raise")
     [again] = await store.enqueue([spec])
 
@@ -223,9 +245,9 @@ async def test_asking_again_for_the_owner_is_no_hit(store: Store, clock: Virtual
 
 @pytest.mark.parametrize("scope", ["live", "retained", "window"])
 async def test_a_replay_never_makes_two_live_owners(store: Store, clock: VirtualClock, scope: str) -> None:
-    """I11."""
-    first = await put(store, key="k", scope=scope, window=60)
-    second = await put(store, key="k", scope=scope, window=60, on_hit="replace")
+    window = 60 if scope == "window" else 0
+    first = await put(store, key="k", scope=scope, window=window)
+    second = await put(store, key="k", scope=scope, window=window, on_hit="replace")
     assert await store.replay([first.id]) == [Replayed.KEY_TAKEN]
 
     await store.cancel([second.id])

@@ -1,4 +1,4 @@
-"""Lanes: a pool's ordered lines (part 2: group and lane, pause; part 3.0)."""
+"""Lanes: each lane of a pool runs its jobs one at a time, in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_partition_key_picks_its_lane_by_a_stable_hash(store: Store, clock: VirtualClock) -> None:
-    """W-03, W-52: the same in every process and release (FNV-1a, E-03)."""
+    """The lane of a partition key is its FNV-1a hash modulo the number of lanes, so it is the same in all processes."""
     await control(store, lanes=4)
     names = [f"user-{n}" for n in range(20)]
     answers = await store.enqueue([a_spec(group=name) for name in names])
@@ -42,17 +42,17 @@ async def test_a_partition_key_picks_its_lane_by_a_stable_hash(store: Store, clo
 
 
 async def test_without_a_key_lanes_are_filled_evenly_also_across_producers(store: Store, clock: VirtualClock) -> None:
-    """BW-15, W-52: the counter is the pool's, not the client's."""
+    """Jobs without a partition key are distributed evenly over the lanes, also across several calls."""
     await control(store, lanes=4)
     lanes: Counter[int | None] = Counter()
-    for size in (1, 3, 2, 5, 1):  # as many calls, as from several producers
+    for size in (1, 3, 2, 5, 1):  # several calls, as from several producers
         lanes.update(answer.lane for answer in await store.enqueue(specs(size)))
 
     assert sorted(lanes.values()) == [3, 3, 3, 3]
 
 
 async def test_one_job_per_lane_runs_in_order(store: Store, clock: VirtualClock) -> None:
-    """W-02, W-04, W-06: FIFO inside a lane, no order across lanes."""
+    """A claim returns at most one job of each lane, and the jobs of a lane come in the order of enqueueing."""
     await control(store, lanes=2)
     asked = specs(6)
     await store.enqueue(asked)
@@ -66,7 +66,7 @@ async def test_one_job_per_lane_runs_in_order(store: Store, clock: VirtualClock)
 
 
 async def test_jobs_of_one_partition_key_run_in_order(store: Store, clock: VirtualClock) -> None:
-    """W-04, W-52: FIFO per partition key."""
+    """Jobs with the same partition key run in the order of enqueueing."""
     await control(store, lanes=3)
     asked = [a_spec(group=f"user-{n % 5}") for n in range(30)]
     await store.enqueue(asked)
@@ -80,7 +80,7 @@ async def test_jobs_of_one_partition_key_run_in_order(store: Store, clock: Virtu
 
 
 async def test_a_lane_runs_higher_priorities_first(store: Store, clock: VirtualClock) -> None:
-    """W-13: (priority desc, seq)."""
+    """Jobs of a lane run by priority, highest first, and then by seq."""
     await control(store, lanes=1)
     low = await put(store)
     high = await put(store, priority=1)
@@ -91,7 +91,7 @@ async def test_a_lane_runs_higher_priorities_first(store: Store, clock: VirtualC
 
 
 async def test_a_job_in_backoff_holds_its_lane(store: Store, clock: VirtualClock) -> None:
-    """W-27: head-of-line blocking by design."""
+    """By default, no other job of the lane runs while one waits for its retry."""
     await control(store, lanes=1)
     first, second = [await put(store) for _ in range(2)]
     await retry(store, await take(store), delay=10)
@@ -114,7 +114,7 @@ async def test_a_snoozed_job_keeps_its_place_in_its_lane(store: Store, clock: Vi
 
 
 async def test_a_delayed_job_keeps_its_place_in_its_lane(store: Store, clock: VirtualClock) -> None:
-    """Members of a lane are in line from enqueue."""
+    """Jobs that were enqueued after a delayed job of the same lane wait until it is due."""
     await control(store, lanes=1)
     delayed = await put(store, delay=10)
     await put(store)
@@ -137,7 +137,7 @@ async def test_with_retry_blocks_off_a_lane_goes_on(store: Store, clock: Virtual
 
 
 async def test_an_enqueue_into_a_pool_answers_lane_position_and_depth(store: Store, clock: VirtualClock) -> None:
-    """W-20, W-22, W-23, W-47: 0 = next to run."""
+    """The answer contains the lane, the job's position in the lane, and the number of jobs that wait in the lane."""
     await control(store, lanes=1)
     answers = await store.enqueue(specs(3))
     assert [(a.lane, a.position, a.depth) for a in answers] == [(0, 0, 1), (0, 1, 2), (0, 2, 3)]
@@ -149,8 +149,26 @@ async def test_an_enqueue_into_a_pool_answers_lane_position_and_depth(store: Sto
     assert (urgent.position, urgent.depth) == (1, 4)
 
 
+async def test_a_duplicate_in_a_pool_answers_the_lane_of_the_job_that_is_there(
+    store: Store, clock: VirtualClock
+) -> None:
+    """The answer for a duplicate contains the lane of the existing job. This holds for a duplicate id and a duplicate
+    key.
+    """
+    await control(store, lanes=4)
+    [first] = await store.enqueue([a_spec(id="a", group="user-1", key="k")])
+    [by_id] = await store.enqueue([a_spec(id="a", group="user-2")])
+    [by_key] = await store.enqueue([a_spec(group="user-2", key="k")])
+    await complete(store, await take(store), b"1")
+    [done] = await store.enqueue([a_spec(id="a", group="user-2")])
+
+    assert first.lane == fnv1a("user-1") % 4 != fnv1a("user-2") % 4
+    assert [answer.status for answer in (by_id, by_key, done)] == ["duplicate", "duplicate", "completed"]
+    assert [answer.lane for answer in (by_id, by_key, done)] == [first.lane] * 3
+
+
 async def test_each_lane_has_its_own_depth(store: Store, clock: VirtualClock) -> None:
-    """W-23: QueueFull names the lane."""
+    """`max_depth` applies to each lane separately, and QueueFull names the full lane."""
     await control(store, lanes=2, max_depth=2)
     key = "user-1"
     await store.enqueue(specs(2, group=key))
@@ -164,11 +182,11 @@ async def test_each_lane_has_its_own_depth(store: Store, clock: VirtualClock) ->
 
 
 async def test_the_number_of_lanes_does_not_change_under_waiting_jobs(store: Store, clock: VirtualClock) -> None:
-    """BW-15; part 2, group and lane: refused with a clear error unless the pool is drained."""
+    """The number of lanes cannot be changed while jobs wait in the pool."""
     await control(store, lanes=2)
     await put(store)
 
-    with pytest.raises(InvalidInput, match="Drain it"):
+    with pytest.raises(InvalidInput, match="Drain the queue, or let the jobs finish, before you change it"):
         await control(store, lanes=3)
     await store.drain("default")
     assert (await control(store, lanes=3)).lanes == 3
@@ -178,12 +196,12 @@ async def test_a_queue_with_live_jobs_does_not_become_a_pool(store: Store, clock
     await put(store)
     await take(store)
 
-    with pytest.raises(InvalidInput, match="Drain it"):
+    with pytest.raises(InvalidInput, match="Drain the queue, or let the jobs finish, before you change it"):
         await control(store, lanes=2)
 
 
 async def test_a_paused_lane_stands_still_alone(store: Store, clock: VirtualClock) -> None:
-    """Part 2, pause: per lane."""
+    """If one lane is paused, the other lanes continue."""
     await control(store, lanes=2, paused_lanes=[0])
     answers = await store.enqueue(specs(4))
     here = [answer.id for answer in answers if answer.lane == 1]
@@ -213,7 +231,7 @@ async def test_only_lanes_that_exist_can_be_paused(store: Store, clock: VirtualC
 
 
 async def test_lanes_tell_what_waits_runs_and_is_done(store: Store, clock: VirtualClock) -> None:
-    """W-45, BW-10: processed and died apart."""
+    """`Store.lanes` returns the numbers of waiting, running, completed and dead jobs of each lane."""
     await control(store, lanes=2, paused_lanes=[1])
     await store.enqueue(specs(8))
     await complete(store, await take(store))
@@ -242,7 +260,7 @@ async def test_a_plain_queue_has_no_lanes(store: Store, clock: VirtualClock) -> 
 
 
 async def test_the_job_knows_its_lane(store: Store, clock: VirtualClock) -> None:
-    """BW-13: persisted at creation, not hard-coded."""
+    """The record of a claimed job contains its lane."""
     await control(store, lanes=3)
     await store.enqueue(specs(3))
 
@@ -250,7 +268,7 @@ async def test_the_job_knows_its_lane(store: Store, clock: VirtualClock) -> None
 
 
 async def test_a_drain_during_a_run_leaves_the_lane_in_order(store: Store, clock: VirtualClock) -> None:
-    """BW-05: settle by (seq, lease), so later jobs stay reachable."""
+    """After a drain, the running job can still be completed. Then the lane runs jobs that are enqueued later."""
     await control(store, lanes=1)
     await store.enqueue(specs(3))
     job = await take(store)
@@ -264,7 +282,7 @@ async def test_a_drain_during_a_run_leaves_the_lane_in_order(store: Store, clock
 
 
 async def test_nothing_is_left_of_a_finished_job_in_its_lane(store: Store, clock: VirtualClock) -> None:
-    """BW-03: outcome and removal are one step."""
+    """A lane has no waiting or running jobs after all its jobs have been completed and pruned."""
     await control(store, lanes=1, keep_completed=0)
     for _ in range(5):
         await put_completed(store)
@@ -274,7 +292,7 @@ async def test_nothing_is_left_of_a_finished_job_in_its_lane(store: Store, clock
 
 
 async def test_a_replayed_job_runs_in_a_lane_of_the_pool_as_it_is_now(store: Store, clock: VirtualClock) -> None:
-    """BW-15: the pool was drained and has fewer lanes since; its jobs of one key still stand in one line."""
+    """If the pool has fewer lanes than before, a replayed job uses the same lane as new jobs with its partition key."""
     await control(store, lanes=8)
     key = next(name for name in map(str, range(99)) if fnv1a(name) % 8 >= 2)
     old = await put_completed(store, group=key)
@@ -289,7 +307,7 @@ async def test_a_replayed_job_runs_in_a_lane_of_the_pool_as_it_is_now(store: Sto
 
 
 async def test_a_pool_of_a_thousand_jobs_loses_none(store: Store, clock: VirtualClock) -> None:
-    """W-52: 1,000 events correct."""
+    """All of 1,000 jobs in a pool are claimed and completed."""
     await control(store, lanes=10)
     await store.enqueue(specs(1_000))
     done = 0

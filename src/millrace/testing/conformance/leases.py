@@ -1,4 +1,4 @@
-"""Leases: extend, expire, take over; the fence (part 1: lease, reclaim; part 2: lost lease, reaping)."""
+"""Leases: how they are extended, expire and are reclaimed, and how the fence refuses settles under old leases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millrace.testing.conformance.scenes import complete, finish, kinds, put, se
 
 
 async def test_a_worker_whose_lease_was_taken_over_cannot_settle(store: Store, clock: VirtualClock) -> None:
-    """BR-08, BW-02; part 1: running, settle under a stale lease → unchanged, LOST."""
+    """A settle under a reclaimed lease is LOST; a settle under the new lease succeeds."""
     await put(store)
     stalled = await take(store, lease=30)
     clock.advance(31)
@@ -41,7 +41,7 @@ async def test_a_worker_whose_lease_was_taken_over_cannot_settle(store: Store, c
 async def test_a_stale_lease_changes_nothing_whatever_it_says(
     store: Store, clock: VirtualClock, change: Change
 ) -> None:
-    """BO-07, BO-08, I4: one settle function for all."""
+    """No kind of change has an effect under a reclaimed lease: the record and the history stay the same."""
     spec = await put(store)
     stalled = await take(store, lease=30)
     clock.advance(31)
@@ -53,7 +53,7 @@ async def test_a_stale_lease_changes_nothing_whatever_it_says(
 
 
 async def test_the_same_worker_twice_is_told_apart(store: Store, clock: VirtualClock) -> None:
-    """BL-02: worker A's job is lost and claimed again by A; the first slot's completion must not pass."""
+    """If a worker claims a job again after losing its lease, a settle of the first run is LOST."""
     spec = await put(store, retry=a_retry(initial=0))
     first = await take(store, worker="A", lease=30)
     clock.advance(31)
@@ -67,7 +67,7 @@ async def test_the_same_worker_twice_is_told_apart(store: Store, clock: VirtualC
 
 
 async def test_a_late_run_does_not_overwrite_the_result_of_the_next(store: Store, clock: VirtualClock) -> None:
-    """BR-08: a 31 s job runs twice; the first one's result comes last and counts for nothing."""
+    """If the first run ends after the second run has completed the job, the settle of the first run is refused."""
     spec = await put(store)
     slow = await take(store, lease=30)
     clock.advance(31)
@@ -80,7 +80,7 @@ async def test_a_late_run_does_not_overwrite_the_result_of_the_next(store: Store
 
 
 async def test_a_lease_holds_through_its_last_millisecond(store: Store, clock: VirtualClock) -> None:
-    """Part 2, clock: expired iff lease_until < now."""
+    """A lease can be reclaimed from one millisecond after its expiry time, and not at the expiry time itself."""
     await put(store)
     await take(store, lease=30)
     clock.advance(30)
@@ -91,7 +91,7 @@ async def test_a_lease_holds_through_its_last_millisecond(store: Store, clock: V
 
 
 async def test_an_expired_lease_that_nobody_took_still_settles(store: Store, clock: VirtualClock) -> None:
-    """The lease is the fence, not the time: work that was done is not thrown away."""
+    """A settle under an expired lease succeeds as long as the lease was not reclaimed."""
     await put(store)
     job = await take(store, lease=30)
     clock.advance(3600)
@@ -100,7 +100,6 @@ async def test_an_expired_lease_that_nobody_took_still_settles(store: Store, clo
 
 
 async def test_extending_counts_from_now(store: Store, clock: VirtualClock) -> None:
-    """O-11, L-06."""
     spec = await put(store, lease=30)
     job = await take(store)
     clock.advance(20)
@@ -113,7 +112,7 @@ async def test_extending_counts_from_now(store: Store, clock: VirtualClock) -> N
 
 
 async def test_an_extended_job_is_not_taken_over(store: Store, clock: VirtualClock) -> None:
-    """BR-08: however long it runs."""
+    """A lease that is extended in time is never reclaimed, however long the job runs."""
     await put(store)
     job = await take(store, lease=30)
     for _ in range(5):
@@ -125,7 +124,7 @@ async def test_an_extended_job_is_not_taken_over(store: Store, clock: VirtualClo
 
 
 async def test_extending_and_settling_go_together(store: Store, clock: VirtualClock) -> None:
-    """BO-06: the job moved for a benign reason; the completion still counts."""
+    """A job can be settled under a lease that was extended."""
     await put(store)
     job = await take(store)
     await store.extend([an_extension(job, progress=b"50")])
@@ -134,7 +133,7 @@ async def test_extending_and_settling_go_together(store: Store, clock: VirtualCl
 
 
 async def test_extending_a_lost_lease_says_so(store: Store, clock: VirtualClock) -> None:
-    """L-06, BL-10: the worker learns at renewal that it must abort."""
+    """Extending a reclaimed lease returns LOST. This tells a worker to abort the run."""
     await store.enqueue(specs(2))
     kept, lost = await store.claim(a_claim(2, lease=30))
     clock.advance(20)

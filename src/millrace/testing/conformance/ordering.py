@@ -1,4 +1,6 @@
-"""The order of claims: priority, then due time, then seq; and the fair share of the oldest (part 2: order)."""
+"""The order of claims: by priority, due time and seq. With a fair share, some claims take the job that has been due
+longest.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from millrace.testing.conformance.scenes import control, put, put_completed, ret
 
 
 async def test_equal_priorities_are_first_in_first_out(store: Store, clock: VirtualClock) -> None:
-    """W-04, W-48."""
     asked = specs(20)
     await store.enqueue(asked)
 
@@ -19,7 +20,6 @@ async def test_equal_priorities_are_first_in_first_out(store: Store, clock: Virt
 
 
 async def test_higher_priorities_go_first(store: Store, clock: VirtualClock) -> None:
-    """W-13, R-30, E-05."""
     low, high, middle = [await put(store, priority=p) for p in (0, 15, 7)]
 
     assert await take_ids(store) == [high.id, middle.id, low.id]
@@ -37,7 +37,7 @@ async def test_a_batch_comes_in_the_same_order_as_single_claims(store: Store, cl
 
 
 async def test_among_equals_the_one_that_became_due_first_goes_first(store: Store, clock: VirtualClock) -> None:
-    """(priority desc, available_at asc, seq asc)."""
+    """Jobs of the same priority are claimed in the order in which they became due."""
     late = await put(store, delay=10)
     early = await put(store, delay=5)
     now = await put(store)
@@ -55,7 +55,7 @@ async def test_priority_outweighs_due_time(store: Store, clock: VirtualClock) ->
 
 
 async def test_a_retried_job_takes_its_place_by_its_new_due_time(store: Store, clock: VirtualClock) -> None:
-    """Part 2, ordering of retries: `none` lets others pass."""
+    """A job that was retried is claimed after jobs that became due earlier."""
     first = await put(store)
     second = await put(store)
     await retry(store, await take(store), delay=1)
@@ -65,7 +65,7 @@ async def test_a_retried_job_takes_its_place_by_its_new_due_time(store: Store, c
 
 
 async def test_a_claim_over_queues_merges_their_orders(store: Store, clock: VirtualClock) -> None:
-    """L-09: many types, whichever comes first."""
+    """A claim on several queues returns their jobs in one common order."""
     a1 = await put(store, queue="a")
     b1 = await put(store, queue="b")
     a2 = await put(store, queue="a")
@@ -81,7 +81,9 @@ async def test_naming_a_queue_twice_claims_nothing_twice(store: Store, clock: Vi
 
 
 async def test_with_a_fair_share_the_oldest_goes_first_now_and_then(store: Store, clock: VirtualClock) -> None:
-    """Part 2, order: every 1/share-th job taken is the oldest due one, so low priorities don't starve."""
+    """With fair_share=0.25, every fourth claimed job is the one that has been due the longest, regardless of its
+    priority.
+    """
     await control(store, fair_share=0.25)
     low = [await put(store) for _ in range(3)]
     high = [await put(store, priority=9) for _ in range(9)]
@@ -101,6 +103,21 @@ async def test_the_fair_share_counts_over_batches(store: Store, clock: VirtualCl
     taken = [*await take_ids(store, 3), *await take_ids(store, 3), *await take_ids(store, 6)]
 
     assert [taken.index(spec.id) for spec in low] == [3, 7]
+
+
+async def test_only_a_change_of_the_fair_share_starts_its_count_again(store: Store, clock: VirtualClock) -> None:
+    await control(store, fair_share=0.25)
+    low = [await put(store) for _ in range(2)]
+    for _ in range(10):
+        await put(store, priority=9)
+    taken = await take_ids(store, 3)
+
+    await control(store, max_depth=100)
+    taken += await take_ids(store, 2)
+    await control(store, fair_share=0.2)
+    taken += await take_ids(store, 6)
+
+    assert [taken.index(spec.id) for spec in low] == [3, 9]
 
 
 async def test_without_a_fair_share_low_priorities_wait(store: Store, clock: VirtualClock) -> None:
@@ -128,7 +145,6 @@ async def test_a_fair_turn_does_not_take_what_is_not_due(store: Store, clock: Vi
 
 
 async def test_a_thousand_jobs_of_mixed_priority_leave_sorted(store: Store, clock: VirtualClock) -> None:
-    """W-52."""
     asked = [a_spec(priority=(7 * n) % 16) for n in range(1_000)]
     await store.enqueue(asked)
 

@@ -1,4 +1,4 @@
-"""What pools ask of a store beyond lanes: draining one lane, passing over full ones, hooks that outlive a drain."""
+"""More tests of pools: draining one lane, skipping full lanes, and hooks that a drain must not cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_one_lane_is_drained_and_the_others_keep_their_jobs(store: Store, clock: VirtualClock) -> None:
-    """W-45 per lane, BW-06: neither what runs nor a counter is touched."""
+    """Draining one lane cancels its waiting jobs; its running job and the other lanes are not affected."""
     await control(store, lanes=2)
     answers = await store.enqueue(specs(8))
     running = await take(store)
@@ -41,7 +41,7 @@ async def test_one_lane_is_drained_and_the_others_keep_their_jobs(store: Store, 
 
 
 async def test_draining_a_lane_takes_whatever_waits_there(store: Store, clock: VirtualClock) -> None:
-    """In backoff, holding the line or not; blocked; delayed."""
+    """Draining a lane cancels all of its waiting jobs, also retrying, blocked and delayed ones."""
     await control(store, lanes=1)
     parent = await put(store, queue="other")
     aside = await put(store, retry_blocks=False)
@@ -69,18 +69,18 @@ async def test_only_lanes_that_exist_can_be_drained(store: Store, clock: Virtual
 
 
 async def test_a_drain_leaves_what_tells_of_the_drained_queue(store: Store, clock: VirtualClock) -> None:
-    """W-28, W-29, BW-08: a caller who drains until nothing is left must not drain the word of that."""
+    """A drain does not cancel hook jobs, which report deaths and the empty queue."""
     await control(store, on_empty="notify")
     await put_dead(store, on_dead_letter="mourn")
     await store.enqueue(specs(5))
 
     assert [await store.drain("default", 3) for _ in range(3)] == [3, 2, 0]
-    told = [await take(store, tasks=[task]) for task in ("mourn", "notify", "notify")]
-    assert [job.spec.hook for job in told] == [True, True, True]  # empty after the death, and after the drain
+    hooks = [await take(store, tasks=[task]) for task in ("mourn", "notify", "notify")]
+    assert [job.spec.hook for job in hooks] == [True, True, True]  # empty after the death, and after the drain
 
 
 async def test_a_hook_that_waits_does_not_hold_the_number_of_lanes(store: Store, clock: VirtualClock) -> None:
-    """It stands in no lane, so it would move to no other one."""
+    """The number of lanes can be changed while hook jobs wait, because hooks are in no lane."""
     await control(store, lanes=2)
     await put(store, on_dead_letter="mourn")
     job = await take(store)
@@ -94,7 +94,7 @@ async def test_a_hook_that_waits_does_not_hold_the_number_of_lanes(store: Store,
 
 
 async def test_jobs_without_a_key_pass_over_full_lanes(store: Store, clock: VirtualClock) -> None:
-    """W-23, W-35, BW-15: a lane that stands still fills up; those that move take the rest."""
+    """Jobs without a partition key are put into lanes that are not full. If all lanes are full, QueueFull is raised."""
     await control(store, lanes=3, max_depth=2)
     key = next(name for name in map(str, range(99)) if fnv1a(name) % 3 == 1)
     await store.enqueue(specs(2, group=key))

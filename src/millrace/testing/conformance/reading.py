@@ -1,9 +1,11 @@
-"""Reading: get, find, count, position, partitions and scan (part 2: events; R-07, R-23, O-27)."""
+"""Reading: get, find, count, position, partitions, scan, and the list of recently changed jobs."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from millrace.app.recently_changed import recently_changed
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import State
 from millrace.domain.request import Partition, Query, QueueCounts
@@ -22,11 +24,12 @@ from millrace.testing.conformance.scenes import (
     retry,
     show,
     take,
+    take_ids,
 )
 
 
 async def one_of_each(store: Store) -> dict[str, str]:
-    """A job in every state that people see; by its word, its id."""
+    """Create one job in each displayed state. Returns the job ids by state."""
     made = {"completed": await put_completed(store), "dead": await put_dead(store)}
     made["cancelled"] = await put_cancelled(store)
     made["retrying"] = await put(store)
@@ -58,7 +61,7 @@ async def test_what_reading_hands_out_is_the_callers_own_copy(store: Store, cloc
 
 
 async def test_jobs_are_found_by_the_word_people_see(store: Store, clock: VirtualClock) -> None:
-    """Part 1: stored states and derived words."""
+    """Find accepts every displayed state, and `waiting` for all waiting jobs."""
     ids = await one_of_each(store)
 
     for word, job_id in ids.items():
@@ -83,7 +86,6 @@ async def test_jobs_are_found_by_the_word_people_see(store: Store, clock: Virtua
 async def test_the_words_of_the_designs_are_understood(
     store: Store, clock: VirtualClock, alias: str, word: str
 ) -> None:
-    """Part 1, aliases."""
     await one_of_each(store)
 
     assert await found(store, state=alias) == await found(store, state=word) != []
@@ -108,7 +110,7 @@ async def test_jobs_are_found_by_what_they_are(store: Store, clock: VirtualClock
 
 
 async def test_jobs_are_found_by_when_they_finished(store: Store, clock: VirtualClock) -> None:
-    """However long ago they were enqueued; what has not ended, or was brought back, did not finish at any time."""
+    """Find can filter by finish time. Unfinished and replayed jobs have no finish time and are not found."""
     late = await put(store, queue="slow", key="k", group="g")
     done = await put_completed(store)
     again = await put_dead(store, task="play")
@@ -138,8 +140,20 @@ async def test_jobs_are_found_by_when_they_finished(store: Store, clock: Virtual
     assert await found(store, finished_from=0, task="play") == []
 
 
+async def test_what_runs_of_a_task_is_found_in_every_queue(store: Store, clock: VirtualClock) -> None:
+    """Find by task and state `running` returns the running jobs of the task from all queues."""
+    for queue, task in (("a", "x"), ("b", "x"), ("a", "y"), ("c", "x")):
+        await store.enqueue([a_spec(id=f"{queue}-{task}", queue=queue, task=task)])
+    await put(store, queue="a", task="x", delay=60)
+    await take_ids(store, queues=("a", "b", "c"))
+    await complete(store, await show(store, "c-x"))
+
+    assert sorted(await found(store, task="x", state="running")) == ["a-x", "b-x"]
+    assert len((await store.find(Query(task="x", state="running", limit=1))).jobs) == 1
+
+
 async def test_filters_and_order_go_together(store: Store, clock: VirtualClock) -> None:
-    """Each combination may have an index of its own; it must be that of the right jobs, in both directions."""
+    """Every combination of queue, task and state returns the right jobs, oldest first or newest first."""
     made: dict[tuple[str, str, str], list[str]] = {}
     for _ in range(2):
         for queue in ("default", "mail"):
@@ -204,7 +218,6 @@ async def test_find_refuses_a_cursor_that_is_none(store: Store, clock: VirtualCl
 
 
 async def test_counts_equal_a_recount(store: Store, clock: VirtualClock) -> None:
-    """E-09, I13."""
     await one_of_each(store)
     clock.advance(5)
 
@@ -242,7 +255,6 @@ async def test_counts_are_per_queue(store: Store, clock: VirtualClock) -> None:
 
 
 async def test_position_is_how_many_run_before_it(store: Store, clock: VirtualClock) -> None:
-    """W-20; part 1, position."""
     asked = [await put(store, priority=p) for p in (0, 5, 0, 5)]
     await put(store, queue="other", priority=15)
 
@@ -274,7 +286,7 @@ async def test_jobs_that_are_not_due_are_not_ahead_of_one_that_is(store: Store, 
 
 
 async def test_partitions_together_hold_every_job_once(store: Store, clock: VirtualClock) -> None:
-    """What Spark reads."""
+    """Scanning all partitions returns every job exactly once, for any number of partitions."""
     asked = [a_spec(queue=f"q-{n % 3}") for n in range(101)]
     await store.enqueue(asked)
     await complete(store, await take(store, queue="q-0"))
@@ -319,7 +331,7 @@ async def test_a_partition_that_is_none_is_refused(store: Store, clock: VirtualC
 
 
 async def test_archived_jobs_are_left_out_unless_asked_for(store: Store, clock: VirtualClock) -> None:
-    """O-10: excluded from normal lists."""
+    """Find returns archived jobs only with archived=True or archived=None."""
     shown, hidden = await put_completed(store), await put_completed(store)
     await store.archive([hidden.id])
 
@@ -333,3 +345,50 @@ async def test_a_paused_queue_is_shown_as_such(store: Store, clock: VirtualClock
     await control(store, paused=True)
 
     assert ((await count(store)).paused, (await count(store)).ready) == (True, 1)
+
+
+# by last change
+
+
+async def changed(store: Store, limit: int = 100, *, queue: str | None = None, state: str | None = None) -> list[str]:
+    """Return the ids of the matching jobs, most recently changed first, read page by page."""
+    ids: list[str] = []
+    query: Query | None = Query(queue=queue, state=state, limit=limit, archived=None)
+    while query is not None:
+        page = await recently_changed(store, query)
+        assert len(page.jobs) <= limit
+        ids += [job.id for job in page.jobs]
+        query = None if page.cursor is None else replace(query, cursor=page.cursor)
+    return ids
+
+
+async def test_jobs_are_listed_by_their_last_change_newest_first(store: Store, clock: VirtualClock) -> None:
+    a, b, c = await put(store, queue="q"), await put(store), await put(store, queue="q")
+    assert await changed(store) == [c.id, b.id, a.id]
+
+    clock.advance(1)
+    await complete(store, await take(store, queue="q"))
+    assert await changed(store) == [a.id, c.id, b.id]
+    await store.cancel([b.id])
+    assert await changed(store) == [b.id, a.id, c.id]
+    await store.archive([a.id])
+    late = await put(store)
+    assert await changed(store) == [late.id, a.id, b.id, c.id]
+    assert await changed(store, queue="q") == [a.id, c.id]
+    assert await changed(store, state="cancelled") == [b.id]
+    for limit in (1, 2, 3, 4):
+        assert await changed(store, limit) == [late.id, a.id, b.id, c.id]
+
+
+async def test_pages_by_last_change_go_on_while_jobs_change(store: Store, clock: VirtualClock) -> None:
+    """A job that changes while a reader pages through the list does not appear on later pages."""
+    ids = [(await put(store)).id for _ in range(6)]
+    first = await recently_changed(store, Query(limit=2))
+    await store.cancel([ids[0]])
+    await put(store)
+    second = await recently_changed(store, Query(limit=9, cursor=first.cursor))
+
+    assert [job.id for job in first.jobs] == [ids[5], ids[4]]
+    assert [job.id for job in second.jobs] == [ids[3], ids[2], ids[1]]
+    with pytest.raises(InvalidInput, match="cursor"):
+        await recently_changed(store, Query(cursor="x"))

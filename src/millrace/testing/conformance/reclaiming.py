@@ -1,11 +1,13 @@
-"""Reclaim: taking over expired leases, many at a time (part 2: lost lease, reaping; L-06, L-07, BL-04)."""
+"""Reclaim: taking over expired leases, up to a limit in one call."""
 
 from __future__ import annotations
 
-from millrace.domain.decide import decide
+import pytest
+
 from millrace.domain.job import State
 from millrace.domain.outcome import Lost
 from millrace.domain.request import Receipt
+from millrace.domain.rules.decide import decide
 from millrace.store.protocol import Store
 from millrace.testing.builders import (
     a_claim,
@@ -22,14 +24,13 @@ from millrace.testing.conformance.scenes import complete, count, finish, put, se
 
 
 async def test_a_takeover_is_a_new_lease_and_no_new_attempt(store: Store, clock: VirtualClock) -> None:
-    """L-06, R-20, O-22; part 1, reclaim."""
     spec = await put(store)
     held = await take(store, worker="lost", lease=30)
     clock.advance(31)
     [rescued] = await store.reclaim(a_reclaim(worker="reaper", lease=20))
 
     assert rescued.lease.id != held.lease.id
-    assert (rescued.attempt, rescued.worker, rescued.state) == (1, "reaper", State.RUNNING)
+    assert (rescued.attempt, rescued.worker, rescued.state) == (1, "lost", State.RUNNING)
     assert rescued.lease_until == clock() + seconds(20)
     event = (await store.history(spec.id))[-1]
     assert (event.kind.value, event.worker, event.reason, event.lease) == (
@@ -53,25 +54,64 @@ async def test_a_reaper_that_dies_is_reaped(store: Store, clock: VirtualClock) -
     assert await settle(store, second, a_retry_change()) is Receipt.OK
 
 
+@pytest.mark.parametrize(("worker_gone", "reason"), [(True, "worker_lost"), (False, "stalled")])
+async def test_a_lost_attempt_is_its_workers_not_its_rescuers(
+    store: Store, clock: VirtualClock, worker_gone: bool, reason: str
+) -> None:
+    """A lost attempt records the worker that lost the lease, not the reaper. Its duration is measured by the store's
+    clock.
+    """
+    spec = await put(store, max_attempts=2, retry=a_retry(initial=1, factor=1))
+    for worker, ran in (("frozen", 31), ("killed", 45)):
+        await take(store, worker=worker, lease=30)
+        clock.advance(ran)
+        [lost] = await store.reclaim(a_reclaim(worker="rescuer"))
+        await finish(store, lost, decide(lost, Lost(a_failure(), worker_gone), 0.5))
+        clock.advance(2)
+
+    job = await show(store, spec)
+    assert (job.state, job.reason) == (State.DEAD, reason)
+    assert [(one.worker, one.duration) for one in job.attempts] == [("frozen", 31_000), ("killed", 45_000)]
+    ends = [event for event in await store.history(spec.id) if event.kind.value in ("retried", "buried")]
+    assert [(event.worker, event.duration) for event in ends] == [("frozen", 31_000), ("killed", 45_000)]
+
+
+async def test_a_reaper_that_dies_is_not_blamed_for_the_run(store: Store, clock: VirtualClock) -> None:
+    """If a reaper dies after a reclaim, the lost attempt is still recorded for the worker that ran the job."""
+    spec = await put(store)
+    await store.beat(a_worker("frozen"), seconds(3600))
+    await take(store, worker="frozen", lease=30)
+    for reaper in ("first", "second"):
+        clock.advance(31)
+        [lost] = await store.reclaim(a_reclaim(worker=reaper, lease=30))
+        assert (lost.worker, lost.lost_worker) == ("frozen", False)
+    await finish(store, lost, decide(lost, Lost(a_failure()), 0.5))
+
+    [attempt] = (await show(store, spec)).attempts
+    assert (attempt.attempt, attempt.worker, attempt.duration) == (1, "frozen", 62_000)
+    takeovers = [event for event in await store.history(spec.id) if event.kind.value == "reclaimed"]
+    assert [(event.worker, event.reason) for event in takeovers] == [("first", "frozen"), ("second", "frozen")]
+
+
 async def test_a_taken_over_job_tells_whether_its_worker_is_gone(store: Store, clock: VirtualClock) -> None:
-    """Part 1, reasons: `stalled` while its worker still beat, `worker_lost` when it was gone too."""
+    """`lost_worker` of a reclaimed job is True if the worker has stopped sending heartbeats, else False."""
     for name in ("beating", "silent", "left", "unknown"):
         await put(store, queue=name)
         await store.beat(a_worker(name), seconds(60 if name == "beating" else 10))
         await take(store, queue=name, worker=name, lease=30)
-    await store.leave("left")
-    await store.leave("unknown")
+    await store.beat(a_worker("left"), 0)
+    await store.beat(a_worker("unknown"), 0)
     clock.advance(31)
 
-    told = {job.queue: job.lost_worker for job in await store.reclaim(a_reclaim())}
+    lost_by_queue = {job.queue: job.lost_worker for job in await store.reclaim(a_reclaim())}
 
-    assert told == {"beating": False, "silent": True, "left": True, "unknown": True}
+    assert lost_by_queue == {"beating": False, "silent": True, "left": True, "unknown": True}
 
 
 async def test_reclaim_takes_the_longest_expired_first_and_no_more_than_asked(
     store: Store, clock: VirtualClock
 ) -> None:
-    """L-06, L-07: the oldest; bounded."""
+    """Reclaim takes over the leases that expired first, up to its limit."""
     await store.enqueue(specs(3))
     for lease in (30, 10, 20):
         await take(store, lease=lease)
@@ -85,7 +125,7 @@ async def test_reclaim_takes_the_longest_expired_first_and_no_more_than_asked(
 
 
 async def test_reclaim_can_keep_to_tasks_and_queues(store: Store, clock: VirtualClock) -> None:
-    """L-06: whose type the worker handles."""
+    """A reclaim that names queues or tasks takes over only leases of their jobs."""
     wanted = await put(store, queue="a", task="x")
     await put(store, queue="a", task="y")
     await put(store, queue="b", task="x")
@@ -100,7 +140,7 @@ async def test_reclaim_can_keep_to_tasks_and_queues(store: Store, clock: Virtual
 
 
 async def test_a_worker_does_not_reap_what_it_runs_itself(store: Store, clock: VirtualClock) -> None:
-    """L-07: ignored ids."""
+    """Reclaim does not take over the leases that its request lists in `ignore`."""
     await store.enqueue(specs(2))
     mine, other = await store.claim(a_claim(2, lease=30))
     clock.advance(31)
@@ -109,7 +149,7 @@ async def test_a_worker_does_not_reap_what_it_runs_itself(store: Store, clock: V
 
 
 async def test_a_thousand_lost_leases_recover_in_a_few_calls(store: Store, clock: VirtualClock) -> None:
-    """BL-04: not one per loop."""
+    """With a limit of 250, four calls reclaim 1,000 expired leases."""
     await store.enqueue(specs(1_000))
     await store.claim(a_claim(1_000, lease=30))
     clock.advance(31)
@@ -125,7 +165,7 @@ async def test_a_thousand_lost_leases_recover_in_a_few_calls(store: Store, clock
 
 
 async def test_a_job_no_worker_knows_any_more_is_reclaimed_all_the_same(store: Store, clock: VirtualClock) -> None:
-    """BL-05: the monitor reclaims for all tasks."""
+    """A reclaim with tasks=None takes over leases of all tasks, including tasks that no worker has."""
     await put(store, task="forgotten")
     await take(store, lease=30)
     clock.advance(31)
@@ -134,7 +174,7 @@ async def test_a_job_no_worker_knows_any_more_is_reclaimed_all_the_same(store: S
 
 
 async def test_a_job_that_keeps_killing_its_worker_is_buried(store: Store, clock: VirtualClock) -> None:
-    """BL-01, BR-09; part 2, lost lease: stalls = max_stalls, whatever the budget."""
+    """A job that lost its lease `max_stalls` times is buried, even with unlimited attempts."""
     spec = await put(store, max_attempts=None, max_stalls=3, retry=a_retry(initial=1, factor=1))
     for _ in range(3):
         await take(store, lease=30)

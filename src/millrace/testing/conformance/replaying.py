@@ -1,4 +1,4 @@
-"""Replay and archive: bringing finished jobs back, hiding them (part 1: the rows from `finished`; O-25, O-26)."""
+"""Replay runs finished jobs again; archive hides finished jobs from searches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_replayed_job_has_a_fresh_budget_and_its_old_history(store: Store, clock: VirtualClock) -> None:
-    """BO-12, O-26: failures 0, replays+1."""
+    """A replay resets the failures and stalls of a job to 0. Its attempts and history are kept."""
     spec = await put(store)
     await retry(store, await take(store))
     await bury(store, await take(store))
@@ -42,7 +42,7 @@ async def test_a_replayed_job_has_a_fresh_budget_and_its_old_history(store: Stor
 
 
 async def test_every_finished_job_can_be_replayed(store: Store, clock: VirtualClock) -> None:
-    """Part 1: completed, dead, cancelled → waiting."""
+    """Completed, dead and cancelled jobs can be replayed; a replayed job has no result."""
     asked = [await put_completed(store, result=b"1"), await put_dead(store), await put_cancelled(store)]
 
     assert await store.replay([spec.id for spec in asked]) == [Replayed.REPLAYED] * 3
@@ -95,7 +95,7 @@ async def test_a_replayed_job_is_not_pruned_by_the_end_of_its_earlier_life(store
 
 
 async def test_archiving_hides_and_unarchiving_shows(store: Store, clock: VirtualClock) -> None:
-    """O-10, O-25; part 1: flag set / cleared, state unchanged."""
+    """An archived job is found only with archived=True, until it is unarchived."""
     spec = await put_completed(store)
     assert await store.archive([spec.id]) == [Archived.DONE]
     assert (await found(store), await found(store, archived=True)) == ([], [spec.id])
@@ -107,7 +107,7 @@ async def test_archiving_hides_and_unarchiving_shows(store: Store, clock: Virtua
 
 
 async def test_unarchiving_gives_back_the_state_it_had(store: Store, clock: VirtualClock) -> None:
-    """BO-11: a flag, not a status."""
+    """Archiving and unarchiving a job does not change its state."""
     asked = [await put_completed(store), await put_dead(store), await put_cancelled(store)]
     ids = [spec.id for spec in asked]
     await store.archive(ids)
@@ -151,7 +151,7 @@ async def test_an_archived_id_enqueued_again_is_a_new_job(store: Store, clock: V
 
 
 async def test_an_archived_job_is_pruned_in_its_time(store: Store, clock: VirtualClock) -> None:
-    """O-25: lifecycle rules may delete."""
+    """Archived jobs are pruned after the same retention time as jobs that are not archived."""
     await control(store, keep_completed=60)
     spec = await put_completed(store)
     await store.archive([spec.id])
@@ -163,7 +163,7 @@ async def test_an_archived_job_is_pruned_in_its_time(store: Store, clock: Virtua
 
 
 async def test_a_replayed_job_waits_again_for_parents_that_are_still_to_end(store: Store, clock: VirtualClock) -> None:
-    """I10: a blocked job that was cancelled and brought back must not overtake its parent."""
+    """A blocked job that was cancelled and replayed waits again for its parent."""
     parent = await put(store)
     child = await put(store, after=(parent.id,))
     await store.cancel([child.id])
@@ -193,7 +193,9 @@ async def test_parent_and_child_replayed_together_run_in_order(store: Store, clo
 
 
 async def test_a_replay_never_closes_a_cycle(store: Store, clock: VirtualClock) -> None:
-    """The id of a parent may be used again for a job that waits for this one."""
+    """A replayed job does not wait for its parent if the parent's id was enqueued again, as a job that waits for this
+    one.
+    """
     first = await put_cancelled(store, id="parent")
     child = await put(store, id="child", after=(first.id,), on_dependency="run")
     await store.cancel([child.id])

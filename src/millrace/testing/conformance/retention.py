@@ -1,12 +1,15 @@
-"""Retention of records and results (part 2: retention, results; BR-14)."""
+"""Retention: how long records and results of finished jobs are kept."""
 
 from __future__ import annotations
 
+from millrace.domain.change import Change
 from millrace.domain.job import State
-from millrace.domain.request import Maintained, Query
+from millrace.domain.request import Maintained, Query, Receipt
 from millrace.store.protocol import Store
+from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import (
+    complete,
     control,
     count,
     found,
@@ -17,11 +20,12 @@ from millrace.testing.conformance.scenes import (
     put_completed,
     put_dead,
     show,
+    take,
 )
 
 
 async def test_records_are_kept_for_their_time(store: Store, clock: VirtualClock) -> None:
-    """Completed and cancelled 24 h, dead 7 days."""
+    """By default, completed and cancelled jobs are pruned after 24 hours; dead jobs are kept longer."""
     done, away, dead = await put_completed(store), await put_cancelled(store), await put_dead(store)
     live = await put(store)
     clock.advance(24 * 3600 - 0.001)
@@ -33,7 +37,7 @@ async def test_records_are_kept_for_their_time(store: Store, clock: VirtualClock
 
 
 async def test_pruning_is_announced_and_counted(store: Store, clock: VirtualClock) -> None:
-    """Conservation can be audited: accepted = live + finished + pruned."""
+    """A pruned job gets a `pruned` event, and the queue's total of processed jobs still includes it."""
     spec = await put_completed(store)
     clock.advance(24 * 3600)
     await store.maintain()
@@ -95,7 +99,7 @@ async def test_upkeep_drops_results_past_their_time(store: Store, clock: Virtual
 
 
 async def test_an_expired_result_is_never_shown_even_before_upkeep(store: Store, clock: VirtualClock) -> None:
-    """BR-14: by get, find and scan alike."""
+    """Get, find and scan do not return an expired result, even if maintenance has not removed it yet."""
     spec = await put_completed(store, result=b"1", keep_result=10)
     clock.advance(10)
 
@@ -106,8 +110,113 @@ async def test_an_expired_result_is_never_shown_even_before_upkeep(store: Store,
         assert (job.result, job.result_expired) == (None, True)
 
 
+async def test_a_result_is_kept_for_a_child_that_comes_with_the_same_settle(store: Store, clock: VirtualClock) -> None:
+    """A settle completes parents and also enqueues their child. The results of the parents are kept for this child."""
+    await put(store, keep_result=10)
+    await put(store, keep_result=10)
+    first, second = await store.claim(a_claim(2))
+    child = a_spec(after=(first.id, second.id), delay=3_600)
+    ends = [(first.lease, Change.completed(b"1", jobs=(child,))), (second.lease, Change.completed(b"2"))]
+    assert await store.settle(ends) == [Receipt.OK, Receipt.OK]
+
+    clock.advance(100)
+    await store.maintain()
+
+    assert [(await show(store, job.id)).result for job in (first, second)] == [b"1", b"2"]
+
+
+async def test_a_parents_result_outlives_its_time_while_a_child_is_open(store: Store, clock: VirtualClock) -> None:
+    """The result of a parent is kept until its children have ended, even if `keep_result` has passed."""
+    first = await put(store, keep_result=10, priority=1)
+    slow = await put(store)
+    child = await put(store, after=(first.id, slow.id))
+    await complete(store, await take(store), b"1")
+    for _ in range(3):
+        clock.advance(100)
+        assert (await store.maintain()).results == 0
+        assert (await show(store, first)).result == b"1"
+    await complete(store, await take(store))
+    run = await take(store)
+    clock.advance(1_000)
+    await store.maintain()
+    assert (run.id, (await show(store, first)).result) == (child.id, b"1")
+
+    await complete(store, await show(store, child))
+    clock.advance(1_000)
+    assert (await store.maintain()).results == 1
+    ended = await show(store, first)
+    assert (ended.result, ended.result_expired) == (None, True)
+
+
+async def test_a_result_past_its_time_goes_with_the_next_upkeep_once_no_child_is_open(
+    store: Store, clock: VirtualClock
+) -> None:
+    parent = await put(store, keep_result=10)
+    child = await put(store, after=(parent.id,))
+    await complete(store, await take(store), b"1")
+    await store.cancel([child.id])
+    clock.advance(10)
+    assert (await store.maintain()).results == 1
+
+    assert (await show(store, parent)).result_expired
+
+
+async def test_a_child_that_comes_after_its_parents_end_keeps_the_result_too(store: Store, clock: VirtualClock) -> None:
+    parent = await put_completed(store, result=b"1", keep_result=10)
+    await put(store, after=(parent.id,), delay=3_600)
+    clock.advance(60)
+    assert (await store.maintain()).results == 0
+
+    assert (await show(store, parent)).result == b"1"
+    [again] = await store.enqueue([a_spec(id=parent.id)])
+    assert (again.status, again.result) == ("completed", b"1")
+
+
+async def test_a_child_that_is_replayed_keeps_the_results_it_will_ask_for(store: Store, clock: VirtualClock) -> None:
+    parent = await put(store, keep_result=10)
+    child = await put(store, after=(parent.id,))
+    await store.cancel([child.id])
+    await complete(store, await take(store), b"1")
+    await store.replay([child.id])
+    clock.advance(60)
+    assert (await store.maintain()).results == 0
+
+    assert (await show(store, parent)).result == b"1"
+
+
+async def test_results_without_dependents_are_not_kept_back_by_those_with_some(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Results that must be kept for children do not stop maintenance from removing other expired results."""
+    needed = [await put_completed(store, result=b"1", keep_result=10) for _ in range(3)]
+    await put(store, after=tuple(spec.id for spec in needed), delay=3_600)
+    plain = [await put_completed(store, result=b"1", keep_result=10) for _ in range(2)]
+    clock.advance(10)
+
+    rounds = [await store.maintain(limit=2) for _ in range(3)]
+    assert sum(done.results for done in rounds) == 2
+    assert [done.more for done in rounds] == [True, True, False]
+    assert all([(await show(store, spec)).result_expired for spec in plain])
+
+
 async def test_a_round_with_nothing_to_do_does_nothing(store: Store, clock: VirtualClock) -> None:
     await put(store)
     await put_completed(store)
 
     assert await store.maintain() == Maintained()
+
+
+async def test_generations_are_forgotten_with_the_events_and_not_before(store: Store, clock: VirtualClock) -> None:
+    """An id begins again with its first generation once the events of its deleted jobs are gone."""
+    await store.control("store", "", {"keep_events": 10_000})
+    old = await put_completed(store)
+    await store.delete([old.id])
+    clock.advance(8)
+    recent = await put_completed(store)
+    await store.delete([recent.id])
+    clock.advance(5)
+    await store.maintain()
+
+    answers = await store.enqueue([a_spec(id=old.id), a_spec(id=recent.id)])
+
+    assert [answer.generation for answer in answers] == [1, 2]

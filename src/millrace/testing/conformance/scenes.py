@@ -1,4 +1,4 @@
-"""The verbs of the sentences: what a test does again and again, on any store."""
+"""Helpers of the conformance tests: short functions for common operations on any store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec,
 
 
 async def put(store: Store, **spec: Any) -> Spec:
-    """Enqueue one job and answer its spec."""
+    """Enqueue one job and return its spec. Fails if the job is a duplicate."""
     made = a_spec(**spec)
     [answer] = await store.enqueue([made])
     assert answer.status == "queued"
@@ -21,13 +21,13 @@ async def put(store: Store, **spec: Any) -> Spec:
 
 
 async def take(store: Store, **claim: Any) -> Job:
-    """Claim one job; there must be one."""
+    """Claim one job and return it. Fails if the claim returns none."""
     [job] = await store.claim(a_claim(**claim))
     return job
 
 
 async def take_ids(store: Store, limit: int = 100, **claim: Any) -> list[str]:
-    """The ids of what a claim gives, in its order."""
+    """Claim up to `limit` jobs and return their ids, in the order of the claim."""
     return [job.id for job in await store.claim(a_claim(limit, **claim))]
 
 
@@ -52,6 +52,11 @@ async def bury(store: Store, job: Job, reason: str = "explicit_fail") -> None:
     await finish(store, job, a_burial(reason))
 
 
+async def put_running(store: Store, **spec: Any) -> Job:
+    made = await put(store, **spec)
+    return await take(store, queue=made.queue)
+
+
 async def put_completed(store: Store, result: bytes | None = None, **spec: Any) -> Spec:
     made = await put(store, **spec)
     await complete(store, await take(store, queue=made.queue), result)
@@ -71,7 +76,7 @@ async def put_cancelled(store: Store, **spec: Any) -> Spec:
 
 
 async def show(store: Store, job: Spec | Job | str) -> Job:
-    """The job as it stands; it must be there."""
+    """Return the current record of a job. Fails if there is none."""
     [found] = await store.get([job if isinstance(job, str) else job.id])
     assert found is not None
     return found
@@ -82,13 +87,13 @@ async def gone(store: Store, job: Spec | Job | str) -> bool:
 
 
 async def kinds(store: Store, job: Spec | Job | str) -> list[str]:
-    """The kinds of a job's events, oldest first."""
+    """Return the kinds of a job's events, oldest first."""
     events = await store.history(job if isinstance(job, str) else job.id)
     return [event.kind.value for event in events]
 
 
 async def control(store: Store, queue: str = "default", **changes: Any) -> QueueSettings:
-    """Change a queue's settings; durations in seconds."""
+    """Change settings of a queue and return all of its settings. Durations in `changes` are in seconds."""
     settings = await store.control("queue", queue, settings_in_seconds(changes))
     assert isinstance(settings, QueueSettings)
     return settings
@@ -100,7 +105,7 @@ async def count(store: Store, queue: str = "default") -> QueueCounts:
 
 
 async def found(store: Store, **query: Any) -> list[str]:
-    """The ids of all jobs that answer a query, over as many pages as it takes."""
+    """Return the ids of all jobs that match a query, from all pages."""
     ids: list[str] = []
     cursor = None
     while True:

@@ -1,4 +1,8 @@
-"""Schedules: compared by revision, advanced in one step with the jobs of their ticks (part 2: dedup, clock)."""
+"""Schedules: a scheduler writes a schedule only if its revision has not changed since the scheduler read it.
+
+Such a conditional write is a `Move`. In one step, it enqueues the jobs of due ticks and advances the mark of the
+schedule. The mark is the instant up to which all ticks are done.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace.domain.cron import tick_job
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import HOUR, Spec
+from millrace.domain.rules.cron import tick_job
 from millrace.domain.schedule import Move, Moved, Schedule
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec
@@ -35,7 +39,7 @@ async def declare(store: Store, schedule: Schedule) -> Schedule:
 
 
 def carried_out(schedule: Schedule, tick: int, **spec: Any) -> Move:
-    """The move of a scheduler that found this tick due."""
+    """Return a move that enqueues the job of this tick and advances the schedule's mark to the tick."""
     after = msgspec.structs.replace(schedule, mark=tick, last_tick=tick)
     return Move(schedule.name, schedule.rev, after, (tick_job(a_spec(**spec), schedule.name, tick),))
 
@@ -85,7 +89,7 @@ async def test_of_many_schedulers_one_carries_a_tick_out(store: Store, clock: Vi
 
 
 async def test_a_lost_reply_makes_no_second_job(store: Store, clock: VirtualClock) -> None:
-    """BW-14: asked again, the answer is `stale`, with the schedule as it stands."""
+    """A move that is sent again is answered `stale`, with the current schedule, and enqueues nothing."""
     schedule = await declare(store, a_schedule(clock))
     move = carried_out(schedule, clock.advance(60))
     await advance(store, move)
@@ -97,7 +101,7 @@ async def test_a_lost_reply_makes_no_second_job(store: Store, clock: VirtualCloc
 
 
 async def test_the_tick_of_a_dead_job_does_not_come_again(store: Store, clock: VirtualClock) -> None:
-    """Part 2, dedup: `reuse=False`, also for a scheduler that had never heard of the mark."""
+    """If the job of a tick is dead, a second move for the same tick does not enqueue it again."""
     schedule = await declare(store, a_schedule(clock))
     tick = clock.advance(60)
     moved = await advance(store, carried_out(schedule, tick))
@@ -136,7 +140,7 @@ async def test_the_mark_never_moves_back(store: Store, clock: VirtualClock) -> N
 
 
 async def test_the_mark_never_passes_the_clock_of_the_store(store: Store, clock: VirtualClock) -> None:
-    """Part 2, clock: a scheduler whose own clock is ahead carries nothing out early."""
+    """A move for a tick in the future is answered `early` and enqueues nothing until the store's clock reaches it."""
     schedule = await declare(store, a_schedule(clock))
     move = carried_out(schedule, clock() + 1)
 
@@ -147,7 +151,7 @@ async def test_the_mark_never_passes_the_clock_of_the_store(store: Store, clock:
 
 
 async def test_a_tick_waits_for_room_in_its_queue(store: Store, clock: VirtualClock) -> None:
-    """Its neighbours in the same call do not."""
+    """A move whose job does not fit into its queue is answered `refused`. Other moves in the same call succeed."""
     await control(store, "full", max_depth=0)
     first = await declare(store, a_schedule(clock, "a"))
     second = await declare(store, a_schedule(clock, "b"))
@@ -162,7 +166,7 @@ async def test_a_tick_waits_for_room_in_its_queue(store: Store, clock: VirtualCl
 
 
 async def test_a_held_key_leaves_a_tick_out(store: Store, clock: VirtualClock) -> None:
-    """Runs that must not overlap: the tick is dealt with, and the job that is there stands for it."""
+    """If another job owns the key of a tick's job, the tick counts as done and no job is enqueued."""
     schedule = await declare(store, a_schedule(clock))
     for expected in (1, 1):
         answer = await advance(store, carried_out(schedule, clock.advance(60), key="one-at-a-time"))

@@ -1,4 +1,7 @@
-"""Settling: what each change writes, once, under the current lease (part 1: the rows from `running`)."""
+"""Settling: what each change writes to a job. A change takes effect only once, and only under the current lease.
+
+A change can carry jobs: specs that the store enqueues in the same step.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_failed_run_waits_out_its_backoff(store: Store, clock: VirtualClock) -> None:
-    """Part 1: settle(retry): failures+1, available_at = now + backoff; O-20, W-27, BR-17."""
+    """A retry increments the failures, and the job is due again after its delay."""
     spec = await put(store)
     job = await take(store)
     clock.advance(3)
@@ -40,7 +43,7 @@ async def test_a_failed_run_waits_out_its_backoff(store: Store, clock: VirtualCl
 
 
 async def test_a_snooze_is_later_by_wish_and_uncounted(store: Store, clock: VirtualClock) -> None:
-    """Part 1: settle(snooze)."""
+    """A snoozed job is due again after its delay, and the snooze does not count as a failure."""
     spec = await put(store)
     await finish(store, await take(store), Change.snooze(seconds(5)))
 
@@ -50,7 +53,7 @@ async def test_a_snooze_is_later_by_wish_and_uncounted(store: Store, clock: Virt
 
 
 async def test_a_release_gives_the_job_back_at_once_and_uncounted(store: Store, clock: VirtualClock) -> None:
-    """BO-07, R-28, R-32: graceful shutdown requeues immediately."""
+    """A released job is ready again at once, and the release does not count as a failure."""
     spec = await put(store)
     await finish(store, await take(store), Change.release())
 
@@ -61,7 +64,7 @@ async def test_a_release_gives_the_job_back_at_once_and_uncounted(store: Store, 
 
 
 async def test_a_burial_keeps_reason_error_and_history(store: Store, clock: VirtualClock) -> None:
-    """Part 1: settle(bury); E-12."""
+    """A dead job has its reason, its last error and all its attempts."""
     spec = await put(store)
     await retry(store, await take(store))
     await finish(store, await take(store), a_burial("explicit_fail", "enough"))
@@ -73,7 +76,7 @@ async def test_a_burial_keeps_reason_error_and_history(store: Store, clock: Virt
 
 
 async def test_every_end_of_a_run_clears_the_lease(store: Store, clock: VirtualClock) -> None:
-    """BO-07, BO-08: no change leaves worker or lease behind."""
+    """Every kind of change removes worker, lease and cancellation request from the job."""
     changes = [Change.completed(), a_retry_change(9), Change.snooze(9), Change.release(9), a_burial(), Change.cancel()]
     for change in changes:
         spec = await put(store)
@@ -110,7 +113,7 @@ async def test_settling_nothing_answers_nothing(store: Store, clock: VirtualCloc
 
 
 async def test_completed_and_dead_are_counted_apart(store: Store, clock: VirtualClock) -> None:
-    """BW-10: a dead letter is not processed."""
+    """A queue counts completed and dead jobs separately."""
     for _ in range(3):
         await put_completed(store)
     await put(store)
@@ -121,7 +124,9 @@ async def test_completed_and_dead_are_counted_apart(store: Store, clock: Virtual
 
 
 async def test_a_change_may_carry_jobs(store: Store, clock: VirtualClock) -> None:
-    """DESIGN 3: enqueued in the same atomic step."""
+    """A change enqueues the jobs that it carries in the same step. Here, the carried job depends on the completed
+    job.
+    """
     parent = await put(store)
     job = await take(store)
     child = a_spec(after=(parent.id,), queue="next")
@@ -141,7 +146,7 @@ async def test_a_change_that_is_refused_carries_nothing(store: Store, clock: Vir
 
 
 async def test_carried_jobs_are_taken_by_a_full_queue(store: Store, clock: VirtualClock) -> None:
-    """A settle must not fail for the sake of what it carries."""
+    """A settle succeeds even if the queue of the carried jobs is full."""
     await store.control("queue", "default", {"max_depth": 1})
     await put(store)
     job = await take(store)
@@ -152,7 +157,9 @@ async def test_carried_jobs_are_taken_by_a_full_queue(store: Store, clock: Virtu
 
 
 async def test_a_job_may_carry_its_successor_under_its_own_key(store: Store, clock: VirtualClock) -> None:
-    """The end of the owner frees the key in the same step that enqueues what it carries (BE-13)."""
+    """The change that ends a job can carry a job with the same key, because the end of the job frees the key in the
+    same step.
+    """
     await put(store, key="sync")
     job = await take(store)
     successor = a_spec(key="sync")
@@ -162,7 +169,7 @@ async def test_a_job_may_carry_its_successor_under_its_own_key(store: Store, clo
 
 
 async def test_a_dying_job_may_carry_its_own_next_generation(store: Store, clock: VirtualClock) -> None:
-    """A dead id may be enqueued again, also by the change that makes it dead."""
+    """The change that buries a job can carry a new job with the same id."""
     spec = await put(store)
     job = await take(store)
     await finish(store, job, Change(a_burial().verb, reason="explicit_fail", failed=1, jobs=(a_spec(id=spec.id),)))
@@ -195,7 +202,7 @@ async def test_a_carried_job_hit_by_its_key_does_not_stop_the_settle(store: Stor
 
 
 async def test_the_duration_of_a_run_is_kept(store: Store, clock: VirtualClock) -> None:
-    """E-12: attempt history of {attempt, error, duration}."""
+    """Each attempt records its number, duration, worker and time."""
     spec = await put(store)
     job = await take(store, worker="w")
     change = a_retry_change()
@@ -216,7 +223,7 @@ async def test_completing_forgets_the_error_of_earlier_attempts(store: Store, cl
 
 
 async def test_a_result_is_kept_for_its_time(store: Store, clock: VirtualClock) -> None:
-    """R-07, R-11: one hour by default."""
+    """By default, a result expires after one hour."""
     spec = await put_completed(store, result=b"42")
     clock.advance(3599)
     assert (await show(store, spec)).result == b"42"

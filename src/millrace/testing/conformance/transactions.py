@@ -1,4 +1,6 @@
-"""Enqueueing and settling in a transaction of the caller's: at its commit, or never."""
+"""Enqueue and settle within a transaction of the caller. They take effect when the transaction commits, and not
+before.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from millrace.testing.invariants import gather
 
 
 def a_transaction(store: Any) -> Any:
-    """What the code of a user has in hand: it commits, rolls back, and may be used as `within`."""
+    """Begin a transaction as user code does. Return a connection for the argument `within` of a store method."""
     made = store.transaction() if hasattr(store, "transaction") else sqlite3.connect(store.path)
     made.execute("BEGIN")
     return made
@@ -43,7 +45,7 @@ async def test_a_job_enqueued_in_a_transaction_is_there_once_it_commits(store: A
 
 
 async def test_a_job_whose_transaction_is_rolled_back_never_was(store: Any, clock: VirtualClock) -> None:
-    """No job, no event, no key, no place in line, no counter: the store is as if nobody had asked."""
+    """A rollback leaves no job, event, key, group member or count behind."""
     await store.enqueue([a_spec(id="parent")])
     before = await gather(store)
     mine = a_transaction(store)
@@ -56,7 +58,7 @@ async def test_a_job_whose_transaction_is_rolled_back_never_was(store: Any, cloc
     assert await gather(store) == before
     [again] = await store.enqueue([a_spec(id="a", key="k", group="g")])
     assert (again.status, again.generation) == ("queued", 1)
-    assert again.seq == 2 or (store.steps_overlap and again.seq > 2)
+    assert again.seq == 2 or (store.concurrent_writes and again.seq > 2)
 
 
 async def test_steps_of_one_transaction_see_each_other(store: Any, clock: VirtualClock) -> None:
@@ -102,7 +104,7 @@ async def test_a_refused_step_leaves_the_transaction_as_it_was(store: Any, clock
 async def test_the_same_enqueue_again_gets_the_same_answer_also_across_transactions(
     store: Any, clock: VirtualClock
 ) -> None:
-    """BW-14: a client that lost the reply to its commit may ask again."""
+    """A client that lost the reply to its commit can repeat the enqueue and gets the same answer."""
     spec = a_spec()
     mine = a_transaction(store)
     [first] = await store.within(mine).enqueue([spec])
@@ -151,7 +153,7 @@ async def test_a_settle_that_is_rolled_back_leaves_the_lease_standing(store: Any
 async def test_a_settle_in_a_transaction_is_refused_when_the_lease_was_taken_over(
     store: Any, clock: VirtualClock
 ) -> None:
-    """BL-02: the fence holds inside the caller's transaction too."""
+    """Within a transaction, a settle under a reclaimed lease is LOST as well."""
     await store.enqueue([a_spec(id="job")])
     stalled = await take(store)
     clock.advance(60)

@@ -1,7 +1,8 @@
-"""Wake-ups: register before checking; wake as many as there are jobs (part 2: poll and notify; BE-14, BR-16).
+"""Wake-ups: a waiting call of a worker or of a watcher returns when there is something for it, and each new job wakes a
+worker.
 
-These sentences run in real time. `PATIENCE` is how long a wake-up may take; a call that must not be woken is
-given `SHORT`.
+These tests run in real time. A wait lasts at most `PATIENCE` seconds, so a call that returns clearly earlier was woken.
+A call that must not be woken waits for `SHORT` seconds.
 """
 
 from __future__ import annotations
@@ -9,20 +10,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from millrace.domain.change import Change
 from millrace.store.protocol import Store
-from millrace.testing.builders import a_claim, a_spec, specs
+from millrace.testing.builders import a_claim, a_retry_change, a_spec, seconds, specs
 from millrace.testing.clock import VirtualClock
-from millrace.testing.conformance.scenes import bury, complete, control, put, put_completed, retry, take
+from millrace.testing.conformance.scenes import (
+    bury,
+    complete,
+    control,
+    finish,
+    put,
+    put_completed,
+    put_running,
+    retry,
+    take,
+)
 
-PATIENCE = 5.0
+PATIENCE = 60.0
 SHORT = 0.05
+DELAY = 0.1  # seconds until a job is due; then the clock is advanced
 
 
 async def woken(waiting: Awaitable[object], action: Callable[[], Awaitable[object]]) -> bool:
-    """Does a sleeper wake up because of what happens while it sleeps?"""
+    """Start the call `waiting`, then run `action`. Return whether the call returned before its timeout."""
     sleeper = asyncio.ensure_future(waiting)
     await asyncio.sleep(SHORT)
     assert not sleeper.done(), "it did not sleep at all"
@@ -40,7 +54,9 @@ async def test_a_worker_sleeps_while_there_is_nothing(store: Store, clock: Virtu
 
 
 async def test_a_worker_does_not_sleep_over_a_job_that_is_there(store: Store, clock: VirtualClock) -> None:
-    """Part 2: register before checking; a job enqueued between a claim and the wait; BR-03."""
+    """A wait returns at once if a job can already be claimed, for example because it was enqueued after the last
+    claim.
+    """
     await put(store)
     begun = time.monotonic()
     await store.wait(["other", "default"], None, PATIENCE)
@@ -49,12 +65,11 @@ async def test_a_worker_does_not_sleep_over_a_job_that_is_there(store: Store, cl
 
 
 async def test_an_enqueue_wakes_a_worker(store: Store, clock: VirtualClock) -> None:
-    """R-32, W-08, BW-01: arming is part of the enqueue."""
+    """An enqueue ends the wait of an idle worker."""
     assert await woken(store.wait(["default"], None, PATIENCE), lambda: put(store))
 
 
 async def test_a_batch_wakes_as_many_workers_as_it_has_jobs(store: Store, clock: VirtualClock) -> None:
-    """BE-14."""
     sleepers = [asyncio.ensure_future(store.wait(["default"], None, PATIENCE)) for _ in range(4)]
     await asyncio.sleep(SHORT)
     begun = time.monotonic()
@@ -65,7 +80,7 @@ async def test_a_batch_wakes_as_many_workers_as_it_has_jobs(store: Store, clock:
 
 
 async def test_two_jobs_one_after_the_other_wake_two_workers(store: Store, clock: VirtualClock) -> None:
-    """BE-14: no notification is lost."""
+    """Two enqueues wake two waiting workers."""
     sleepers = [asyncio.ensure_future(store.wait(["default"], None, PATIENCE)) for _ in range(2)]
     await asyncio.sleep(SHORT)
     begun = time.monotonic()
@@ -77,12 +92,41 @@ async def test_two_jobs_one_after_the_other_wake_two_workers(store: Store, clock
 
 
 async def test_the_next_due_job_ends_the_sleep(store: Store, clock: VirtualClock) -> None:
-    """Part 2: a wait lasts until … the next due job."""
+    """A wait ends when a delayed job becomes due."""
     await put(store, delay=0.1)
     begun = time.monotonic()
     await store.wait(["default"], None, PATIENCE)
 
     assert 0.05 <= time.monotonic() - begun < PATIENCE * 0.8
+
+
+@pytest.mark.parametrize("spec", [{}, {"group": "g"}, {"key": "k"}], ids=["plain", "group", "key"])
+@pytest.mark.parametrize("by", ["enqueue", "retry", "snooze"])
+async def test_a_sleeper_is_woken_when_a_delayed_job_that_came_meanwhile_is_due(
+    store: Store, clock: VirtualClock, by: str, spec: dict[str, Any]
+) -> None:
+    """A job that is delayed during a wait, by an enqueue, a retry or a snooze, ends the wait when it becomes due."""
+    running = None if by == "enqueue" else await put_running(store, **spec)
+    sleeper = asyncio.ensure_future(_until_taken(store))
+    await asyncio.sleep(SHORT)
+    assert not sleeper.done(), "it did not sleep at all"
+    begun = time.monotonic()
+    if running is None:
+        await put(store, delay=DELAY, **spec)
+    else:
+        await finish(store, running, a_retry_change(DELAY) if by == "retry" else Change.snooze(seconds(DELAY)))
+    await asyncio.sleep(DELAY)
+    assert not sleeper.done(), "it was due before its time"
+    clock.advance(DELAY)
+    await sleeper
+
+    assert time.monotonic() - begun < PATIENCE * 0.8
+
+
+async def _until_taken(store: Store) -> None:
+    """Alternate between claim and wait, like an idle worker, until a claim returns a job."""
+    while not await store.claim(a_claim()):
+        await store.wait(["default"], None, PATIENCE)
 
 
 async def test_a_resume_wakes_a_worker(store: Store, clock: VirtualClock) -> None:
@@ -108,7 +152,6 @@ async def test_the_end_of_a_run_wakes_who_waits_for_its_group(store: Store, cloc
 
 
 async def test_a_completion_wakes_who_waits_for_the_child(store: Store, clock: VirtualClock) -> None:
-    """BE-07."""
     parent = await put(store, queue="a")
     await put(store, queue="b", after=(parent.id,))
     job = await take(store, queue="a")
@@ -143,7 +186,7 @@ async def test_a_worker_sleeps_while_the_queue_is_full_up(store: Store, clock: V
 
 
 async def test_a_sleeper_that_gives_up_takes_nobodys_wake_up(store: Store, clock: VirtualClock) -> None:
-    """BR-03: a cancelled waiter is forgotten."""
+    """A cancelled wait does not use up the wake-up of another worker."""
     given_up = asyncio.ensure_future(store.wait(["default"], None, PATIENCE))
     staying = asyncio.ensure_future(store.wait(["default"], None, PATIENCE))
     await asyncio.sleep(SHORT)
@@ -159,7 +202,7 @@ async def test_a_sleeper_that_gives_up_takes_nobodys_wake_up(store: Store, clock
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled", "expired"])
 async def test_a_watcher_is_woken_when_the_job_ends(store: Store, clock: VirtualClock, end: str) -> None:
-    """R-04, R-05, BR-16: completed, failed and cancelled alike."""
+    """Every way in which a job can end wakes a caller that watches the job."""
     spec = await put(store, expires=60)
 
     async def act() -> None:
@@ -178,7 +221,7 @@ async def test_a_watcher_is_woken_when_the_job_ends(store: Store, clock: Virtual
 
 
 async def test_a_watcher_set_up_before_misses_nothing(store: Store, clock: VirtualClock) -> None:
-    """BR-16: subscribe, then enqueue, then wait; the end came in between."""
+    """If the job ends after the watch has begun but before `wait` is called, `wait` returns at once."""
     spec = a_spec()
     async with store.watch(spec.id) as watch:
         await store.enqueue([spec])
@@ -222,7 +265,7 @@ async def test_a_watcher_is_not_woken_by_other_jobs(store: Store, clock: Virtual
 
 
 async def test_polling_alone_is_correct(store: Store, clock: VirtualClock) -> None:
-    """Part 2: notifications only make it fast; BW-16, BR-04: an alarm is only a hint."""
+    """Claims find all jobs without any wait or wake-up."""
     asked = specs(3)
     await store.enqueue(asked)
 

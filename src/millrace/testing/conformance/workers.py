@@ -1,4 +1,4 @@
-"""Workers: what they say of themselves, and when they are gone (O-15, O-24, R-23)."""
+"""Workers: the records that their heartbeats write, and when a worker counts as gone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_beat_tells_the_latest_and_keeps_the_start(store: Store, clock: 
 
 
 async def test_a_worker_that_stops_beating_is_shown_as_gone(store: Store, clock: VirtualClock) -> None:
-    """BR-07, O-29: active vs stale."""
+    """A worker counts as gone when its last heartbeat is older than the `ttl` of that heartbeat."""
     await store.beat(a_worker("w"), seconds(60))
     clock.advance(60)
     assert [record.alive for record in await store.workers()] == [True]
@@ -38,11 +38,10 @@ async def test_a_worker_that_stops_beating_is_shown_as_gone(store: Store, clock:
 
 
 async def test_a_worker_that_leaves_is_not_shown(store: Store, clock: VirtualClock) -> None:
-    """O-24, R-28."""
     await store.beat(a_worker("stays"), seconds(60))
     await store.beat(a_worker("leaves"), seconds(60))
-    await store.leave("leaves")
-    await store.leave("never came")
+    await store.beat(a_worker("leaves"), 0)
+    await store.beat(a_worker("never came"), 0)
 
     assert [record.info.id for record in await store.workers()] == ["stays"]
 

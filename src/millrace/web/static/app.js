@@ -2,12 +2,12 @@
 
 import { draw, h } from "./core/dom.js";
 import { listenToKeys, walk } from "./core/keys.js";
-import { Pulse } from "./core/pulse.js";
+import { RefreshTimer } from "./core/refresh_timer.js";
 import { read, to } from "./core/route.js";
 import { nextTheme, restoreTheme } from "./core/theme.js";
 import { choose } from "./drivers/choose.js";
 import { wasAborted } from "./drivers/problem.js";
-import { ask } from "./parts/ask.js";
+import { ask } from "./parts/dialogs.js";
 import { Attention } from "./parts/attention.js";
 import { frame, showKeys } from "./parts/frame.js";
 import { note, placeNotes } from "./parts/notes.js";
@@ -17,10 +17,10 @@ import { SCREENS } from "./screens/all.js";
 class App {
   constructor(driver) {
     this.driver = driver;
-    this.connected = null; // of the live events: null until they were tried
+    this.connected = null; // whether live events are connected; null before the first attempt
     this.listeners = new Set(); // of screens that look at each event
-    this.trouble = null;
-    this.pulse = new Pulse((signal) => this.#load(signal), driver.can.has("events") ? () => this.#listen() : null);
+    this.failure = null;
+    this.timer = new RefreshTimer((signal) => this.#load(signal), driver.can.has("events") ? () => this.#listen() : null);
     this.started = false;
     this.now = () => this.driver.now();
     this.attention = new Attention(this);
@@ -28,7 +28,7 @@ class App {
     addEventListener("hashchange", () => this.#arrive());
     this.#arrive();
     this.started = true;
-    this.pulse.start();
+    this.timer.start();
   }
 
   request(method, path, options) {
@@ -56,14 +56,14 @@ class App {
   }
 
   refresh() {
-    return this.pulse.now();
+    return this.timer.now();
   }
 
-  /** Ask for a change, say how it went, and show what it did. */
+  /** Send a change, show the result in a note, and refresh the screen. */
   async act(method, path, body, said) {
     try {
       const answer = await this.request(method, path, { body });
-      if (answer.done === false) note(`Not done: the job is ${answer.answer.replaceAll("_", " ")}`, "wrong");
+      if (answer.done === false) note(`Not changed: the job is ${answer.answer.replaceAll("_", " ")}`, "wrong");
       else note(typeof said === "function" ? said(answer) : said);
       return answer;
     } catch (error) {
@@ -81,11 +81,11 @@ class App {
       ? this.screen.view(this.shown, this.route)
       : [
         h("h1", { key: "loading" }, this.kind.label),
-        this.trouble ? null : h("div", { class: "empty", key: "wait" }, h("p", null, "Loading …")),
+        this.failure ? null : h("div", { class: "empty", key: "wait" }, h("p", null, "Loading …")),
       ];
     draw(
       document.getElementById("frame"),
-      frame(this, [this.trouble ? problem(this.trouble, () => this.refresh()) : null, body]),
+      frame(this, [this.failure ? problem(this.failure, () => this.refresh()) : null, body]),
     );
     document.title = `${this.screen.title?.(this.route) ?? this.kind.label} · Millrace`;
   }
@@ -101,7 +101,7 @@ class App {
       this.kind = kind;
       this.screen = kind.make(this, this.route);
       this.shown = null;
-      this.trouble = null;
+      this.failure = null;
       this.menu = false;
       scrollTo(0, 0);
     }
@@ -115,14 +115,14 @@ class App {
       const loaded = await screen.load(signal, this.route);
       if (signal.aborted || screen !== this.screen) return;
       this.shown = loaded;
-      this.trouble = null;
+      this.failure = null;
     } catch (error) {
       if (wasAborted(error) || signal.aborted || screen !== this.screen) return;
       if (!error.detail) console.error(error);
-      this.trouble = error;
+      this.failure = error;
     }
     this.draw();
-    if (this.trouble) return;
+    if (this.failure) return;
     await this.attention.glance();
     if (!signal.aborted) this.draw();
   }
@@ -137,7 +137,7 @@ class App {
         return;
       }
       for (const listener of this.listeners) listener(event);
-      if (event.kind === "event") this.pulse.hint();
+      if (event.kind === "event") this.timer.hint();
     });
     return () => {
       stop?.();

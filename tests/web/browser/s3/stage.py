@@ -10,25 +10,25 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.cli.init_page import page_files
+from millrace.app.telemetry.redaction import Redaction
+from millrace.cli.init.page import page_files
 from millrace.domain.change import Change
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure
-from millrace.runtime.redaction import Redaction
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.s3 import S3Blobs
-from millrace.store.object.s3.address import Address
+from millrace.store.object.s3.address import BucketAddress
 from millrace.store.object.s3.admin import BucketAdmin
 from millrace.store.object.s3.pages import config_of, page_url, upload
 from millrace.store.object.store import ObjectStore
-from millrace.store.swept import Swept
+from millrace.store.sweep_report import Swept
 from millrace.testing.builders import a_claim
 from millrace.testing.invariants import assert_holds, gather
 from tests.object.conftest import Bucket
 from tests.spark.report.browser import Browser
 
 OPTIONS = ObjectOptions(look_every=0, feed_delay=0, inline_limit=2_000, sweep_patience=0)
-PATIENCE = 20.0  # seconds until a page shows what it should
+PATIENCE = 60.0  # seconds: it only ends a wait for something that never comes
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Site:
     name: str = field(default_factory=lambda: f"ui{secrets.token_hex(5)}")
 
     @property
-    def address(self) -> Address:
+    def address(self) -> BucketAddress:
         return self.bucket.server.address(self.name)
 
     @property
@@ -141,7 +141,7 @@ class Visit:
     def sign_in(self) -> None:
         server = self.site.bucket.server
         self.browser.do("Page.navigate", url=self.url)
-        self.until("Look into s3://")
+        self.until("Open s3://")
         self.fill_in(accessKey=server.access_key, secretKey=server.secret_key)
         self.until("without a server")
 

@@ -11,12 +11,10 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.event import Kind
 from millrace.domain.job import State
-from millrace.store.object.envelope import Pending, plain, raw, sealed
-from millrace.store.object.envelope import opened as envelope_of
-from millrace.store.object.keys import NUMBERS
-from millrace.store.object.objects import Objects
+from millrace.store.object.engine.objects import Objects, Pending, raw_value, sealed, value_bytes
+from millrace.store.object.engine.objects import opened as envelope_of
+from millrace.store.object.engine.values import WriterValue, decode
 from millrace.store.object.store import ObjectStore
-from millrace.store.object.values import NumbersValue, decode
 from millrace.testing.builders import a_claim, a_spec
 from tests.web.browser.s3.stage import Page, Site, assert_sound, completed, died
 
@@ -52,15 +50,16 @@ async def test_a_dead_job_is_replayed_and_runs(site: Site, opened: Any):
         assert (counts.ready, counts.dead, counts.died) == (1, 0, 1)
         again = page.post("/api/jobs/a/replay")
         assert again == {"id": "a", "answer": "waiting", "done": False}
-        kept = decode(plain_value(await store.blobs.get(NUMBERS)), NumbersValue)
-        assert len(kept.taken) == 1  # the page has given its number back
+        listed = (await store.blobs.list("writers/")).entries
+        kept = [decode(plain_value(await store.blobs.get(entry.key)), WriterValue) for entry in listed]
+        assert [one.free for one in kept].count(False) == 1  # the page has given its number back
     await assert_sound(site)
     await run_it(site, "a")
     await assert_sound(site)
 
 
 def plain_value(blob: Any) -> bytes:
-    value = plain(envelope_of(blob.body).value)
+    value = value_bytes(envelope_of(blob.body).value)
     assert value is not None
     return value
 
@@ -106,10 +105,10 @@ async def test_however_it_ended_and_however_it_is_counted(site: Site, opened: An
     await assert_sound(site)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "group": ("the ordered group g", {"group": "g"}),
     "key": ("the unique key k", {"key": "k"}),
-    "after": ("runs after other jobs", {"after": ("parent",)}),
+    "after": ("depends on other jobs", {"after": ("parent",)}),
     "pool": ("is a pool", {"queue": "pool"}),
 }
 
@@ -135,9 +134,7 @@ async def test_what_a_page_cannot_decide_is_refused_and_nothing_changes(site: Si
 
 async def everything(store: ObjectStore) -> dict[str, bytes]:
     """Every object but the numbers of writers, which come and go."""
-    keys = [
-        item.key for item in (await store.blobs.list("")).entries if not item.key.startswith(("ui/", "control/num"))
-    ]
+    keys = [item.key for item in (await store.blobs.list("")).entries if not item.key.startswith(("ui/", "writers/"))]
     blobs = await store.blobs.get_many(keys)
     return {blob.key: blob.body for blob in blobs if blob is not None}
 
@@ -185,8 +182,8 @@ async def test_whoever_was_faster_is_not_overwritten(site: Site, opened: Any, wh
 
         assert answer == {"id": "a", "answer": "not_finished", "done": False}
         await store.settle([(job.lease, Change.completed(b'"done"'))])
-        [job] = await store.get(["a"])
-        assert job is not None and (job.state, job.archived, job.result) == (State.COMPLETED, False, b'"done"')
+        [ended] = await store.get(["a"])
+        assert ended is not None and (ended.state, ended.archived, ended.result) == (State.COMPLETED, False, b'"done"')
         assert [event.kind for event in await store.history("a")][-3:] == [Kind.REPLAYED, Kind.CLAIMED, Kind.COMPLETED]
     await assert_sound(site)
 
@@ -200,7 +197,7 @@ async def test_an_action_on_what_was_shown_is_refused_when_it_has_changed(site: 
 
         refused = page.post("/api/jobs/a/replay", {"rev": rev})["refused"]
 
-        assert refused["code"] == "changed" and "Nothing was done" in refused["detail"]
+        assert refused["code"] == "changed" and "Nothing was changed; refresh and try again" in refused["detail"]
         assert page.post("/api/jobs/a/replay", {"rev": page.get("/api/jobs/a")["rev"]})["done"]
     await assert_sound(site)
 
@@ -230,8 +227,8 @@ async def test_what_another_one_left_half_done_is_waited_for_and_then_told(site:
         key = store.engine.layout.job("a")
         blob = await store.blobs.get(key)
         assert blob is not None
-        value = plain(envelope_of(blob.body).value)
-        lock = Pending("ab" * 9, "control/queues/default.json", raw(value))
+        value = value_bytes(envelope_of(blob.body).value)
+        lock = Pending("ab" * 9, "control/queues/default.json", raw_value(value))
         await store.blobs.swap(key, sealed(value, pending=lock), blob.tag)
         page = opened()
 

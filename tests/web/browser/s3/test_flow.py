@@ -9,14 +9,14 @@ import msgspec
 
 from millrace.store.object.keys import Layout
 from millrace.testing.builders import a_spec
-from millrace.web import given
+from millrace.web import responses
 from tests.web.browser.s3.stage import Page, Site, Visit, completed, died
 
 STEP = 10_000
 
 
-def told(page: Page) -> given.Throughput:
-    return msgspec.convert(page.get("/api/throughput"), given.Throughput, strict=True)
+def told(page: Page) -> responses.Throughput:
+    return msgspec.convert(page.get("/api/throughput"), responses.Throughput, strict=True)
 
 
 async def test_ended_jobs_are_counted_by_the_step_in_which_they_ended(site: Site, opened: Any):

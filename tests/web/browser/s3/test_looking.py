@@ -12,22 +12,23 @@ from urllib.parse import quote, quote_plus
 import msgspec
 
 from millrace import App
+from millrace.app.telemetry.redaction import COUNTS, USUAL, JobRedactor, Redaction, Secrets
 from millrace.domain.change import Change
 from millrace.domain.job import Job, State
 from millrace.domain.outcome import Failure
 from millrace.domain.schedule import Move, Schedule
-from millrace.runtime.causes import Causes, cause_plain
-from millrace.runtime.facts import changed_plain, changes, facts_after
-from millrace.runtime.fingerprint import cause, fingerprint
-from millrace.runtime.redaction import COUNTS, USUAL, Redaction
-from millrace.runtime.secrets import Secrets
-from millrace.runtime.shape import counts_plain, event_plain
+from millrace.domain.settings import QueueSettings
 from millrace.store.object.keys import Layout, word
 from millrace.store.object.store import ObjectStore
 from millrace.store.object.versions import Versions
 from millrace.testing.builders import a_claim, a_spec, a_worker
-from millrace.web import given
-from millrace.web.shown import listed, whole
+from millrace.views.causes import Causes, cause_view
+from millrace.views.fingerprint import cause, fingerprint
+from millrace.views.job_view import JobView, digits, job_summary, job_view
+from millrace.views.queue_view import PoolView, QueueView, counts_view
+from millrace.views.timeline import change_view, changes, event_view, facts_after
+from millrace.views.worker_view import ScheduleView
+from millrace.web import responses
 from tests.object.conftest import prepared
 from tests.servers.ministack import S3Server
 from tests.spark.report.browser import Browser
@@ -36,16 +37,16 @@ from tests.web.browser.s3.stage import PATIENCE, Page, Site, assert_sound, compl
 RULE = json.loads((Path(__file__).parents[2] / "redaction.json").read_text(encoding="utf-8"))
 
 
-class ShownHere:
-    """What the server would need to show a job."""
+def same(job: Job, now: int, *, summary: bool = False) -> dict[str, Any]:
+    """The job as the server would show it."""
+    redactor = JobRedactor(job, Redaction(), App("memory://").serdes)
+    view = job_summary(job, now, redactor) if summary else job_view(job, now, QueueSettings(), redactor)
+    return plain(view)
 
-    redaction = Redaction()
-    app = App("memory://")
 
-
-def same(job: Job, now: int, shape: Any = whole) -> dict[str, Any]:
-    plain: dict[str, Any] = shape(job, now, ShownHere)
-    return {**plain, "seq": str(plain["seq"])}  # numbers of 61 bits are text in a browser
+def plain(view: msgspec.Struct) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(view)
+    return made
 
 
 async def jobs_of_all_states(store: ObjectStore) -> None:
@@ -72,6 +73,23 @@ ALL = {"done", "dead-1", "dead-2", "Dead 3 / ünïcode?", "running", "later", "p
 }
 
 
+async def test_a_list_by_last_change_begins_with_what_changed_last(site: Site, opened: Any):
+    """O-27: to the second, as a listing of the bucket tells it."""
+    async with site.store() as store:
+        for number in range(4):
+            await store.enqueue([a_spec(id=f"job-{number}")])
+        await asyncio.sleep(1.1)
+        await store.cancel(["job-1"])
+        page = opened()
+
+        listed_first = page.get("/api/jobs", sort="changed", limit=2)
+        rest = page.get("/api/jobs", sort="changed", limit=9, cursor=listed_first["cursor"])
+        ids = [job["id"] for job in listed_first["jobs"] + rest["jobs"]]
+        assert ids == ["job-1", "job-3", "job-2", "job-0"]
+        assert page.get("/api/jobs", sort="changed", oldest=True)["refused"]["status"] == 400
+        assert page.get("/api/jobs", sort="size")["refused"]["status"] == 400
+
+
 async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site, opened: Any):
     async with site.store() as store:
         await jobs_of_all_states(store)
@@ -85,7 +103,7 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
         assert numbers == sorted(numbers, reverse=True)
         by_id = {job.id: job for job in await store.get(sorted(ALL)) if job is not None}
         for job in everything["jobs"]:
-            assert job == same(by_id[job["id"]], now, listed), job["id"]
+            assert job == same(by_id[job["id"]], now, summary=True), job["id"]
         paged: list[str] = []
         cursor = None
         while True:
@@ -133,14 +151,14 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
             assert shown.pop("rev") > 0 and shown.pop("missing") == []
             assert shown == same(job, now)
             steps = page.get(f"/api/jobs/{quoted}/history")["steps"]
-            told = [{**event_plain(event), "seq": str(event.seq)} for event in await store.history(job_id)]
+            told = [plain(event_view(event)) for event in await store.history(job_id)]
             if job_id != "dead-1":
                 assert [step["event"] for step in steps] == told
         assert "hunter22" not in str(page.get("/api/jobs/dead-1")) + str(page.get("/api/jobs/dead-1/history"))
         assert page.get("/api/jobs/nobody")["refused"]["status"] == 404
 
         # queues
-        counts = [counts_plain(one) for one in await store.count()]
+        counts = [plain(counts_view(one)) for one in await store.count()]
         seen = page.get("/api/queues")["queues"]
         for one in (*counts, *seen):
             one.pop("oldest_ready")
@@ -158,7 +176,7 @@ async def test_jobs_are_listed_counted_and_shown_as_the_server_would(site: Site,
         assert [one["fingerprint"] for one in found["causes"]] == [one.fingerprint for one in causes.ordered(9)]
         assert found["causes"][0]["count"] == 2 and found["causes"][0]["error"] == "OSError: host … is away"
         assert found["causes"][1]["error"] == "OSError: wrong password [redacted]"
-        first = cause_plain(causes.ordered(9)[0])
+        first = plain(cause_view(causes.ordered(9)[0]))
         assert {**found["causes"][0]} == first
         mark = fingerprint(by_id["dead-2"])
         assert {job["id"] for job in page.get("/api/jobs", error=mark)["jobs"]} == {"dead-2", "Dead 3 / ünïcode?"}
@@ -178,7 +196,7 @@ async def test_of_more_finished_jobs_than_are_listed_the_newest_are_found(site: 
 
         found = page.run(
             f"const {{Store}} = {page.module('store.js')}; const {{Index}} = {page.module('index_keys.js')};"
-            f"const {{find, readQuery}} = {page.module('finding.js')};"
+            f"const {{find, readQuery}} = {page.module('search.js')};"
             f"const keys = {json.dumps(site.keys)};"
             f"const store = await Store.open({json.dumps(site.config)}, keys);"
             "store.index = new Index(store.bucket, store.layout, {pages: 2, size: 8, enough: 5});"
@@ -190,7 +208,7 @@ async def test_of_more_finished_jobs_than_are_listed_the_newest_are_found(site: 
         assert found["requests"]["GET"] < 40
 
 
-async def test_what_was_read_is_not_read_again_until_it_changes(site: Site, opened: Any):
+async def test_what_was_read_is_not_read_again_until_it_changes(site: Site, opened: Any):  # O-39
     async with site.store() as store:
         for number in range(5):
             await died(store, a_spec(id=f"j{number}"))
@@ -221,8 +239,24 @@ async def test_workers_and_what_they_hold(site: Site, opened: Any):
         assert (alive["id"], alive["alive"], alive["running"], alive["completed"]) == ("w-1", True, ["held"], 7)
         assert (stale["id"], stale["alive"], stale["running"]) == ("W 2", False, [])
         [reason] = page.get("/api/jobs/next/why")["reasons"]
-        assert reason["code"] == "task_unknown" and "knows task work" in reason["text"]
+        assert reason["code"] == "task_unknown" and "has task work" in reason["text"]
         assert page.get("/api/jobs/held/why")["reasons"] == []
+
+
+async def test_a_tasks_limit_is_compared_with_what_runs_of_the_task(site: Site, opened: Any):
+    async with site.store() as store:
+        await store.control("task", "limited", {"max_running": 1})
+        await store.beat(a_worker("w", queues=("mail",), tasks=("limited", "other"), slots=9), 60_000)
+        await store.enqueue([a_spec(task="other", queue="mail")])
+        await store.claim(a_claim(queue="mail", worker="w"))
+        await store.enqueue([a_spec(id="held", task="limited", queue="mail")])
+        page = opened()
+        assert [reason["code"] for reason in page.get("/api/jobs/held/why")["reasons"]] == ["next"]
+
+        await store.enqueue([a_spec(task="limited", queue="elsewhere")])
+        await store.claim(a_claim(queue="elsewhere", worker="w"))
+        page = opened()
+        assert [reason["code"] for reason in page.get("/api/jobs/held/why")["reasons"]] == ["task_limit"]
 
 
 async def test_any_two_versions_of_a_record_can_be_compared(browser: Browser, ministack_server: S3Server):
@@ -283,7 +317,9 @@ async def test_what_each_step_changed_is_told_as_the_server_tells_it(site: Site,
 
         steps = page.get("/api/jobs/a/history")["steps"]
 
-        wanted = [[changed_plain(one) for one in changes(*pair)] for pair in zip([None, *facts], facts, strict=False)]
+        wanted = [
+            [plain(change_view(one)) for one in changes(*pair)] for pair in zip([None, *facts], facts, strict=False)
+        ]
         assert [step["changes"] for step in steps] == wanted
 
 
@@ -299,30 +335,30 @@ async def test_every_answer_has_the_shape_that_the_api_documents(site: Site, ope
         lanes = await store.lanes("pool")
         page = opened()
         shapes = {
-            "/api/overview": given.Overview,
-            "/api/jobs": given.Jobs,
-            "/api/jobs/running": given.Job,
-            "/api/jobs/dead-1/history": given.History,
-            "/api/jobs/dead-1/history/diff": given.Difference,
-            "/api/jobs/child/why": given.Why,
-            "/api/dead": given.Dead,
-            "/api/queues": given.Queues,
-            "/api/queues/pool": given.Queue,
-            "/api/pools": given.Pools,
-            "/api/pools/pool": given.Pool,
-            "/api/workers": given.Workers,
-            "/api/schedules": given.Schedules,
-            "/api/schedules/nightly": given.Schedule,
-            "/api/redaction": given.Redaction,
-            "/api/me": given.Who,
-            "/health": given.Health,
+            "/api/overview": responses.Overview,
+            "/api/jobs": responses.JobList,
+            "/api/jobs/running": JobView,
+            "/api/jobs/dead-1/history": responses.JobHistory,
+            "/api/jobs/dead-1/history/diff": responses.HistoryDifference,
+            "/api/jobs/child/why": responses.WaitReasons,
+            "/api/dead": responses.CauseList,
+            "/api/queues": responses.QueueList,
+            "/api/queues/pool": QueueView,
+            "/api/pools": responses.PoolList,
+            "/api/pools/pool": PoolView,
+            "/api/workers": responses.WorkerList,
+            "/api/schedules": responses.ScheduleList,
+            "/api/schedules/nightly": ScheduleView,
+            "/api/redaction": responses.RedactionRule,
+            "/api/me": responses.CallerInfo,
+            "/health": responses.Health,
         }
 
         answers = {path: msgspec.convert(page.get(path), shape, strict=False) for path, shape in shapes.items()}
 
         shown = answers["/api/queues/pool"].lanes
         told = [(one.waiting, one.running, one.holder, one.paused) for one in shown]
-        assert told == [(one.waiting, one.running, one.holder, one.paused) for one in lanes]
+        assert told == [(one.waiting, one.running, digits(one.holder), one.paused) for one in lanes]
         assert [lane.state for lane in answers["/api/pools/pool"].lanes].count("paused") == 1
         assert answers["/api/schedules/nightly"].expression == "0 3 * * *"
         assert answers["/api/jobs/child/why"].reasons[0].code == "blocked"
@@ -354,9 +390,11 @@ async def test_hostile_payloads_come_through_as_data(site: Site, opened: Any):
             )
             await died(store, spec, "<b>boom</b> \u202e 'hunter22'")
         await died(store, a_spec(id="odd", serde="msgpack", payload=b"\x81\xa1n\x01"))
+        await died(store, a_spec(id="half", serde="json/msgpack", payload=b'{"n":1}'))  # its result would be the latter
         page = opened()
 
-        assert {job["id"] for job in page.get("/api/jobs")["jobs"]} == {*ids, "odd"}
+        assert {job["id"] for job in page.get("/api/jobs")["jobs"]} == {*ids, "odd", "half"}
+        assert page.get("/api/jobs/half")["payload"] == {"n": 1}
         for job_id in ids:
             shown = page.get("/api/jobs/" + page.run(f"return encodeURIComponent({json.dumps(job_id)})"))
             payload = shown["payload"]
@@ -457,8 +495,8 @@ def test_the_rule_of_what_is_hidden_is_the_servers(site: Site, opened: Any):
     names = [*(name for name, _ in RULE["names"]), "userPassword", "accessToken2", "monkey", "spinning", "SSN9"]
 
     usual, counts, hidden = page.run(
-        f"const {{COUNTS, Redaction, USUAL}} = {page.module('redaction.js')};"
-        f"return [USUAL, COUNTS, {json.dumps(names)}.map((name) => new Redaction().hides(name))]"
+        f"const {{Redaction}} = {page.module('redaction.js')}; const {{COUNTS, PHRASES}} = {page.module('tables.js')};"
+        f"return [PHRASES, COUNTS, {json.dumps(names)}.map((name) => new Redaction().hides(name))]"
     )
 
     assert (tuple(usual), tuple(counts)) == (USUAL, COUNTS)

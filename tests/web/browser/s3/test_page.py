@@ -59,12 +59,12 @@ async def test_look_compare_replay_and_archive_with_no_server(site: Site, visit:
 
             visit.go("jobs/first-job")
             visit.until("<script>alert(1)</script>", "host 1 is away", "Replay")
-            visit.press("Compare steps")
+            visit.press("Compare events")
             visit.until("Changed from")
             browser.ask("document.querySelector('input[type=radio][name=from]').click()")
-            visit.until("Changed from step 1 (enqueued)", "started")
+            visit.until("Changed from event 1 (enqueued)", "started")
             visit.press("Replay …")
-            visit.until("a fresh budget of attempts", "No worker is active")
+            visit.until("with 0 failures", "No worker is active")
             visit.press("Replay it")
             visit.until("ready")
             [job] = await store.get(["first-job"])
@@ -107,7 +107,7 @@ async def test_every_screen_opens_and_complains_of_nothing(site: Site, visit: Vi
                 "pools": "pool",
                 "workers": "orkers",
                 "schedules": "chedules",
-                "health": "The store answers",
+                "health": "The store responds",
             }.items():
                 visit.go(screen)
                 visit.until(words)
@@ -118,7 +118,7 @@ async def test_every_screen_opens_and_complains_of_nothing(site: Site, visit: Vi
 async def test_wrong_answers_are_told_and_asked_again(site: Site, visit: Visit, browser: Browser):
     async with site.store():
         browser.do("Page.navigate", url=visit.url)
-        visit.until("Look into s3://")
+        visit.until("Open s3://")
         browser.ask(
             "globalThis.plain = fetch; globalThis.fetch = () => Promise.resolve(new Response("
             "'<Error><Code>InvalidAccessKeyId</Code></Error>', {status: 403})); 1"
@@ -224,7 +224,7 @@ async def test_a_bucket_with_a_host_name_of_its_own_is_opened_there(site: Site, 
             visit.go("jobs/a")
             visit.until("host 1 is away", "Replay")
             visit.press("Replay …")
-            visit.until("a fresh budget of attempts")
+            visit.until("with 0 failures")
             visit.press("Replay it")
             visit.until("ready")
         assert complaints == []

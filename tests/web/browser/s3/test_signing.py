@@ -49,7 +49,7 @@ class Frozen(datetime):
         return AT if tz is not None else AT.replace(tzinfo=None)
 
     @classmethod
-    def utcnow(cls) -> datetime:
+    def utcnow(cls) -> datetime:  # type: ignore[override]
         return AT.replace(tzinfo=None)
 
 

@@ -1,12 +1,12 @@
-"""Changes to a directory, many at a time.
+"""Commits changes to a directory in batches.
 
-A durable write must be flushed before it is answered, and a disk does many flushes at once in the time of one. So what
-waits while a batch is under way becomes the next batch: files are written and flushed side by side, each shard's lock
-is taken once, and each folder is flushed once. A lock is held to compare and rename; where a swap goes behind what is
-there, also while it is flushed, because its place in the file is taken.
+A durable write must be flushed before it is confirmed, and a disk flushes many files in the time of one. So all changes
+that arrive during a batch form the next batch. Files are written and flushed concurrently, each shard's lock is taken
+once, and each folder is flushed once. A lock is held while objects are compared and renamed. For a swap that appends to
+a file, the lock is also held during the flush, because the next append must follow it in the file.
 
-What need not be flushed takes microseconds, less than the way to another thread and back. It is done at once where it
-was asked for, unless it would have to wait for somebody.
+A change that need not be flushed takes microseconds, less than a switch to another thread. So it is made at once in the
+calling thread, unless it would have to wait for a lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import msgspec
 
 from millrace.domain.errors import StoreError
 from millrace.store.object.directory.locks import Locks, shard_of
-from millrace.store.object.directory.shelf import Appended, Drop, Inspect, Prepared, Shelf
-from millrace.store.object.driver import Answer, Done, Refused, Write
+from millrace.store.object.directory.object_files import Appended, Drop, Inspect, ObjectFiles, Prepared
+from millrace.store.object.driver import Answer, Refused, Write, WriteReply
 
 Change: TypeAlias = Write | Drop | Inspect
-Outcome: TypeAlias = Answer | BaseException | None  # None where there is nothing to answer
-FEW = 64  # changes that are carried out where they were asked for …
-SMALL = 256 << 10  # … if they are no more bytes than that
+Outcome: TypeAlias = Answer | BaseException | None  # None: there is no result
+FEW = 64  # at most this many changes are made in the calling thread …
+SMALL = 256 << 10  # … if they have at most this many bytes
 
 
 class _Call(msgspec.Struct):
@@ -40,27 +40,29 @@ class _Call(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """One change inside a batch."""
+    """One change of a batch, and its progress."""
 
     change: Change
     prepared: Prepared | None = None
     appended: Appended | None = None
     outcome: Outcome = None
-    waits: bool = True  # False: in the event loop, where nothing may be flushed
+    waits: bool = True  # False: in the event loop, where flushing is not allowed
     later: bool = False
 
 
 class Committer:
-    """One thread that carries out changes. `ring` is told the keys that were written, after each batch."""
+    """A thread that commits changes. After each batch, it calls `signal` with the written keys."""
 
-    def __init__(self, shelf: Shelf, flushers: Executor, ring: Callable[[Iterable[str]], None], name: str) -> None:
-        self._shelf = shelf
+    def __init__(
+        self, object_files: ObjectFiles, flushers: Executor, signal: Callable[[Iterable[str]], None], name: str
+    ) -> None:
+        self._object_files = object_files
         self._flushers = flushers
-        self._ring = ring
-        self._locks = Locks(f"{shelf.home.own}/locks")
+        self._signal_changes = signal
+        self._locks = Locks(f"{object_files.home.own}/locks")
         self._waiting: list[_Call] = []
-        self._signal = threading.Condition()
-        self._turn = threading.Lock()  # one batch at a time: the locks of files are for one thread
+        self._condition = threading.Condition()
+        self._turn = threading.Lock()  # one batch at a time: file locks belong to one thread
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -68,16 +70,19 @@ class Committer:
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         loop = asyncio.get_running_loop()
         call = _Call(changes, loop, loop.create_future())
-        with self._signal:
+        with self._condition:
             if self._closing:
-                raise StoreError(f"{self._shelf.home.root} was closed")
+                raise StoreError(f"{self._object_files.home.root} was closed")
             self._waiting.append(call)
-            self._signal.notify()
+            self._condition.notify()
         return await call.future
 
     async def commit_here(self, changes: Sequence[Change]) -> list[Outcome]:
-        """For changes that need not be flushed."""
-        await asyncio.sleep(0)  # whoever asks again and again must not keep the loop to itself
+        """Commit changes that need not be flushed, and return their outcomes in order.
+
+        If possible, this is done in the calling thread, otherwise in the committer's thread.
+        """
+        await asyncio.sleep(0)  # a caller in a loop must not block the event loop
         if len(changes) > FEW or _bytes(changes) > SMALL or self._waiting or self._closing:
             return await self.commit(changes)
         if not self._turn.acquire(blocking=False):
@@ -93,12 +98,12 @@ class Committer:
         return [step.outcome for step in steps]
 
     def close(self) -> None:
-        """Carry out what waits, then end."""
-        with self._signal:
+        """Commit the queued changes, then stop the thread."""
+        with self._condition:
             self._closing = True
-            self._signal.notify()
+            self._condition.notify()
         self._thread.join()
-        with self._turn:  # somebody may be at it in an event loop
+        with self._turn:  # an event loop may be committing
             self._locks.close()
 
     def abandon(self) -> None:
@@ -106,9 +111,9 @@ class Committer:
 
     def _run(self) -> None:
         while True:
-            with self._signal:
+            with self._condition:
                 while not self._waiting and not self._closing:
-                    self._signal.wait()
+                    self._condition.wait()
                 calls, self._waiting = self._waiting, []
             if not calls:
                 return
@@ -116,7 +121,7 @@ class Committer:
             try:
                 with self._turn:
                     self._carry_out(list(itertools.chain.from_iterable(steps)))
-            except BaseException as error:  # whatever it was, nobody may wait for ever
+            except BaseException as error:  # every waiter must get an answer
                 for step in itertools.chain.from_iterable(steps):
                     step.outcome = error
             self._answer(calls, steps)
@@ -129,12 +134,15 @@ class Committer:
             try:
                 loop.call_soon_threadsafe(_deliver, answers)
             except RuntimeError:
-                continue  # that loop was closed; its callers are gone with it
+                continue  # that loop was closed, and its callers with it
 
     def _carry_out(self, every: list[_Step], *, waits: bool = True) -> list[_Step]:
-        """Unless it `waits`, those whose lock somebody else has are left; they are the answer."""
-        steps = [step for step in every if not self._shelf.is_marker(step.change)]
-        marks = [step for step in every if self._shelf.is_marker(step.change)] if len(steps) < len(every) else []
+        """Make the changes of a batch.
+
+        With `waits=False`, skip changes that would have to wait for a lock or a flush, and return them.
+        """
+        steps = [step for step in every if not self._object_files.is_marker(step.change)]
+        marks = [step for step in every if self._object_files.is_marker(step.change)] if len(steps) < len(every) else []
         for step in marks:
             step.outcome = _tried(self._apply_marker, step)
         self._prepare(steps)
@@ -162,16 +170,19 @@ class Committer:
         self._discard(steps)
         changed = [step for step in steps if step.prepared is not None and step.prepared.landed]
         self._flush_folders([step for step in changed if step.prepared is not None and step.prepared.durable])
-        changed += [step for step in steps if step.prepared is None and isinstance(step.outcome, Done)]
-        changed += [step for step in marks if isinstance(step.outcome, Done)]
+        changed += [step for step in steps if step.prepared is None and isinstance(step.outcome, WriteReply)]
+        changed += [step for step in marks if isinstance(step.outcome, WriteReply)]
         if changed:
-            self._ring(step.change.key for step in changed)
+            self._signal_changes(step.change.key for step in changed)
         return later
 
     def _flush_while_locked(self, shards: dict[int, list[_Step]]) -> None:
-        """Durable swaps that go behind what is there, with whatever else is of their shards, which is taken out: those
-        whose locks are free side by side, then the others one at a time, so that who waits holds up nobody."""
-        if not self._shelf.flushes:
+        """Apply all changes of the shards that have a durable append, and remove these shards from `shards`.
+
+        Shards whose lock is free are processed together and flushed concurrently. The other shards follow one at a
+        time, so that waiting for one lock delays no free shard.
+        """
+        if not self._object_files.flushes:
             return
         mine = [shard for shard, members in shards.items() if any(map(self._must_flush, members))]
         if not mine:
@@ -188,16 +199,10 @@ class Committer:
                 step.outcome = step.outcome or error
             return
         for shard, members in taken.items():
-            try:
-                with self._locks.held(shard):
-                    self._apply_all(members)
-                    self._land(members)
-            except (StoreError, OSError) as error:
-                for step in members:
-                    step.outcome = step.outcome or error
+            self._apply_locked(shard, members)
 
     def _must_flush(self, step: _Step) -> bool:
-        return isinstance(step.change, Write) and step.change.durable and self._shelf.is_appended(step.change)
+        return isinstance(step.change, Write) and step.change.durable and self._object_files.is_appended(step.change)
 
     def _land(self, steps: list[_Step]) -> None:
         steps = [step for step in steps if step.appended is not None and step.outcome is None]
@@ -210,9 +215,9 @@ class Committer:
         assert appended is not None
         try:
             os.fsync(appended.file)
-            step.outcome = self._shelf.land(appended)
+            step.outcome = self._object_files.land(appended)
         except OSError as error:
-            self._shelf.take_back(appended)
+            self._object_files.take_back(appended)
             step.outcome = error
         finally:
             os.close(appended.file)
@@ -221,12 +226,17 @@ class Committer:
         try:
             with self._locks.held(shard):
                 self._apply_all(members)
+                self._land(members)
         except (StoreError, OSError) as error:
             for step in members:
                 step.outcome = step.outcome or error
 
     def _apply_all(self, steps: list[_Step]) -> None:
-        """Under their locks. Of swaps of one object within a batch the first wins, though nobody sees it yet."""
+        """Make these changes. The caller holds the locks of their shards.
+
+        If a batch swaps one object several times, the first swap succeeds and the others are refused, although the
+        first is not visible yet.
+        """
         taken: set[str] = set()
         for step in steps:
             if step.change.key in taken:
@@ -240,9 +250,15 @@ class Committer:
                 taken.add(step.change.key)
 
     def _prepare(self, steps: list[_Step]) -> None:
-        """Write the files; those that must be durable side by side."""
-        writes = [step for step in steps if isinstance(step.change, Write) and not self._shelf.is_appended(step.change)]
-        slow = [step for step in writes if isinstance(step.change, Write) and self._shelf.must_flush(step.change)]
+        """Write the temporary files of writes that do not append. Those that must be flushed are written
+        concurrently.
+        """
+        writes = [
+            step for step in steps if isinstance(step.change, Write) and not self._object_files.is_appended(step.change)
+        ]
+        slow = [
+            step for step in writes if isinstance(step.change, Write) and self._object_files.must_flush(step.change)
+        ]
         if len(slow) > 1:
             for _ in self._flushers.map(self._prepare_one, slow):
                 pass
@@ -253,7 +269,7 @@ class Committer:
     def _prepare_one(self, step: _Step, *, next_file: bool = False) -> None:
         assert isinstance(step.change, Write)
         try:
-            made = self._shelf.prepare(step.change, next_file=next_file)
+            made = self._object_files.prepare(step.change, next_file=next_file)
         except OSError as error:
             step.outcome = error
             return
@@ -264,43 +280,45 @@ class Committer:
 
     def _apply_marker(self, step: _Step) -> Answer | None:
         if isinstance(step.change, Write):
-            return self._shelf.mark(step.change.key)
-        self._shelf.unmark(step.change.key)
+            return self._object_files.mark(step.change.key)
+        self._object_files.unmark(step.change.key)
         return None
 
     def _apply(self, step: _Step) -> Outcome:
         match step.change:
             case Drop(key, tag):
-                return self._shelf.drop(key, tag)
+                return self._object_files.drop(key, tag)
             case Inspect(key):
-                self._shelf.inspect(key)
+                self._object_files.inspect(key)
             case Write() if step.prepared is None:
                 return self._append(step)
             case Write():
-                return self._shelf.place(step.prepared)
+                return self._object_files.place(step.prepared)
         return None
 
     def _append(self, step: _Step) -> Outcome:
         assert isinstance(step.change, Write)
-        answer = self._shelf.append(step.change)
+        answer = self._object_files.append(step.change)
         if isinstance(answer, Appended):
             step.appended = answer
             return None
-        if answer is None and self._shelf.flushes and not step.waits:
-            step.later = True  # a new file is flushed, and not here
+        if answer is None and self._object_files.flushes and not step.waits:
+            step.later = True  # a new file must be flushed, which is not done here
             return None
-        if answer is None:  # that file is long enough
+        if answer is None:  # the file has reached its maximum length
             self._prepare_one(step, next_file=True)
-            return self._shelf.place(step.prepared) if step.prepared is not None else step.outcome
+            return self._object_files.place(step.prepared) if step.prepared is not None else step.outcome
         return answer
 
     def _discard(self, steps: list[_Step]) -> None:
         for step in steps:
             if step.prepared is not None and not step.prepared.landed:
-                self._shelf.discard(step.prepared)
+                self._object_files.discard(step.prepared)
 
     def _flush_folders(self, steps: list[_Step]) -> None:
-        """A name that was not flushed is not durable, and must not be answered as if it were."""
+        """Flush the folders of these writes. If that fails, the error is the outcome of the writes: they are not
+        durable.
+        """
         folders: dict[str, list[_Step]] = {}
         for step in steps:
             assert step.prepared is not None
@@ -317,7 +335,7 @@ class Committer:
 
     def _flush_folder(self, folder: str) -> OSError | None:
         try:
-            self._shelf.flush(folder)
+            self._object_files.flush(folder)
         except OSError as error:
             return error
         return None

@@ -1,4 +1,4 @@
-"""The directory driver: exclusive links, renames and locks on a local disk."""
+"""The directory driver: objects are files on a local disk, changed by appends, links and renames under locks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from urllib.parse import quote
 
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock, system_clock
-from millrace.store.object.directory.bell import Bell
+from millrace.store.object.directory.change_signal import ChangeSignal
 from millrace.store.object.directory.committer import FEW, Change, Committer, Outcome
-from millrace.store.object.directory.files import Torn
-from millrace.store.object.directory.home import Home
-from millrace.store.object.directory.shelf import Drop, Inspect, Shelf
-from millrace.store.object.directory.walk import page
-from millrace.store.object.driver import Answer, Blob, Done, Listing, Read, Trouble, VersionPage, Want, Write
+from millrace.store.object.directory.file_format import Torn
+from millrace.store.object.directory.folder import StoreFolder
+from millrace.store.object.directory.listing import page
+from millrace.store.object.directory.object_files import Drop, Inspect, ObjectFiles
+from millrace.store.object.driver import Answer, Blob, Listing, Read, Unavailable, VersionPage, Want, Write, WriteReply
 
 T = TypeVar("T")
 READERS = 2
-FLUSHERS = 16  # a disk flushes many files in the time of one
+FLUSHERS = 16  # threads; a disk flushes many files in the time of one
 
 
 class DirectoryBlobs:
     """Objects as files below `root`.
 
-    With `durability="full"` a write is on the disk when it is answered, unless the write itself says that it need not
-    be (`durable=False`); with "relaxed" none waits for the disk. `keep_versions` names prefixes whose objects keep
-    what they were before, `markers` those where empty objects are many and are kept as empty files. `reports` says what
-    was found in the directory and put aside.
+    With `durability="full"`, a confirmed write is on disk, unless the write has `durable=False`. With "relaxed", no
+    write waits for the disk. `keep_versions` lists the prefixes whose objects keep earlier versions. `markers` lists
+    the prefixes with many empty objects, which are kept as empty files. `reports` lists the foreign or damaged files
+    that were found.
     """
 
     refusal_is_final = True
@@ -47,16 +47,16 @@ class DirectoryBlobs:
         allow_network: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self.home = Home(root)
+        self.home = StoreFolder(root)
         self.keeps_versions = bool(keep_versions)
         self.requests: Counter[str] = Counter()
         self._level = durability
         self._allow_network = allow_network
         self._clock = clock
-        self._shelf = Shelf(
+        self._object_files = ObjectFiles(
             self.home, flushes=durability == "full", kept=tuple(keep_versions), markers=tuple(markers), clock=clock
         )
-        self._crew: _Crew | None = None
+        self._threads: _Threads | None = None
 
     @property
     def url(self) -> str:
@@ -66,7 +66,7 @@ class DirectoryBlobs:
     def durability(self) -> str:
         if self._level == "full":
             return "process kill, OS crash and power loss"
-        return "process kill; the last moments may go with the OS"
+        return "process kill; an OS crash may lose the last writes"
 
     @property
     def reports(self) -> list[str]:
@@ -74,13 +74,13 @@ class DirectoryBlobs:
 
     async def connect(self) -> None:
         await asyncio.to_thread(self.home.open, allow_network=self._allow_network)
-        self._crew = _Crew(self._shelf)
+        self._threads = _Threads(self._object_files)
 
     async def close(self) -> None:
-        """What was begun is finished first."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            await asyncio.to_thread(crew.close)
+        """Finish pending writes, then close the driver."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            await asyncio.to_thread(threads.close)
 
     async def read(self, wants: Sequence[Want]) -> Sequence[Read]:
         self.requests["get"] += len(wants)
@@ -88,15 +88,19 @@ class DirectoryBlobs:
         if torn:
             await self._commit([Inspect(key) for key in torn], durable=False)
             found, torn = await self._read_some(wants)
-            broken = Trouble("the file could not be read")
+            broken = Unavailable("the file could not be read")
             return [broken if want.key in torn else read for want, read in zip(wants, found, strict=True)]
         return found
 
     async def _read_some(self, wants: Sequence[Want]) -> tuple[list[Read], list[str]]:
-        """A few are read where they were asked for: it takes less than the way to another thread and back."""
+        """Read objects, and return them with the keys of files that could not be read.
+
+        A few objects are read in the calling thread, because switching threads takes longer. Many are read in a reader
+        thread.
+        """
         self._working()
         if len(wants) <= FEW:
-            await asyncio.sleep(0)  # whoever asks again and again must not keep the loop to itself
+            await asyncio.sleep(0)  # a caller in a loop must not block the event loop
             return self._read_each(wants)
         return await self._in_reader(functools.partial(self._read_each, wants))
 
@@ -105,7 +109,7 @@ class DirectoryBlobs:
         torn: list[str] = []
         for want in wants:
             try:
-                found.append(self._shelf.read(want))
+                found.append(self._object_files.read(want))
             except (Torn, OSError):
                 torn.append(want.key)
                 found.append(None)
@@ -113,7 +117,7 @@ class DirectoryBlobs:
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
         self.requests["put"] += len(writes)
-        durable = any(map(self._shelf.must_flush, writes))
+        durable = any(map(self._object_files.must_flush, writes))
         outcomes = await self._commit(writes, durable)
         return [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, BaseException)]
 
@@ -124,12 +128,12 @@ class DirectoryBlobs:
     async def remove(self, key: str, tag: str) -> bool:
         self.requests["delete"] += 1
         [outcome] = await self._commit([Drop(key, tag)], durable=False)
-        return isinstance(outcome, Done)
+        return isinstance(outcome, WriteReply)
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
         listing, short = await self._in_reader(
-            lambda: page(self.home, prefix, after, limit, self._shelf.markers, self._shelf.kept)
+            lambda: page(self.home, prefix, after, limit, self._object_files.markers, self._object_files.kept)
         )
         if short:
             await self._commit([Inspect(key) for key in short], durable=False)
@@ -137,22 +141,25 @@ class DirectoryBlobs:
 
     async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
         self.requests["versions"] += 1
-        every = await self._in_reader(lambda: self._shelf.versions(key))
+        every = await self._in_reader(lambda: self._object_files.versions(key))
         some = [version for version in every if after is None or int(version.id) < int(after)]
         return VersionPage(tuple(some[:limit]), some[limit - 1].id if len(some) > limit else None)
 
     async def read_version(self, key: str, version: str) -> Blob | None:
         self.requests["get"] += 1
-        return await self._in_reader(lambda: self._shelf.read_version(key, version))
+        return await self._in_reader(lambda: self._object_files.read_version(key, version))
 
     async def now(self) -> int:
         return (self._clock or system_clock)()
 
     def mark(self, prefix: str) -> int:
-        return self._working().bell.mark(prefix)
+        return self._working().changes.mark(prefix)
+
+    def signal(self, prefix: str) -> None:
+        self._working().changes.signal([prefix])
 
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
-        return await self._working().bell.wait(prefix, timeout, since)
+        return await self._working().changes.wait(prefix, timeout, since)
 
     async def _in_reader(self, act: Callable[[], T]) -> T:
         try:
@@ -162,13 +169,13 @@ class DirectoryBlobs:
 
     def _failed(self, error: OSError) -> StoreError:
         return StoreError(
-            f"{self.home.root}: the file system failed: {error.strerror or error}. What was asked may be partly done; "
-            "asking again is safe once the cause is gone."
+            f"{self.home.root}: the file system failed: {error.strerror or error}. The operation may be partly done; "
+            "it is safe to retry once the cause is fixed."
         )
 
     async def _commit(self, changes: Sequence[Change], durable: bool) -> Sequence[Outcome]:
-        crew = self._working()
-        outcomes = await (crew.patient.commit(changes) if durable else crew.quick.commit_here(changes))
+        threads = self._working()
+        outcomes = await (threads.durable.commit(changes) if durable else threads.quick.commit_here(changes))
         for outcome in outcomes:
             if isinstance(outcome, OSError):
                 raise self._failed(outcome) from outcome
@@ -176,36 +183,40 @@ class DirectoryBlobs:
                 raise outcome
         return outcomes
 
-    def _working(self) -> _Crew:
-        if self._crew is None:
+    def _working(self) -> _Threads:
+        if self._threads is None:
             raise StoreError(f"{self.home.root} is not connected; call connect() first")
-        if self._crew.process != os.getpid():  # threads do not survive a fork
-            self._crew.abandon()
-            self._crew = _Crew(self._shelf)
-        return self._crew
+        if self._threads.process != os.getpid():  # threads do not survive a fork
+            self._threads.abandon()
+            self._threads = _Threads(self._object_files)
+        return self._threads
 
 
-class _Crew:
-    """The threads of one process. What need not reach the disk does not queue behind what must."""
+class _Threads:
+    """The threads of one process. Writes that need not be flushed have their own thread, so that they do not wait for
+    durable ones.
+    """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, object_files: ObjectFiles) -> None:
         self.process = os.getpid()
-        self._shelf = shelf
-        self.bell = Bell(f"{shelf.home.own}/bell")
+        self._object_files = object_files
+        self.changes = ChangeSignal(f"{object_files.home.own}/bell")
         self.readers = ThreadPoolExecutor(READERS, "millrace-read")
         self._flushers = ThreadPoolExecutor(FLUSHERS, "millrace-flush")
-        self.patient = Committer(shelf, self._flushers, self.bell.ring, "millrace-commit")
-        self.quick = Committer(shelf, self._flushers, self.bell.ring, "millrace-commit-quick")
+        self.durable = Committer(object_files, self._flushers, self.changes.signal, "millrace-commit")
+        self.quick = Committer(object_files, self._flushers, self.changes.signal, "millrace-commit-quick")
 
     def abandon(self) -> None:
-        """In a forked child: give up the parent's lock files, which would stay locked here if the parent died."""
-        self.patient.abandon()
+        """In a forked child, close the lock files of the parent. Otherwise the child would keep them locked if the
+        parent dies.
+        """
+        self.durable.abandon()
         self.quick.abandon()
 
     def close(self) -> None:
-        self.patient.close()
+        self.durable.close()
         self.quick.close()
-        self.bell.close()
+        self.changes.close()
         self._flushers.shutdown()
         self.readers.shutdown()
-        self._shelf.let_go()
+        self._object_files.remove_empty_file()

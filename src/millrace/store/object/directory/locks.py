@@ -1,4 +1,4 @@
-"""Whose turn it is: one lock file per shard, held by one thread of one process while it compares and replaces."""
+"""File locks, one per shard. A thread holds a lock while it compares and replaces objects of the shard."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from zlib import crc32
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.directory.home import LOCKS
+from millrace.store.object.directory.folder import LOCKS
 
-PATIENCE = 30.0  # seconds; a turn takes well under a millisecond per object
+PATIENCE = 30.0  # seconds; a lock is held well under a millisecond per object
 
 
 def shard_of(key: str) -> int:
@@ -20,7 +20,7 @@ def shard_of(key: str) -> int:
 
 
 class Locks:
-    """For one thread: a lock belongs to the open file, so two threads need two of them."""
+    """The locks of one thread. A lock belongs to an open file, so each thread opens its own files."""
 
     def __init__(self, folder: str, patience: float = PATIENCE) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class Locks:
 
     @contextmanager
     def held_if_free(self, shard: int) -> Generator[bool]:
-        """Without waiting; says whether it is held."""
+        """Take the lock if it is free, without waiting. Yield whether the lock is held."""
         file = self._file(shard)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +58,10 @@ class Locks:
         return file
 
     def _take(self, file: int, shard: int) -> None:
-        """Ask again rather than wait: a process that was stopped inside its turn would hold everybody for ever."""
+        """Poll until the lock is free. Raise StoreError after a timeout.
+
+        Without the timeout, a process that is suspended while it holds the lock would block all other processes.
+        """
         pause, deadline = 0.0001, time.monotonic() + self._patience
         while True:
             try:
@@ -67,7 +70,7 @@ class Locks:
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{self._folder}/{shard:02x} has been locked for {self._patience:g} s by {_holder(file)}. "
-                        "Nothing was written. Let that process go on, or end it; a dead one holds no lock."
+                        "Nothing was written. Resume or end that process; a dead one holds no lock."
                     ) from None
                 time.sleep(pause)
                 pause = min(0.005, pause * 1.5)

@@ -1,9 +1,9 @@
-"""Which bucket, where, and with which keys. Credentials come from the environment and are never shown.
+"""The address of a bucket and its credentials. Credentials come from the environment and are never shown.
 
     s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-central-1&addressing=path&versioning=optional
 
-`AWS_*` and `S3_*` variables fill in what the URL leaves out. Without keys in the environment boto3 is asked, which also
-knows profiles, single sign-on and the roles of machines and containers.
+What the URL leaves out is read from `AWS_*` and `S3_*` variables. If the environment contains no access keys, boto3
+looks for credentials; it also supports profiles, single sign-on and roles of machines and containers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPTIONS = ("endpoint", "region", "addressing", "versioning")
 
 
 @dataclass(frozen=True)
-class Address:
+class BucketAddress:
     bucket: str
     prefix: str = ""  # ends in "/" unless it is empty
     endpoint: str | None = None
@@ -33,8 +33,8 @@ class Address:
     session_token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str, env: Mapping[str, str] | None = None) -> Address:
-        """Errors name the option, never its value where that may be a secret."""
+    def parse(cls, url: str, env: Mapping[str, str] | None = None) -> BucketAddress:
+        """Parse a URL. Errors name the option, but never a value that may be secret."""
         env = os.environ if env is None else env
         parts = urlsplit(url)
         if parts.scheme != "s3":
@@ -67,7 +67,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The URL that leads here again, without credentials."""
+        """The URL of this bucket, without credentials."""
         options = {"endpoint": self.endpoint or "", "region": self.region if self.region != "us-east-1" else ""}
         usual = "path" if self.endpoint else "virtual"
         options["addressing"] = self.addressing if self.addressing != usual else ""
@@ -77,7 +77,7 @@ class Address:
 
     @property
     def server(self) -> str:
-        """Where to ask for the time."""
+        """The URL to which requests for the server's time are sent."""
         return self.endpoint or f"https://s3.{self.region}.amazonaws.com"
 
 
@@ -97,7 +97,10 @@ def _checked_endpoint(endpoint: str | None) -> str | None:
 
 
 def _addressing(value: str | None, endpoint: str | None) -> Literal["path", "virtual"]:
-    """Servers of one's own rarely have a name per bucket; AWS wants one."""
+    """Return the addressing style. The default is "path" for a server with an endpoint, and "virtual" for AWS.
+
+    Self-hosted servers rarely have a host name per bucket; AWS requires one.
+    """
     match value:
         case None:
             return "path" if endpoint else "virtual"

@@ -1,6 +1,6 @@
-"""What needs boto3: bucket set-up, version listing, presigned URLs. Everything here blocks; call it in a thread.
+"""Operations that need boto3: bucket setup, version listing, presigned URLs. All of them block; call them in a thread.
 
-Rules and permissions of others on the same bucket stay: ours carry names of their own and only those are replaced.
+Rules that others have added to the bucket are kept. Our rules have their own ids, and only those are replaced.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from millrace.domain.errors import InvalidInput, MissingDriver, StoreError
 from millrace.store.object.driver import NoAnswer, Version, VersionPage
-from millrace.store.object.s3.address import Address
+from millrace.store.object.s3.address import BucketAddress
 
-# Everything but the jobs themselves (tasks/) and their large data: nobody asks what those were before.
+# Everything except jobs (tasks/) and their large data: old versions of these are never read.
 INDEXES = (
     *("ready/", "held/", "leases/", "done/", "gone/", "deps/", "due/", "upkeep/"),
-    *("lines/", "keys/", "control/", "schedules/", "workers/", "feed/", "batches/", "archive/", "probe/"),
+    *("lines/", "keys/", "control/", "schedules/", "workers/", "writers/", "feed/", "batches/", "archive/", "probe/"),
 )
 MAX_DELETE = 1_000
 _OURS = "millrace-"
@@ -25,7 +25,7 @@ _ABSENT = ("NoSuchLifecycleConfiguration", "NoSuchCORSConfiguration", "404")
 
 
 class BucketAdmin:
-    def __init__(self, address: Address, timeout: float = 10.0) -> None:
+    def __init__(self, address: BucketAddress, timeout: float = 10.0) -> None:
         try:
             boto3, config = import_module("boto3"), import_module("botocore.config")
         except ImportError:
@@ -54,11 +54,11 @@ class BucketAdmin:
         index_prefixes: Sequence[str] = INDEXES,
         keep_days: int = 1,
     ) -> list[str]:
-        """Make the bucket what a store needs; may be repeated. Answers what was done, in words.
+        """Configure the bucket for a store, and return descriptions of what was done. This can be repeated safely.
 
-        `origins` are the web pages that may use the bucket from a browser; without any, no CORS rule is made. Old
-        versions under `index_prefixes` are thrown away after `keep_days`: nobody reads them, and they would pile up
-        for ever (BO-09).
+        `origins` are the web origins that may use the bucket from a browser. If there are none, no CORS rule is
+        created. Old versions under `index_prefixes` are never read and would accumulate, so they are deleted after
+        `keep_days`.
         """
         check_origins(origins)
         done = [self.create()]
@@ -85,7 +85,10 @@ class BucketAdmin:
         return f"bucket {self.address.bucket} is there"
 
     def allow(self, origins: Sequence[str]) -> str:
-        """A page needs the ETag to swap safely; without it, it could only overwrite (BO-10)."""
+        """Add a CORS rule for these origins, and return a description of it.
+
+        The rule exposes the ETag header, which a page needs for safe swaps.
+        """
         check_origins(origins)
         rule: dict[str, Any] = {
             "ID": self.cors_rule,
@@ -104,7 +107,10 @@ class BucketAdmin:
         return _OURS + (self.address.prefix or "all")
 
     def expire(self, prefixes: Sequence[str], days: int) -> str:
-        """Their old versions go after so many days, and the marks of deletion that are left of them."""
+        """Add lifecycle rules for these prefixes, and return a description of them.
+
+        Old versions are deleted after `days` days. A delete marker is deleted when no version is left.
+        """
         rules: list[dict[str, Any]] = [
             {
                 "ID": f"{_OURS}{self.address.prefix}{prefix}",
@@ -124,7 +130,11 @@ class BucketAdmin:
         return [rule for rule in self.rules(ask, name) if rule.get("ID") not in ours]
 
     def rules(self, ask: str, name: str) -> list[Any]:
-        """What is set on the bucket, by us or by others; nothing where nothing is."""
+        """Call the operation `ask`, and return the rules in the list `name` of its response. Rules of others are
+        included.
+
+        Return an empty list if the bucket has no rules.
+        """
         try:
             return list(self._call(ask).get(name, []))
         except StoreError as error:
@@ -133,11 +143,11 @@ class BucketAdmin:
             raise
 
     def ask(self, operation: str) -> Any:
-        """What the bucket says of itself."""
+        """Call a read operation on the bucket and return the response."""
         return self._call(operation)
 
     def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
-        """Newest first. `after` is the version to go on behind."""
+        """Return a page of the versions of an object, newest first. The page starts after the version `after`."""
         name = self.address.prefix + key
         place = {"KeyMarker": name, "VersionIdMarker": after} if after else {}
         reply = self._call("list_object_versions", Prefix=name, MaxKeys=limit, **place)
@@ -146,13 +156,13 @@ class BucketAdmin:
         found = [
             Version(item["VersionId"], _milliseconds(item["LastModified"]), item.get("Size", 0), "Size" not in item)
             for item in items
-            if item["Key"] == name  # a longer key that begins like ours comes after it
+            if item["Key"] == name  # a longer key with the same beginning follows it
         ]
         more = reply.get("IsTruncated") and reply.get("NextKeyMarker") == name
         return VersionPage(tuple(found), reply.get("NextVersionIdMarker") if more else None)
 
     def presign(self, key: str, method: Literal["GET", "PUT"] = "GET", *, seconds: int = 900) -> str:
-        """A URL that does one thing to one object for a while, for whoever holds it."""
+        """Return a URL that allows one operation on one object for `seconds` seconds."""
         if not 1 <= seconds <= 7 * 86_400:
             raise InvalidInput(f"a presigned URL is good for 1 second to 7 days, not {seconds} s")
         operation = {"GET": "get_object", "PUT": "put_object"}[method]
@@ -160,7 +170,7 @@ class BucketAdmin:
         return str(self._client.generate_presigned_url(operation, Params=where, ExpiresIn=seconds))
 
     def put_file(self, key: str, body: bytes, kind: str) -> None:
-        """A file for browsers, which ask whether it has changed before they use it again."""
+        """Upload a file for browsers. Its headers make a browser revalidate the file before each use."""
         name = self.address.prefix + key
         self._call("put_object", Key=name, Body=body, ContentType=kind, CacheControl="no-cache")
 
@@ -174,8 +184,11 @@ class BucketAdmin:
         return body
 
     def remove(self, key: str, tag: str) -> bool:
-        """Remove an object with all its versions, if the newest has this tag: each by its id, the newest last, so that
-        no older one is ever seen again. What somebody writes meanwhile has another id, and stays."""
+        """Delete an object with all its versions if the newest version has this tag. Return whether it was deleted.
+
+        Versions are deleted by id, the newest one last, so that no older version becomes visible. A concurrent write
+        creates a version with another id, which is not deleted.
+        """
         name = self.address.prefix + key
         items: list[Any] = []
         place: dict[str, str] = {}
@@ -216,7 +229,9 @@ def check_origins(origins: Sequence[str]) -> None:
 
 
 def _is_null(item: Any) -> bool:
-    """Written while the bucket kept no versions: this id names whatever is there."""
+    """Return whether the version was written while versioning was off. Its id then stands for whatever object is there
+    now.
+    """
     return item["VersionId"] in (None, "", "null")
 
 

@@ -1,83 +1,100 @@
-"""The server's clock, from the Date of its answers.
+"""The server's clock, estimated from the Date headers of its responses.
 
-A Date has whole seconds only, but each one bounds the difference to our own clock from both sides, and the bounds of
-several answers narrow each other down: after a few the difference is known to some hundredths of a second, whatever
-this machine's clock says (BO-16). Our own clock here is the monotonic one, which nobody sets.
+A Date has only whole seconds. But each response gives a lower and an upper bound for the difference to our own clock,
+and several responses narrow these bounds. After a few responses, the difference is known to some hundredths of a
+second.
 
-Within the bounds, this machine's time of day is the best guess: most are set right, and then two processes that have
-asked but once agree, and what one has put in is not in the future of the other.
+Our own clock is monotonic here. If the system has such a clock, it also runs while the machine sleeps. If it does not,
+or if the time of day is set, this machine's monotonic clock and its time of day drift apart. Then the estimate is
+discarded, and the server is asked before anything is decided.
+
+Within the bounds, this machine's time of day is the best guess. Most machines are set correctly, so two processes that
+have asked only once mostly agree.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from millrace.domain.errors import StoreError
+from millrace.store.clock import boot_clock
 
-DRIFT = 1 / 20_000  # two clocks run apart by at most so much
-COARSE = 100  # milliseconds of doubt above which the next asking comes soon
-SOON, LATER = 1_000, 60_000  # milliseconds between two askings
-
-
-def monotonic() -> int:
-    return time.monotonic_ns() // 1_000_000
+DRIFT = 1 / 20_000  # the most that two clocks drift apart
+COARSE = 100  # milliseconds of uncertainty above which the server is asked again soon
+SOON, LATER = 1_000, 60_000  # milliseconds between two requests
+PARTED = 1_000  # milliseconds that this machine's clocks may drift apart between two requests
 
 
 class ServerClock:
-    def __init__(self, local: Callable[[], int] = monotonic, wall: Callable[[], int] | None = None) -> None:
-        self._local = local
+    def __init__(self, local: Callable[[], int] = boot_clock, wall: Callable[[], int] | None = None) -> None:
+        self.local = local
         self._wall = wall
-        self._low = self._high = 0.0  # bounds of (server's time − ours)
+        self._apart: int | None = None  # (time of day − monotonic clock) at the server's last response
+        self._low = self._high = 0.0  # bounds of (server's time − monotonic clock)
         self._seen: int | None = None
 
     def observe(self, date: int, sent: int, received: int) -> None:
-        """The server read `date`, a time cut to whole seconds, somewhere between our times `sent` and `received`."""
+        """Narrow the estimate by one response of the server.
+
+        The server's time was `date`, rounded down to whole seconds, at some moment between our times `sent` and
+        `received`.
+        """
         low, high = float(date - received), float(date + 1_000 - sent)
-        if self._seen is not None:
+        if self._seen is not None and not self._parted:
             aged = (received - self._seen) * DRIFT
             low, high = max(low, self._low - aged), min(high, self._high + aged)
-        if low > high:  # a clock was set, or this machine slept: only the newest answer counts
+        if low > high:  # the server's clock was set: only the newest response counts
             low, high = date - received, date + 1_000 - sent
         self._low, self._high, self._seen = low, high, received
+        self._apart = None if self._wall is None else self._wall() - self.local()
+
+    @property
+    def _parted(self) -> bool:
+        """Whether this machine slept, or its time of day was set, since the server's last response."""
+        if self._wall is None or self._apart is None:
+            return False
+        return abs(self._wall() - self.local() - self._apart) > PARTED
 
     @property
     def doubt(self) -> float:
-        """How far off the middle of what is known may be, in milliseconds either way."""
-        return (self._high - self._low) / 2 if self._seen is not None else float("inf")
+        """The largest possible error of the estimate, in milliseconds; infinite if there is no valid estimate."""
+        return float("inf") if self._seen is None or self._parted else (self._high - self._low) / 2
 
     @property
     def due(self) -> bool:
-        """Time to ask again?"""
-        if self._seen is None:
+        """Whether it is time to ask the server again."""
+        if self._seen is None or self._parted:
             return True
-        return self._local() - self._seen >= (SOON if self.doubt > COARSE else LATER)
+        return self.local() - self._seen >= (SOON if self.doubt > COARSE else LATER)
 
     def now(self) -> int:
         if self._seen is None:
             raise StoreError("the server's time is not known yet")
-        local = self._local()
+        local = self.local()
         guess = (self._low + self._high) / 2 if self._wall is None else float(self._wall() - local)
         return int(local + min(max(guess, self._low), self._high))
 
     def put_off(self) -> None:
-        """It could not be asked; go on with what is known for as long as usual."""
+        """Keep the current estimate until the next regular request. Used when the server cannot be asked."""
         if self._seen is not None:
-            self._seen = self._local()
+            self._seen = self.local()
 
 
 def ask(server: str, clock: ServerClock, timeout: float = 5.0) -> None:
-    """Any answer will do, also one that refuses: it carries a Date, and needs no signature. Blocks."""
-    sent = monotonic()
+    """Ask the server for its time, and record the answer in `clock`. Blocks.
+
+    The request needs no signature, because error responses have a Date header too.
+    """
+    sent = clock.local()
     try:
         with urlopen(Request(server + "/", method="HEAD"), timeout=timeout) as reply:
             date = reply.headers["Date"]
     except HTTPError as refusal:
         date = refusal.headers["Date"]
         refusal.close()
-    received = monotonic()
+    received = clock.local()
     if date:
         clock.observe(int(parsedate_to_datetime(date).timestamp()) * 1_000, sent, received)

@@ -1,7 +1,7 @@
 """The S3 driver: conditional PUTs through obstore, one attempt each.
 
-obstore's own retries are off: a second PUT of the same body would be refused because of the first, and look like
-somebody else's win. boto3 is loaded only for what obstore cannot do (`admin.py`).
+obstore's own retries are off. A repeated PUT of the same body would be refused because of the first one, which would
+look like a lost race. boto3 is loaded only for operations that obstore does not have (`admin.py`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from millrace.store.object.driver import (
     UNCHANGED,
     Answer,
     Blob,
-    Done,
-    Entry,
     Expect,
+    Listed,
     Listing,
     NoAnswer,
     Read,
-    Trouble,
+    Unavailable,
     VersionPage,
     Want,
     Write,
+    WriteReply,
 )
 from millrace.store.object.probe import Findings, UnsafeStore, probe
-from millrace.store.object.s3.address import Address
+from millrace.store.object.s3.address import BucketAddress
 from millrace.store.object.s3.clock import ServerClock, ask
 from millrace.store.object.s3.replies import answer_of, no_answer
 
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
     from millrace.store.object.s3.admin import BucketAdmin
 
 T = TypeVar("T")
-MAX_PAGE = 1_000  # what a server answers at most to one LIST
+MAX_PAGE = 1_000  # the most keys in one LIST response
 
 
 class S3Blobs:
-    """`findings` says what the probe at connect found out about this bucket."""
+    """The S3 driver. `findings` is the result of the probe at connect."""
 
-    durability = "whatever the bucket survives: on AWS, the loss of a data centre"
-    refusal_is_final = False  # a proxy on the way may send a request twice
+    durability = "as durable as the bucket: on AWS, survives the loss of a data centre"
+    refusal_is_final = False  # a proxy may send a request twice
 
     def __init__(
         self,
-        address: Address | str,
+        address: BucketAddress | str,
         *,
         concurrency: int = 32,
         timeout: float = 10.0,
         check: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self.address = Address.parse(address) if isinstance(address, str) else address
+        self.address = BucketAddress.parse(address) if isinstance(address, str) else address
         self.requests: Counter[str] = Counter()
         self.findings: Findings | None = None
-        self.quotes = True  # whether tags are sent in quotation marks; Ceph wants them bare
+        self.quotes = True  # whether tags are sent in quotation marks; Ceph expects none
         self.clock = ServerClock(wall=system_clock)
         self._given_clock = clock
         self._timeout = timeout
@@ -115,13 +115,13 @@ class S3Blobs:
 
     @cached_property
     def admin(self) -> BucketAdmin:
-        """What needs boto3: setting the bucket up, its versions, presigned URLs."""
+        """The operations that need boto3: bucket setup, versions, presigned URLs."""
         from millrace.store.object.s3.admin import BucketAdmin
 
         return BucketAdmin(self.address, self._timeout)
 
     async def connect(self) -> None:
-        """Prove that this bucket keeps its word, and learn how it wants its tags written."""
+        """Probe the bucket, and find out how it expects tags to be spelled."""
         if not self._check:
             return
         try:
@@ -162,15 +162,15 @@ class S3Blobs:
                 reply = await get_async(self._store, self.address.prefix + want.key, options=options)
                 body = bytes(await reply.bytes_async())
         except FileNotFoundError as error:
-            no_answer(error, self.url)  # raises if it is the bucket that is missing
+            no_answer(error, self.url)  # raises if the bucket itself is missing
             return None
         except NotModifiedError:
             return UNCHANGED
         except Exception as error:
-            return Trouble(str(no_answer(error, self.url)))
+            return Unavailable(str(no_answer(error, self.url)))
         tag = reply.meta["e_tag"]
         if not tag:
-            return Trouble("the answer named no ETag")
+            return Unavailable("the answer named no ETag")
         return Blob(want.key, body, _bare(tag), _milliseconds(reply.meta["last_modified"]))
 
     async def write(self, writes: Sequence[Write]) -> Sequence[Answer]:
@@ -187,7 +187,7 @@ class S3Blobs:
                 reply = await put_async(self._store, key, write.body, mode=mode, use_multipart=False)
         except Exception as error:
             return answer_of(error, self.url)
-        return Done(_bare(reply["e_tag"]) if reply["e_tag"] else None, versioned=bool(reply["version"]))
+        return WriteReply(_bare(reply["e_tag"]) if reply["e_tag"] else None, versioned=bool(reply["version"]))
 
     async def delete(self, keys: Sequence[str]) -> None:
         from obstore import delete_async
@@ -196,7 +196,11 @@ class S3Blobs:
         await self._one(lambda: delete_async(self._store, [self.address.prefix + key for key in keys]))
 
     async def remove(self, key: str, tag: str) -> bool:
-        """By the ids of its versions: no condition on a delete can be relied on, but an id names one body for ever."""
+        """Delete the object if it has this tag. Return False if it has changed, or if the bucket keeps no versions.
+
+        The object is deleted by the ids of its versions. Conditional deletes are not reliable, but a version id always
+        names the same body.
+        """
         if not self.keeps_versions:
             return False
         self.requests["delete"] += 2
@@ -206,12 +210,12 @@ class S3Blobs:
         self.requests["list"] += 1
         start = None if after is None else self.address.prefix + after
         where = (self.address.prefix + prefix).rstrip("/") or None
-        # One more than asked for tells whether there are more; but a whole page of the server would cost a second one.
+        # One extra entry shows whether there are more, but beyond a full page it would cost a second request.
         wanted = min(limit + 1, MAX_PAGE)
         objects: Any = self._store
         found = await self._one(lambda: _first_chunk(objects.list(where, offset=start, chunk_size=wanted)))
         cut = len(self.address.prefix)
-        entries = [Entry(item["path"][cut:], item["size"], _milliseconds(item["last_modified"])) for item in found]
+        entries = [Listed(item["path"][cut:], item["size"], _milliseconds(item["last_modified"])) for item in found]
         return Listing(tuple(entries[:limit]), truncated=len(entries) == wanted)
 
     async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
@@ -220,7 +224,7 @@ class S3Blobs:
 
     async def read_version(self, key: str, version: str) -> Blob | None:
         match await self._read(Want(key), version):
-            case Trouble(reason):
+            case Unavailable(reason):
                 raise NoAnswer(reason)
             case Blob() as blob:
                 return blob
@@ -236,7 +240,7 @@ class S3Blobs:
                 await asyncio.to_thread(ask, self.address.server, self.clock)
             except OSError as error:
                 if self.clock.doubt == float("inf"):
-                    raise NoAnswer(f"the server did not tell its time: {error}") from None
+                    raise NoAnswer(f"the server did not return its time: {error}") from None
                 self.clock.put_off()
         return self.clock.now()
 
@@ -244,7 +248,7 @@ class S3Blobs:
         return 0
 
     async def wait_for_change(self, prefix: str, timeout: float, since: int | None = None) -> bool:
-        """A bucket tells nobody."""
+        """Sleep until the timeout and return False, because a bucket sends no notifications."""
         await asyncio.sleep(timeout)
         return False
 

@@ -1,17 +1,23 @@
-"""What the server's answers mean. Only a 412 (or 404) refuses; only silence and 5xx leave a write in the dark."""
+"""The meaning of the server's error responses to a write.
+
+The statuses 412 and 404 mean that the write was refused, and 409 that another write was in progress. If there is no
+response, and after most 5xx statuses, the outcome is unknown.
+"""
 
 from __future__ import annotations
 
 import re
 
 from millrace.domain.errors import StoreError
-from millrace.store.object.driver import Answer, Conflict, NoAnswer, Refused, Trouble
+from millrace.store.object.driver import Answer, Conflict, NoAnswer, Refused, Unavailable
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
-_OVERTAKEN = "<Code>UnknownError</Code>"  # so Ceph tells who lost a race that nothing was written (its ECANCELED)
-_PASSING = frozenset({408, 425, 429})  # of the 4xx: busy, not wrong
+_OVERTAKEN = (
+    "<Code>UnknownError</Code>"  # Ceph's answer to a write that lost a race; nothing was written (its ECANCELED)
+)
+_PASSING = frozenset({408, 425, 429})  # 4xx codes that are temporary
 _CAUSES = {
     "NoSuchBucket": "the bucket does not exist. Create it with `millrace init`, or correct its name.",
     "AccessDenied": "access was denied. These credentials need to get, put, delete and list objects of this bucket.",
@@ -19,7 +25,7 @@ _CAUSES = {
     "SignatureDoesNotMatch": "the signature was refused. Check AWS_SECRET_ACCESS_KEY and the region.",
     "RequestTimeTooSkewed": "this machine's clock is too far from the server's. Set it (NTP).",
     "ExpiredToken": "the session token has expired. Renew the credentials.",
-    "NotImplemented": "the server does not implement what was asked: conditional writes are needed.",
+    "NotImplemented": "the server does not implement this operation: conditional writes are required.",
 }
 
 
@@ -29,7 +35,7 @@ def status_of(error: Exception) -> int | None:
 
 
 def answer_of(error: Exception, address: str) -> Answer:
-    """The meaning of an error in reply to a write; raises what asking again cannot mend."""
+    """Return the answer that an error response to a write stands for. Raise StoreError if a retry cannot help."""
     status = status_of(error)
     if status == 409 or (status == 500 and _OVERTAKEN in str(error)):
         return Conflict()
@@ -37,11 +43,11 @@ def answer_of(error: Exception, address: str) -> Answer:
         return Refused()
     if status is None and type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
         return Refused()
-    return Trouble(str(no_answer(error, address)))
+    return Unavailable(str(no_answer(error, address)))
 
 
 def no_answer(error: Exception, address: str) -> NoAnswer:
-    """The error as one that may pass; raises what asking again cannot mend."""
+    """Return a NoAnswer for a temporary error. Raise StoreError if a retry cannot help."""
     status = status_of(error)
     if _is_final(error) or (status is not None and 400 <= status < 500 and status not in _PASSING | {404, 409, 412}):
         raise final(error, address)
@@ -65,6 +71,6 @@ def _is_final(error: Exception) -> bool:
 
 
 def _brief(error: Exception) -> str:
-    """The line that says it; drivers add pages of their own structures."""
+    """Return the first line of the error, without URLs and without the long details that drivers add."""
     line = str(error).partition("\n")[0]
     return re.sub(r"https?://\S+", "", line).replace("  ", " ")[:200]

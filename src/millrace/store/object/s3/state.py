@@ -1,4 +1,4 @@
-"""How a bucket is set up, as far as these credentials may see it."""
+"""Reads the configuration of a bucket, as far as the credentials allow it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class BucketState(msgspec.Struct):
-    """None: that may not be asked here, or the server does not know the question; `unread` says why."""
+    """The configuration of a bucket. A field that could not be read is None, and `unread` says why."""
 
     exists: bool | None = None
     versioning: Literal["on", "off", "suspended"] | None = None
-    expiring: dict[str, int] | None = None  # key family -> days that its old versions are kept
-    origins: tuple[str, ...] | None = None  # pages that may use the bucket and see ETags
-    open_to_all: bool = False  # a CORS rule of somebody lets any page write
+    expiring: dict[str, int] | None = None  # key family -> days for which old versions are kept
+    origins: tuple[str, ...] | None = None  # web origins that may use the bucket and see ETags
+    open_to_all: bool = False  # a CORS rule lets any web page write
     unread: dict[str, str] = {}
 
 
 def state_of(admin: BucketAdmin) -> BucketState:
-    """Blocks. Raises only when the server cannot be reached at all."""
+    """Read the configuration. Blocks. Raise NoAnswer if the server cannot be reached."""
     state = BucketState(unread={})
     state.exists = _exists(admin, state)
     if not state.exists:
@@ -73,7 +73,10 @@ def _versioning(reply: Any) -> Literal["on", "off", "suspended"]:
 
 
 def _expiring(admin: BucketAdmin) -> dict[str, int]:
-    """Families of ours that a rule covers, whoever made it, with the shortest time that one of them says."""
+    """Return the key families whose old versions are deleted by a lifecycle rule, and after how many days.
+
+    If several rules apply to a family, the smallest number of days counts.
+    """
     found: dict[str, int] = {}
     prefix = admin.address.prefix
     for rule in admin.rules("get_bucket_lifecycle_configuration", "Rules"):

@@ -1,4 +1,8 @@
-"""The sweep: puts right whatever a crash has left, piece by piece."""
+"""The sweep of the object store: finds and repairs what crashes have left incomplete, in bounded steps.
+
+Begin with `sweeper.py`, which has the stages of a round in order. `round.py` decides which objects are read. `jobs.py`,
+`index.py`, `shared.py` and `counters.py` each check one kind of object against the jobs' records.
+"""
 
 from millrace.store.object.sweep.sweeper import Sweeper
 

@@ -1,7 +1,7 @@
-"""Counters that a limit goes by, compared with a recount of the records.
+"""Checks the counters that limits use, by counting the records again.
 
-Every step of such a queue writes its settings object, so as long as that has the same tag, nothing has happened: what
-was counted meanwhile is exact, and the correction is a swap from that very tag.
+Every step of a queue with such counters writes the queue's settings object. So if the tag of that object is the same
+after the recount, nothing has changed and the count is exact. The correction is a swap that expects this tag.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import msgspec
 
 from millrace.domain.job import LIVE, Job, State
 from millrace.domain.tables import QueueRow
-from millrace.store.object.engine import Engine
-from millrace.store.object.keys import TASKS, Entry, Layout, word
-from millrace.store.object.objects import Change, Seen
+from millrace.store.object.engine.engine import Engine
+from millrace.store.object.engine.objects import SeenObject, Swap
+from millrace.store.object.engine.tables import count_jobs, newest
+from millrace.store.object.engine.values import JobValue, QueueValue, TasksValue, encode, value_of
+from millrace.store.object.keys import TASKS, IndexEntry, Layout, word
 from millrace.store.object.sweep.round import Round
-from millrace.store.object.tables import count_jobs, newest
-from millrace.store.object.values import JobValue, QueueValue, TasksValue, decode, encode
-from millrace.store.object.view import all_keys
 
-TRIES = 20  # of a count that is asked for, while others change what is counted
+TRIES = 20  # attempts of a requested recount, while others change the jobs
 COUNTED = ("waiting", "running", "completed", "dead", "cancelled", "blocked", "archived", "archived_dead", "live")
 
 
@@ -30,32 +29,36 @@ class CounterSweep:
         self._layout: Layout = engine.layout
         self._round = round_
 
-    async def look_at_queues(self, keys: Sequence[str], *, surely: bool = False, busy: Container[str] = ()) -> None:
-        """`surely`: look at the records also where the keys agree with the counters, and do not give way to others.
+    async def check_queues(self, keys: Sequence[str], *, exactly: bool = False, busy: Container[str] = ()) -> None:
+        """Check the counters of these queues.
 
-        `busy` are those where a step has just been taken. The ready key of a new job may be yet to come, while a lease
-        key is always there before: so of these, only the number of those that run is corrected.
+        With `exactly`, read the records even if index keys and counters agree, and try again if a queue changes
+        meanwhile.
+
+        Queues in `busy` have had a recent step. The index key of a new job may not be written there yet, so only the
+        number of running jobs is corrected: lease keys are always written first.
         """
-        for _ in range(TRIES if surely else 1):
+        for _ in range(TRIES if exactly else 1):
             lost: list[str] = []
             for seen in await self._round.read(keys):
-                value = None if seen.value is None else decode(seen.value, QueueValue)
+                value = value_of(seen, QueueValue)
                 if value is not None and value.row is not None:
-                    done = await self._look_at(seen, value, value.row, surely, seen.key in busy)
+                    done = await self._check_queue(seen, value, value.row, exactly, seen.key in busy)
                     lost += [] if done else [seen.key]
             if not lost:
                 return
             keys = lost
 
-    async def _look_at(self, seen: Seen, value: QueueValue, row: QueueRow, surely: bool, is_busy: bool) -> bool:
-        """False when somebody else was faster."""
+    async def _check_queue(
+        self, seen: SeenObject, value: QueueValue, row: QueueRow, exactly: bool, is_busy: bool
+    ) -> bool:
+        """Check and correct the counters of one queue. Return False if the queue changed meanwhile."""
         spelled = word(value.name)
-        prefixes = [f"ready/{shard}/{spelled}/" for shard in self._layout.shards]
-        entries = await self._entries([*prefixes, f"held/{spelled}/", "leases/", f"done/{spelled}/"])
+        entries = await self._entries(self._layout.prefixes_of_queue(spelled))
         entries = [entry for entry in entries if entry.queue == spelled]
-        told = QueueRow(value.name)
-        count_jobs(told, newest(entries))
-        if _numbers(told) == _numbers(row) and not surely:
+        listed = QueueRow(value.name)
+        count_jobs(listed, newest(entries))
+        if _numbers(listed) == _numbers(row) and not exactly:
             return True
         recount = _recount(value.name, [job for job in await self._standing(entries) if job.queue == value.name])
         if is_busy:
@@ -68,20 +71,20 @@ class CounterSweep:
             processed=row.processed + recount.completed - row.completed,
             died=row.died + recount.dead - row.dead,
         )
-        committed = await self._round.objects.commit([Change(seen, encode(msgspec.structs.replace(value, row=new)))])
+        committed = await self._round.objects.commit([Swap(seen, encode(msgspec.structs.replace(value, row=new)))])
         self._round.done["counters_corrected"] += not committed.lost
         return not committed.lost
 
-    async def look_at_tasks(self, *, surely: bool = False) -> None:
-        for _ in range(TRIES if surely else 1):
-            if await self._look_at_tasks():
+    async def check_tasks(self, *, exactly: bool = False) -> None:
+        for _ in range(TRIES if exactly else 1):
+            if await self._check_tasks():
                 return
 
-    async def _look_at_tasks(self) -> bool:
+    async def _check_tasks(self) -> bool:
         for seen in await self._round.read([TASKS]):
-            if seen.value is None:
+            value = value_of(seen, TasksValue)
+            if value is None:
                 continue
-            value = decode(seen.value, TasksValue)
             wanted = {word(name) for name in value.rows}
             entries = [entry for entry in await self._entries(["leases/"]) if entry.task in wanted]
             jobs = await self._standing(entries)
@@ -91,21 +94,20 @@ class CounterSweep:
                 wrong = wrong or running != row.running
                 row.running = running
             if wrong:
-                committed = await self._round.objects.commit([Change(seen, encode(value))])
+                committed = await self._round.objects.commit([Swap(seen, encode(value))])
                 self._round.done["counters_corrected"] += not committed.lost
                 return not committed.lost
         return True
 
-    async def _entries(self, prefixes: Sequence[str]) -> list[Entry]:
-        keys = [key for prefix in prefixes for key in await all_keys(self._round.objects, prefix)]
-        return [entry for key in keys if (entry := Layout.parse(key)) is not None]
+    async def _entries(self, prefixes: Sequence[str]) -> list[IndexEntry]:
+        return Layout.entries([key for prefix in prefixes for key in await self._round.blobs.all_keys(prefix)])
 
-    async def _standing(self, entries: Sequence[Entry]) -> list[Job]:
-        """The jobs themselves, as their records say, whatever the keys say of them."""
+    async def _standing(self, entries: Sequence[IndexEntry]) -> list[Job]:
+        """Read and return the jobs of these entries. Jobs that no longer exist are left out."""
         keys = [*dict.fromkeys(self._layout.job_by_name(entry.name) for entry in entries)]
         found = await self._round.objects.read(keys)
-        values = [decode(seen.value, JobValue) for seen in found if seen.value is not None]
-        return [value.job for value in values if value.job is not None]
+        values = [value_of(seen, JobValue) for seen in found]
+        return [value.job for value in values if value is not None and value.job is not None]
 
 
 def _numbers(row: QueueRow) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 -- Version 1 of the PostgreSQL store: tables.
--- A plain job costs a row in `job` and one in `ready`; a claim moves `ready` to `lease`; an end updates `job` once, in
--- place (HOT: no index names a column that a plain end changes). What is told of a call (events, counters, what is due
--- for upkeep) is one row per call, not per job.
--- `millrace.` stands for the chosen schema.
+-- A plain job (on the fast path: no line, no key, no hook) has a row in `job` and one in `ready`. A claim moves it from
+-- `ready` to `lease`. Its end updates `job` once, in place (HOT: no index has a column that this changes). Events, counters
+-- and upkeep entries are one row per call, not per job.
+-- `millrace.` is replaced by the chosen schema.
 
 CREATE SEQUENCE millrace.job_seq;
 CREATE SEQUENCE millrace.event_id;
@@ -13,22 +13,24 @@ CREATE TABLE millrace.store (
     version   integer NOT NULL DEFAULT 1,
     identity  text NOT NULL DEFAULT gen_random_uuid()::text,
     numbered  bigint NOT NULL DEFAULT 0,       -- events that have their number in the feed
-    trimmed   bigint NOT NULL DEFAULT 0,       -- number of the newest event that retention took away
+    trimmed   bigint NOT NULL DEFAULT 0,       -- number of the newest event that retention deleted
+    trimmed_mark text NOT NULL DEFAULT '',     -- its mark, to check cursors that point right after it
     settings  bytea
 );
 INSERT INTO millrace.store (one) VALUES (true);
 
--- Settings, what is decided by them, and counters; to the counters belong the rows of `tally`.
+-- Settings, flags derived from them, and counters; the rows of `tally` are to be added to the counters.
 CREATE TABLE millrace.queue (
     id             integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     name           text NOT NULL UNIQUE,
-    settings       bytea,                          -- QueueSettings; NULL: as they are by default
-    exact          boolean NOT NULL DEFAULT false, -- a setting decides by numbers, so steps take turns
+    settings       bytea,                          -- QueueSettings; NULL: the defaults
+    exact          boolean NOT NULL DEFAULT false, -- a setting depends on exact counts, so steps run one after the other
     plain_in       boolean NOT NULL DEFAULT true,  -- nothing can refuse a plain job
     plain_out      boolean NOT NULL DEFAULT true,  -- nothing bounds a claim
-    plain_end      boolean NOT NULL DEFAULT true,  -- nothing follows from the end of a plain job
+    plain_end      boolean NOT NULL DEFAULT true,  -- the end of a plain job has no further consequences
     bucket         bytea,
     next_lane      integer NOT NULL DEFAULT 0,
+    rearm          boolean NOT NULL DEFAULT false, -- auto-retry applies to jobs that died before it was switched on
     waiting        bigint NOT NULL DEFAULT 0,
     running        bigint NOT NULL DEFAULT 0,
     completed      bigint NOT NULL DEFAULT 0,
@@ -43,7 +45,7 @@ CREATE TABLE millrace.queue (
     taken          bigint NOT NULL DEFAULT 0
 );
 
--- What a step added to a queue's counters: inserted, so that steps of one queue need not wait for each other's commit.
+-- What a step adds to a queue's counters: inserted, so that steps of one queue do not wait for each other's commit.
 CREATE TABLE millrace.tally (
     queue          integer NOT NULL,
     waiting        integer NOT NULL DEFAULT 0,
@@ -62,10 +64,10 @@ CREATE TABLE millrace.tally (
 
 CREATE TABLE millrace.task (
     name   text PRIMARY KEY,
-    facts  bytea NOT NULL                          -- TaskRow: limits and what runs
+    facts  bytea NOT NULL                          -- TaskRow: limits and running counts
 );
 
--- One row per (queue, task, priority) ever used: a claim looks into `ready` once for each.
+-- One row per (queue, task, priority) ever used: a claim reads `ready` once for each.
 CREATE TABLE millrace.combo (
     id        integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     queue     integer NOT NULL,
@@ -78,7 +80,7 @@ CREATE TABLE millrace.job (
     seq            bigint NOT NULL,
     enqueued_at    bigint NOT NULL,
     available_at   bigint NOT NULL,
-    newest         bigint NOT NULL,                -- its newest event; each event names the one before
+    newest         bigint NOT NULL,                -- row of its newest event; each event has the row of the one before
     started_at     bigint,
     finished_at    bigint,
     expires_at     bigint,
@@ -96,9 +98,9 @@ CREATE TABLE millrace.job (
     attempt        integer NOT NULL DEFAULT 0,
     failures       integer NOT NULL DEFAULT 0,
     blocked        integer NOT NULL DEFAULT 0,
-    rank           smallint,                       -- of a line's member: -priority
+    rank           smallint,                       -- of a member of a line: -priority
     state          smallint NOT NULL DEFAULT 0,    -- 0 waiting (with a lease: running), 2 completed, 3 dead, 4 cancelled
-    place          smallint,                       -- in its line: 1 waits there, 2 holds it closed, 3 outside until due
+    place          smallint,                       -- in its line: 1 waiting in it, 2 holding it, 3 outside until due
     archived       boolean NOT NULL DEFAULT false,
     plain          boolean NOT NULL DEFAULT true,  -- no line, no key, no hook, and its result is kept
     id             text NOT NULL,
@@ -106,14 +108,14 @@ CREATE TABLE millrace.job (
     grp            text,
     key            text,
     reply          text,                           -- the channel of the process that waits for its end
-    extra          bytea,                          -- facts that a plain job never has
+    extra          bytea,                          -- all other fields, packed; NULL while they have their defaults
     result         bytea,
     spec           bytea NOT NULL,
     CONSTRAINT job_pkey PRIMARY KEY (seq),
     CONSTRAINT job_id UNIQUE (id)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.2);
 CREATE INDEX job_combo ON millrace.job (combo, seq);
--- Below: nothing of a plain job.
+-- Plain jobs are in none of the indexes below.
 CREATE INDEX job_outside ON millrace.job (available_at, seq) WHERE place = 3;
 CREATE INDEX job_outside_of ON millrace.job (queue, available_at) WHERE place = 3;
 CREATE INDEX job_member ON millrace.job (queue, line, rank, seq) WHERE place = 1;
@@ -126,16 +128,16 @@ CREATE INDEX job_next_retry ON millrace.job (next_retry_at, seq) WHERE next_retr
 CREATE INDEX job_group ON millrace.job (grp, seq) WHERE grp IS NOT NULL;
 CREATE INDEX job_key ON millrace.job (key, seq) WHERE key IS NOT NULL;
 
--- The open jobs, due or not: what a claim looks at, and deletes.
+-- The open jobs, due or not: a claim reads and deletes them.
 CREATE TABLE millrace.ready (
     available_at  bigint NOT NULL,
     seq           bigint NOT NULL,
     combo         integer NOT NULL,
-    special       boolean NOT NULL DEFAULT false,  -- a line's member, or it expires: its claim takes more than a lease
+    special       boolean NOT NULL DEFAULT false,  -- a member of a line, or it expires: its claim needs the ledger
     CONSTRAINT ready_pkey PRIMARY KEY (combo, available_at, seq)
 ) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- What runs. `until` has no index, so that an extension is done in place; the table is as long as what runs.
+-- The running jobs. `until` has no index, so that an extension is done in place; the table has one row per running job.
 CREATE TABLE millrace.lease (
     seq         bigint NOT NULL,
     until       bigint NOT NULL,
@@ -153,12 +155,12 @@ CREATE TABLE millrace.lease (
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0);
 
--- The events of one call. An array with one element stands for as many equal ones as there are events.
+-- The events of one call. An array with one element holds the value of all events.
 CREATE TABLE millrace.event (
     id           bigint PRIMARY KEY,
     at           bigint NOT NULL,
     seqs         bigint[] NOT NULL,
-    before       bigint[] NOT NULL,                -- of each event: the row with the same job's event before it, or 0
+    before       bigint[] NOT NULL,                -- for each event: the row with the same job's previous event, or 0
     combos       integer[] NOT NULL,
     generations  integer[] NOT NULL,
     ns           integer[] NOT NULL,
@@ -174,12 +176,12 @@ CREATE TABLE millrace.event (
     reasons      text[],
     errors       bytea                             -- list of (index, Failure)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.2);
--- The long ones are not compressed: that took a tenth of the time of a large enqueue, to save 44 bytes per job.
+-- The long arrays are not compressed: compression took a tenth of the time of a large enqueue and saved 44 bytes per job.
 ALTER TABLE millrace.event ALTER seqs SET STORAGE EXTERNAL, ALTER before SET STORAGE EXTERNAL,
     ALTER ids SET STORAGE EXTERNAL, ALTER leases SET STORAGE EXTERNAL;
 
--- Events get their numbers in the feed after their commit, from whoever looks: serial numbers drawn by writers become
--- visible out of order. Here are those without one.
+-- Events are numbered after their commit, by the next reader: numbers drawn by writers would become visible out of order.
+-- This table has the events without a number.
 CREATE TABLE millrace.outbox (
     place  bigint PRIMARY KEY DEFAULT nextval('millrace.event_order'),
     event  bigint NOT NULL,
@@ -194,7 +196,7 @@ CREATE TABLE millrace.feed (
     at     bigint NOT NULL
 );
 
--- What upkeep has to look at when: 1 ended jobs of a queue by the time they ended, 2 results by the time they expire.
+-- When jobs are due for upkeep: 1 ended jobs of a queue by the time they ended, 2 results by the time they expire.
 CREATE TABLE millrace.agenda (
     id     bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     at     bigint NOT NULL,
@@ -204,7 +206,7 @@ CREATE TABLE millrace.agenda (
 );
 CREATE INDEX agenda_due ON millrace.agenda (kind, queue, at, id);
 
--- Generations whose record is gone.
+-- Generations whose record is deleted.
 CREATE TABLE millrace.past (
     seq         bigint PRIMARY KEY,
     gone_at     bigint NOT NULL,
@@ -248,9 +250,19 @@ CREATE TABLE millrace.dependency (
 );
 CREATE INDEX dependency_child ON millrace.dependency (child, n);
 
+-- Every job with dependencies, by the ids it depends on, for as long as its record exists.
+CREATE TABLE millrace.dependent (
+    parent  text NOT NULL,
+    child   bigint NOT NULL,
+    PRIMARY KEY (parent, child)
+);
+CREATE INDEX dependent_child ON millrace.dependent (child);
+
 CREATE TABLE millrace.worker (
     id      text PRIMARY KEY,
-    record  bytea NOT NULL
+    record  bytea NOT NULL,
+    queues  text[] NOT NULL,
+    until   bigint NOT NULL  -- considered alive until then, or until a later heartbeat
 ) WITH (fillfactor = 50);
 
 CREATE TABLE millrace.schedule (

@@ -1,4 +1,4 @@
--- claim.sql: what a claim, a wait and the reaper look at, and the plain ways of an enqueue, a claim and an end.
+-- claim.sql: queries of a claim, a wait and the reaper, and the fast path of an enqueue, a claim and a completion.
 
 -- name: enqueue_plain
 SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[],
@@ -25,7 +25,7 @@ SELECT held, replies FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::
 SELECT millrace.extend_leases($1::bigint, $2::bigint[], $3::text[], $4::bigint[], $5::bytea[]);
 
 -- name: ready
--- Open, due jobs of one combination, by (available_at, seq), that nobody else is about to take.
+-- Open, due jobs of one combination, by (available_at, seq), that no other transaction has locked.
 SELECT available_at, seq
 FROM millrace.ready
 WHERE combo = $1::integer AND available_at <= $2::bigint
@@ -55,7 +55,7 @@ SELECT seq FROM millrace.job WHERE expiring IS NOT NULL AND expiring <= $1::bigi
 ORDER BY expiring, seq LIMIT $2::integer;
 
 -- name: lapsed
--- Leases that ran out: all that runs is looked at, which is little.
+-- Expired leases: reads the whole table, which has one row per running job.
 SELECT lease.seq
 FROM millrace.lease JOIN millrace.combo ON combo.id = lease.combo JOIN millrace.queue ON queue.id = combo.queue
 WHERE lease.until < $1::bigint AND ($2::text[] IS NULL OR queue.name = ANY ($2::text[]))
@@ -64,13 +64,13 @@ ORDER BY lease.until, lease.seq
 LIMIT $5::integer;
 
 -- name: overdue
--- Would a reclaim find anything? Every worker asks every few seconds, and mostly nothing is there.
+-- Whether a reclaim would find anything. Every worker asks every few seconds, and usually there is nothing.
 WITH at AS MATERIALIZED (SELECT millrace.clock($1::bigint) AS now)
 SELECT EXISTS (SELECT FROM millrace.lease, at WHERE lease.until < at.now)
     OR EXISTS (SELECT FROM millrace.job, at WHERE job.place = 3 AND job.available_at <= at.now);
 
 -- name: held_by_claim
--- What a claim took whose answer was lost.
+-- The jobs of a claim whose reply was lost.
 SELECT record.* FROM millrace.lease JOIN millrace.record ON record.seq = lease.seq
 WHERE starts_with(lease.id, $1::text) ORDER BY lease.seq;
 

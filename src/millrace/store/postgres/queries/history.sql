@@ -1,26 +1,26 @@
--- history.sql: the feed of events, and generations whose record is gone.
+-- history.sql: the feed of events, and generations whose record is deleted.
 
 -- name: next_event
 SELECT nextval('millrace.event_id');
 
 -- name: put_events
-WITH written AS (
-    INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
-                                workers, leases, delays, durations, reasons, errors)
-    VALUES ($1::bigint, $2::bigint, $3::bigint[], $4::bigint[], $5::integer[], $6::integer[], $7::integer[],
-            $8::integer[], $9::integer[], $10::smallint[], $11::smallint[], $12::text[], $13::text[], $14::text[],
-            $15::bigint[], $16::bigint[], $17::text[], $18::bytea)
-)
-INSERT INTO millrace.outbox (event, size, at) VALUES ($1::bigint, cardinality($3::bigint[]), $2::bigint);
+INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
+                            workers, leases, delays, durations, reasons, errors)
+VALUES ($1::bigint, $2::bigint, $3::bigint[], $4::bigint[], $5::integer[], $6::integer[], $7::integer[],
+        $8::integer[], $9::integer[], $10::smallint[], $11::smallint[], $12::text[], $13::text[], $14::text[],
+        $15::bigint[], $16::bigint[], $17::text[], $18::bytea);
+
+-- name: put_outbox
+INSERT INTO millrace.outbox (event, size, at) VALUES ($1::bigint, $2::integer, $3::bigint);
 
 -- name: number_events
 SELECT millrace.number_events($1::integer);
 
 -- name: feed_bounds
-SELECT trimmed, numbered FROM millrace.store;
+SELECT trimmed, numbered, trimmed_mark FROM millrace.store;
 
 -- name: feed
--- The rows with the events after a number, so many of them.
+-- The rows with the next events after a number, up to a limit.
 SELECT feed.last, feed.size, event.at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
        workers, leases, delays, durations, reasons, errors
 FROM millrace.feed CROSS JOIN LATERAL (SELECT * FROM millrace.event AS one WHERE one.id = feed.event LIMIT 1) AS event
@@ -36,10 +36,11 @@ SELECT last, at FROM millrace.feed WHERE last > $1::bigint ORDER BY last LIMIT $
 WITH gone AS (DELETE FROM millrace.feed WHERE last <= $1::bigint RETURNING event), cut AS (
     DELETE FROM millrace.event WHERE id = ANY (ARRAY(SELECT gone.event FROM gone))
 )
-UPDATE millrace.store SET trimmed = $1::bigint;
+UPDATE millrace.store SET trimmed = $1::bigint, trimmed_mark = $2::text;
 
 -- name: history
--- The rows with events of an id's generations, each from its newest back; how many events of a row retention has taken.
+-- The rows with the events of all generations of an id, each from the newest back, and how many events retention has
+-- deleted from a row.
 WITH RECURSIVE start AS (
     SELECT past.seq, past.newest FROM millrace.past WHERE past.id = $1::text
     UNION ALL
@@ -51,7 +52,7 @@ WITH RECURSIVE start AS (
     UNION ALL
     SELECT walk.wanted, earlier.*
     FROM walk
-    CROSS JOIN LATERAL (  -- with OFFSET it is looked up for each, and never joined by reading all of it
+    CROSS JOIN LATERAL (  -- OFFSET forces one lookup per row instead of a join that reads the whole table
         SELECT * FROM millrace.event
         WHERE event.id = CASE WHEN cardinality(walk.before) = 1 THEN walk.before[1]
                               ELSE walk.before[array_position(walk.seqs, walk.wanted)] END
@@ -72,7 +73,7 @@ FROM walk LEFT JOIN edge ON edge.event = walk.id;
 SELECT * FROM millrace.feed_page($1::bigint, $2::bigint, $3::integer);
 
 -- name: past
-SELECT id, seq, generation, state, token, gone_at FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
+SELECT id, seq, generation, state, token, gone_at, newest FROM millrace.past WHERE id = ANY ($1::text[]) ORDER BY seq;
 
 -- name: put_past
 INSERT INTO millrace.past (seq, id, generation, state, token, gone_at, newest)

@@ -22,6 +22,7 @@ SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[],
                      $31::bigint[], $32::bigint[], $33::boolean[], $34::bytea[]);
 
 -- name: update_jobs
+-- The second condition ensures that no plan reads other jobs.
 UPDATE millrace.job AS j
 SET state = i.state, place = i.place, available_at = i.available_at, attempt = i.attempt, failures = i.failures,
     blocked = i.blocked, events = i.events, newest = i.newest, started_at = i.started_at, finished_at = i.finished_at,
@@ -34,14 +35,14 @@ FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::inte
             $22::smallint[])
      AS i (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at, finished_at,
            expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until, result, extra, line, rank)
-WHERE j.seq = i.seq AND j.seq = ANY ($1::bigint[]);  -- so that no plan reads other jobs
+WHERE j.seq = i.seq AND j.seq = ANY ($1::bigint[]);
 
 -- name: delete_jobs
 WITH gone AS (DELETE FROM millrace.job WHERE seq = ANY ($1::bigint[]))
 DELETE FROM millrace.lease WHERE seq = ANY ($1::bigint[]);
 
 -- name: close_jobs
--- By their places, which nobody else changes: a step has locked the rows.
+-- By ctid, which no other transaction changes: the step has locked the rows.
 DELETE FROM millrace.ready WHERE ctid = ANY (ARRAY(
     SELECT r.ctid FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) AS i (combo, available_at, seq)
     CROSS JOIN LATERAL (
@@ -72,20 +73,23 @@ UPDATE millrace.lease AS l SET cancelling = i.cancelling
 FROM unnest($1::bigint[], $2::boolean[]) AS i (seq, cancelling) WHERE l.seq = i.seq;
 
 -- name: put_agenda
-INSERT INTO millrace.agenda (kind, queue, at, seqs) VALUES ($1::smallint, $2::integer, $3::bigint, $4::bigint[]);
+INSERT INTO millrace.agenda (kind, queue, at, seqs)
+SELECT kind, queue, at, array_agg(seq)
+FROM unnest($1::smallint[], $2::integer[], $3::bigint[], $4::bigint[]) AS i (kind, queue, at, seq)
+GROUP BY kind, queue, at;
 
 -- name: look_at_ids
--- Records by id, each with the clock.
+-- Records by id, each with the time.
 SELECT millrace.clock($1::bigint), record.* FROM millrace.record WHERE id = ANY ($2::text[]);
 
 -- name: scan
--- Records from one seq to another, in order, each with the clock.
+-- Records from one seq to another, in order, each with the time.
 SELECT millrace.clock($1::bigint), record.* FROM millrace.record
 WHERE seq > $2::bigint AND seq <= $3::bigint ORDER BY seq LIMIT $4::integer;
 
 -- name: ended_under
--- Which of these leases have been used to end a run, and whether it ended cancelled: told by the job's newest events.
-SELECT DISTINCT told.lease, told.kind = $4::smallint
+-- Which of these leases have ended a run, and whether it was cancelled, according to the job's newest events.
+SELECT DISTINCT ended.lease, ended.kind = $4::smallint
 FROM unnest($1::bigint[], $2::text[]) AS i (seq, lease)
 JOIN LATERAL (
     SELECT newest FROM millrace.job WHERE job.seq = i.seq
@@ -114,4 +118,4 @@ JOIN LATERAL (
          AS u (seq, lease, kind)
     CROSS JOIN LATERAL (SELECT coalesce(u.lease, walk.leases[1]) AS lease, coalesce(u.kind, walk.kinds[1]) AS kind) AS e
     WHERE u.seq = i.seq AND e.lease = i.lease AND e.kind = ANY ($3::smallint[])
-) AS told ON true;
+) AS ended ON true;

@@ -24,28 +24,47 @@ DELETE FROM millrace.line WHERE ctid = ANY (ARRAY(
 ));
 
 -- name: members
--- Waiting members of a line, first by (priority desc, seq).
-SELECT seq FROM millrace.job WHERE queue = $1::integer AND line = $2::text AND place = 1
+-- Waiting members of a line, by (priority desc, seq).
+SELECT seq, rank FROM millrace.job WHERE queue = $1::integer AND line = $2::text AND place = 1
 ORDER BY rank, seq LIMIT $3::integer;
+
+-- name: first_members
+-- The first waiting members of each line, as many as are wanted of it, and whether these are all.
+SELECT i.queue, i.name, first.rank, first.seq, count(*) OVER (PARTITION BY i.n) < i.wanted
+FROM unnest($1::integer[], $2::text[], $3::bigint[]) WITH ORDINALITY AS i (queue, name, wanted, n)
+CROSS JOIN LATERAL (
+    SELECT rank, seq FROM millrace.job AS one WHERE one.queue = i.queue AND one.line = i.name AND one.place = 1
+    ORDER BY rank, seq LIMIT i.wanted
+) AS first
+ORDER BY i.n, first.rank, first.seq;
 
 -- name: members_before
 -- How many members are ahead of one, counted up to a limit.
 SELECT count(*)
 FROM (SELECT rank, seq FROM millrace.job
-      WHERE queue = $1::integer AND line = $2::text AND place = 1 ORDER BY rank, seq LIMIT $5::integer) AS ahead
-WHERE (rank, seq) < ($3::integer, $4::bigint);
+      WHERE queue = $1::integer AND line = $2::text AND place = 1 ORDER BY rank, seq LIMIT $3::integer) AS ahead
+WHERE (rank, seq) < ($4::integer, $5::bigint);
 
--- name: hold
-SELECT queue, key, owner, seq, scope, until FROM millrace.hold WHERE queue = $1::text AND key = $2::text;
+-- name: holds
+SELECT hold.queue, hold.key, owner, seq, scope, until
+FROM unnest($1::text[], $2::text[]) AS i (queue, key)
+CROSS JOIN LATERAL (
+    SELECT * FROM millrace.hold AS one WHERE one.queue = i.queue AND one.key = i.key LIMIT 1
+) AS hold;
 
--- name: put_hold
+-- name: put_holds
 INSERT INTO millrace.hold (queue, key, owner, seq, scope, until)
-VALUES ($1::text, $2::text, $3::text, $4::bigint, $5::text, $6::bigint)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
 ON CONFLICT (queue, key) DO UPDATE
 SET owner = excluded.owner, seq = excluded.seq, scope = excluded.scope, until = excluded.until;
 
--- name: drop_hold
-DELETE FROM millrace.hold WHERE queue = $1::text AND key = $2::text;
+-- name: drop_holds
+DELETE FROM millrace.hold WHERE ctid = ANY (ARRAY(
+    SELECT hold.ctid FROM unnest($1::text[], $2::text[]) AS i (queue, key)
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.hold AS one WHERE one.queue = i.queue AND one.key = i.key LIMIT 1
+    ) AS hold
+));
 
 -- name: lapsed_holds
 SELECT queue, key, owner, seq, scope, until
@@ -58,7 +77,7 @@ LIMIT $2::integer;
 SELECT parent, child FROM millrace.dependency WHERE parent = ANY ($1::text[]);
 
 -- name: parents
-SELECT parent FROM millrace.dependency WHERE child = $1::bigint ORDER BY n;
+SELECT child, parent FROM millrace.dependency WHERE child = ANY ($1::bigint[]) ORDER BY n;
 
 -- name: put_dependencies
 INSERT INTO millrace.dependency (parent, child) SELECT * FROM unnest($1::text[], $2::bigint[])
@@ -71,3 +90,22 @@ DELETE FROM millrace.dependency WHERE ctid = ANY (ARRAY(
         SELECT one.ctid FROM millrace.dependency AS one WHERE one.parent = i.parent AND one.child = i.child LIMIT 1
     ) AS edge
 ));
+
+-- name: put_dependents
+INSERT INTO millrace.dependent (parent, child) SELECT * FROM unnest($1::text[], $2::bigint[]) ON CONFLICT DO NOTHING;
+
+-- name: drop_dependents
+DELETE FROM millrace.dependent WHERE child = ANY ($1::bigint[]);
+
+-- name: dead_dependents
+SELECT DISTINCT d.child
+FROM unnest($1::text[]) AS p (id)
+CROSS JOIN LATERAL (SELECT child FROM millrace.dependent WHERE parent = p.id OFFSET 0) AS d
+CROSS JOIN LATERAL (SELECT FROM millrace.job WHERE seq = d.child AND dead_at IS NOT NULL LIMIT 1) AS j
+ORDER BY d.child;
+
+-- name: is_needed
+SELECT EXISTS (
+    SELECT FROM (SELECT child FROM millrace.dependent WHERE parent = $1::text OFFSET 0) AS d
+    CROSS JOIN LATERAL (SELECT FROM millrace.job WHERE seq = d.child AND finished_at IS NULL LIMIT 1) AS j
+);

@@ -21,14 +21,15 @@ SELECT settings FROM millrace.store;
 -- name: put_store_settings
 UPDATE millrace.store SET settings = $1::bytea;
 
--- name: queue
-SELECT * FROM millrace.counted WHERE name = $1::text;
+-- name: queues
+SELECT * FROM millrace.counted WHERE name = ANY ($1::text[]);
 
--- name: take_queue
-SELECT lacking, mine, ids, tasks, priorities, (facts).* FROM millrace.take_queue($1::text, $2::boolean);
+-- name: take_queues
+SELECT taken.lacking, taken.mine, taken.ids, taken.tasks, taken.priorities, (taken.facts).*
+FROM unnest($1::text[], $2::boolean[]) AS i (name, alone) CROSS JOIN LATERAL millrace.take_queue(i.name, i.alone) AS taken;
 
 -- name: all_queues
--- Each with what waits in it for its time.
+-- All queues, each with the number of jobs that are not due yet.
 SELECT counted.*, words.later, words.retrying, words.first
 FROM millrace.counted CROSS JOIN LATERAL millrace.words(counted.id, $1::bigint) AS words ORDER BY name;
 
@@ -38,25 +39,39 @@ SELECT name FROM millrace.queue;
 -- name: make_queue
 INSERT INTO millrace.queue (name) VALUES ($1::text) ON CONFLICT (name) DO NOTHING RETURNING id;
 
--- name: put_queue
-UPDATE millrace.queue
-SET settings = $2::bytea, exact = $3::boolean, plain_in = $4::boolean, plain_out = $5::boolean, plain_end = $6::boolean,
-    bucket = $7::bytea, next_lane = $8::integer
-WHERE id = $1::integer;
+-- name: put_queues
+-- Settings, and what to add to the counters.
+UPDATE millrace.queue AS q
+SET waiting = q.waiting + i.waiting, running = q.running + i.running, completed = q.completed + i.completed,
+    dead = q.dead + i.dead, cancelled = q.cancelled + i.cancelled, blocked = q.blocked + i.blocked,
+    archived = q.archived + i.archived, archived_dead = q.archived_dead + i.archived_dead, live = q.live + i.live,
+    processed = q.processed + i.processed, died = q.died + i.died, taken = q.taken + i.taken,
+    settings = i.settings, exact = i.exact, plain_in = i.plain_in, plain_out = i.plain_out, plain_end = i.plain_end,
+    bucket = i.bucket, next_lane = i.next_lane, rearm = i.rearm
+FROM unnest($1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
+            $8::integer[], $9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::bigint[], $14::bytea[],
+            $15::boolean[], $16::boolean[], $17::boolean[], $18::boolean[], $19::bytea[], $20::integer[], $21::boolean[])
+     AS i (id, waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died,
+           taken, settings, exact, plain_in, plain_out, plain_end, bucket, next_lane, rearm)
+WHERE q.id = i.id;
 
 -- name: put_tally
 INSERT INTO millrace.tally (queue, waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live,
                             processed, died, taken)
-VALUES ($1::integer, $2::integer, $3::integer, $4::integer, $5::integer, $6::integer, $7::integer, $8::integer,
-        $9::integer, $10::integer, $11::integer, $12::integer, $13::bigint);
+SELECT * FROM unnest($1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[],
+                     $7::integer[], $8::integer[], $9::integer[], $10::integer[], $11::integer[], $12::integer[],
+                     $13::bigint[]);
 
 -- name: add_counts
-UPDATE millrace.queue
-SET waiting = waiting + $2::integer, running = running + $3::integer, completed = completed + $4::integer,
-    dead = dead + $5::integer, cancelled = cancelled + $6::integer, blocked = blocked + $7::integer,
-    archived = archived + $8::integer, archived_dead = archived_dead + $9::integer, live = live + $10::integer,
-    processed = processed + $11::integer, died = died + $12::integer, taken = taken + $13::bigint
-WHERE id = $1::integer;
+UPDATE millrace.queue AS q
+SET waiting = q.waiting + i.waiting, running = q.running + i.running, completed = q.completed + i.completed,
+    dead = q.dead + i.dead, cancelled = q.cancelled + i.cancelled, blocked = q.blocked + i.blocked,
+    archived = q.archived + i.archived, archived_dead = q.archived_dead + i.archived_dead, live = q.live + i.live,
+    processed = q.processed + i.processed, died = q.died + i.died, taken = q.taken + i.taken
+FROM unnest($1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
+            $8::integer[], $9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::bigint[])
+     AS i (id, waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died, taken)
+WHERE q.id = i.id;
 
 -- name: fold_tally
 SELECT millrace.fold_tally();
@@ -84,11 +99,12 @@ FROM millrace.combo JOIN millrace.queue ON queue.id = combo.queue;
 -- name: task_names
 SELECT name FROM millrace.task ORDER BY name;
 
--- name: task
-SELECT facts FROM millrace.task WHERE name = $1::text;
+-- name: tasks
+SELECT name, facts FROM millrace.task WHERE name = ANY ($1::text[]);
 
--- name: put_task
-INSERT INTO millrace.task (name, facts) VALUES ($1::text, $2::bytea) ON CONFLICT (name) DO UPDATE SET facts = $2::bytea;
+-- name: put_tasks
+INSERT INTO millrace.task (name, facts) SELECT * FROM unnest($1::text[], $2::bytea[])
+ON CONFLICT (name) DO UPDATE SET facts = excluded.facts;
 
 -- name: running_of_task
 SELECT count(*) FROM millrace.lease JOIN millrace.combo ON combo.id = lease.combo WHERE combo.task = $1::text;
@@ -97,7 +113,8 @@ SELECT count(*) FROM millrace.lease JOIN millrace.combo ON combo.id = lease.comb
 SELECT record FROM millrace.worker WHERE id = $1::text;
 
 -- name: put_worker
-INSERT INTO millrace.worker (id, record) VALUES ($1::text, $2::bytea) ON CONFLICT (id) DO UPDATE SET record = $2::bytea;
+INSERT INTO millrace.worker (id, record, queues, until) VALUES ($1::text, $2::bytea, $3::text[], $4::bigint)
+ON CONFLICT (id) DO UPDATE SET record = $2::bytea, queues = $3::text[], until = $4::bigint;
 
 -- name: drop_worker
 DELETE FROM millrace.worker WHERE id = $1::text;
@@ -106,7 +123,10 @@ DELETE FROM millrace.worker WHERE id = $1::text;
 SELECT record FROM millrace.worker ORDER BY id;
 
 -- name: count_workers
-SELECT count(*) FROM millrace.worker;
+-- Live workers by the queue they serve; NULL: all of them.
+SELECT s.queue, count(DISTINCT w.id)::integer FROM millrace.worker AS w
+CROSS JOIN LATERAL (SELECT unnest(w.queues) UNION ALL SELECT NULL) AS s (queue)
+WHERE w.until >= millrace.clock($1::bigint) GROUP BY s.queue;
 
 -- name: schedule
 SELECT record FROM millrace.schedule WHERE name = $1::text;
@@ -128,7 +148,7 @@ SELECT identity FROM millrace.store;
 SELECT pg_notify($1::text, $2::text);
 
 -- name: server_facts
--- Settings that matter, and the oldest transaction of others.
+-- The server settings that matter, and the oldest open transaction.
 SELECT current_setting('server_version_num') AS version, current_setting('fsync') AS fsync,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('full_page_writes') AS full_page_writes, current_setting('autovacuum') AS autovacuum,

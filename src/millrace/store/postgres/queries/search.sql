@@ -1,7 +1,11 @@
--- search.sql: upkeep, counting and finding. Walks go by seq, forwards or backwards, from one bound to another.
+-- search.sql: upkeep, counts and searches. A walk reads seqs in order, forwards or backwards, between two bounds.
 
--- name: on_agenda
-SELECT at, seq FROM millrace.on_agenda($1::smallint, $2::integer, $3::bigint, $4::integer);
+-- name: finished
+-- Completed and cancelled jobs of a queue that ended before an instant.
+SELECT seq FROM millrace.on_agenda(1::smallint, $1::integer, $2::bigint, $3::integer);
+
+-- name: expired_results
+SELECT seq FROM millrace.on_agenda(2::smallint, 0, $1::bigint, $2::integer);
 
 -- name: dead
 SELECT seq FROM millrace.job

@@ -1,4 +1,4 @@
-"""The scripts, one per method: put together from shared pieces, so that a rule is said once in Lua, too."""
+"""The Lua scripts, one per method. They are assembled from shared modules, so that each rule is in Lua only once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from millrace.domain.job import Spec
 from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
+from millrace.store.redis.decode import RARE_FIELDS
+from millrace.store.redis.encode import SPEC_FIELDS
 
-# Pieces that are read in when a function of their module is first called: putting functions together costs a script
-# more time than a few commands do, and most steps need few of them.
+# Parts that are loaded when a function of their module is first called: creating all functions costs a script more time
+# than a few commands, and most steps need few of them.
 MODULES: dict[str, tuple[str, ...]] = {
     "T": ("events", "done", "jobs", "lines", "rows"),
     "X": ("transition",),
@@ -21,10 +23,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "U": ("time", "replaying"),
     "W": ("walk",),
 }
-SHORTCUTS = ("claim", "settle")  # what is usual is tried first, before anything else is read in
-ALONE = ("enqueue_plain",)  # needs none of the pieces
+FLAGS = ("error", "attempts", "progress")  # whether a job has such a value, which is stored separately from its record
+FAST_PATHS = ("claim", "settle")  # scripts that try fast_path/NAME.lua first, before anything else is loaded
+STANDALONE = ("fast_path/enqueue",)  # the caller tries this one first, in a call of its own; it needs no module
 METHODS = (
-    "enqueue_plain",
+    "fast_path/enqueue",
     "enqueue",
     "claim",
     "settle",
@@ -33,6 +36,7 @@ METHODS = (
     "cancel",
     "replay",
     "archive",
+    "delete",
     "control_queue",
     "control_task",
     "drain",
@@ -66,16 +70,21 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    begin = [_text("lib/open"), _text("lib/write")]
-    shortcut = [_text(f"plain/{name}")] if name in SHORTCUTS else []
-    library = [] if name in ALONE else [_library()]
-    source = "\n".join([*begin, *shortcut, *library, _text(name)])
+    """Return the script with this name: the common start, its fast path if it has one, the shared modules, and its own
+    file.
+    """
+    parts = [_text("lib/open"), _text("lib/write"), _text("lib/fence")]
+    if name in FAST_PATHS:
+        parts += [_text("lib/fast_path"), _text(f"fast_path/{name}")]
+    parts.append(_text("lib/fast_path") if name in STANDALONE else _modules())
+    parts.append(_text(name))
+    source = "\n".join(parts)
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
-def _library() -> str:
-    parts = [_defaults(), _text("lib/tables"), _text("lib/modules")]
+def _modules() -> str:
+    parts = [_defaults(), _fields(), _text("lib/tables"), _text("lib/modules")]
     for module, pieces in MODULES.items():
         loaders = [f"function()\n{_text(f'lib/{piece}')}\nend" for piece in pieces]
         parts.append(f"in_pieces({module}, {', '.join(loaders)})")
@@ -88,13 +97,35 @@ def _text(name: str) -> str:
 
 
 def _defaults() -> str:
-    """What a queue and a hook are when nobody has said anything: the defaults of Python, as Lua."""
-    plain = QueueSettings()
-    settings = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    settings["fair_period"] = fair_period(plain)
+    """Return Lua code that defines defaults: all settings of a queue, and a few options of specs and of the store."""
+    queue = QueueSettings()
+    settings = {name: getattr(queue, name) for name in queue.__struct_fields__}
+    settings["fair_period"] = fair_period(queue)
     spec = Spec("", "")
     numbers = {"lease": spec.lease, "keep_result": spec.keep_result, "keep_events": StoreSettings().keep_events}
     return f"local DEFAULT_SETTINGS = {_lua(settings)}\nlocal SPEC = {_lua(numbers)}"
+
+
+def _fields() -> str:
+    """Return Lua code that defines the rarely changed fields of a job, with their defaults, and reads a spec from a
+    list.
+    """
+    rare = RARE_FIELDS | dict.fromkeys(FLAGS, False)
+    at_first = {name: default for name, default in rare.items() if default is not None}
+    changed = " or ".join(
+        f"job.{name} ~= 0" if default == 0 and default is not False else f"job.{name}" for name, default in rare.items()
+    )
+    spec = ", ".join(f"spec.{name}" for name in (*SPEC_FIELDS, "after", "body"))
+    return f"""local RARE_DEFAULTS = {_lua(at_first)}
+local RARE_FIELDS = {_lua(tuple(rare))}
+local function has_rare(job)
+  return {changed}
+end
+local function spec_from(item)
+  local spec = {{}}
+  {spec} = unpack(item, 1, {len(SPEC_FIELDS) + 2})
+  return spec
+end"""
 
 
 def _lua(value: object) -> str:

@@ -1,5 +1,7 @@
--- advance: write each schedule that is still at the revision seen, and enqueue what it carries in the same step.
--- Asks {moves}: {name, seen, mark or nil, schedule's number, specs}; answers {status, rev, mark, schedule, refusal}.
+-- advance: write each schedule whose revision has not changed, and enqueue its jobs in the same step.
+-- Takes {moves}: {name, seen, mark or nil, index of the schedule's body, specs}.
+-- Returns {status, rev, mark, schedule, refusal} for each.
+-- Repeats advance of domain/rules/scheduling.py.
 if repeated then
   return repeated
 end
@@ -25,18 +27,18 @@ local function advance_one(move)
   end
   if items and #items > 0 then
     local _, refused = A.attempt(A.enqueue, A.specs(items), false)
-    if refused then -- a full queue, for one: the tick is carried out once there is room
+    if refused then -- for example a full queue: a later move tries this tick again
       return { 'refused', current, refused }
     end
   end
-  -- Revisions begin at the clock, so that a schedule which is removed and made anew does not repeat one.
+  -- Revisions start at the current time, so that a schedule that is removed and created again has new ones.
   local new_rev = kept and rev + 1 or max(now, 1)
   T.hput(KEY.schedule, name, wide(new_rev) .. wide(new_mark) .. ARGV[body])
   return { 'ok', { new_rev, new_mark, ARGV[body] } }
 end
 
 local answers = {}
-for i, move in ipairs(asked[1]) do
+for i, move in ipairs(args[1]) do
   answers[i] = advance_one(move)
 end
 return T.done(answers)

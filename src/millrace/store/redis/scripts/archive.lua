@@ -1,8 +1,9 @@
--- archive: hide finished jobs, or show them again. Asks {ids, archived}; answers words.
+-- archive: hide finished jobs, or show them again. Takes {ids, archived}; returns a word per id.
+-- Repeats archive of domain/rules/operate.py.
 if repeated then
   return repeated
 end
-local ids, archived = asked[1], asked[2]
+local ids, archived = args[1], args[2]
 T.prefetch_ids(ids)
 local answers = {}
 for i, id in ipairs(ids) do

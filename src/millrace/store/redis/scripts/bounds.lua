@@ -1,4 +1,4 @@
--- bounds: {smallest seq of a job there is or 0, last seq drawn}.
+-- bounds: returns {smallest seq of an existing job or 0, last seq assigned}.
 local first = nil
 for _, name in ipairs(W.queues()) do
   for class = 0, 3 do

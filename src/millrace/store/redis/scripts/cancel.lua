@@ -1,9 +1,10 @@
--- cancel: end jobs that wait; those that run are left alone, or asked to stop. Asks {ids, request}; answers words.
+-- cancel: cancel waiting jobs; running ones continue, or are asked to stop. Takes {ids, request}; returns a word per id.
+-- Repeats cancel of domain/rules/operate.py.
 if repeated then
   return repeated
 end
 call('DEL', P .. 'none')
-local ids, request = asked[1], asked[2]
+local ids, request = args[1], args[2]
 
 local function cancel_one(id)
   local job = T.by_id(id)
@@ -24,6 +25,7 @@ local function cancel_one(id)
   end
   job.cancel_requested = true
   T.update(job)
+  T.wake(CANCELS, job.worker, 1)
   return 'requested'
 end
 

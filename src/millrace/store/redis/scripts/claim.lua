@@ -1,42 +1,36 @@
--- claim: due jobs in order, each under a new lease, within every limit.
--- Asks {queues, tasks or nil, limit, lease or nil, worker, claim id}; answers rows.
+-- claim: claim due jobs in order, each with a new lease, within all limits.
+-- Takes {queues, tasks or nil, limit, lease or nil, worker, claim id}; returns rows.
+-- Repeats Ledger.claim of domain/ledger.py; Room of domain/rules/limits.py; pick of domain/rules/order.py.
 local PROMOTIONS, FIRST_PIECE = 100, 8
-local queues, tasks, limit, lease, worker, claim_id = unpack(asked, 1, 6)
+local queues, tasks, limit, lease, worker, claim_id = unpack(args, 1, 6)
 
 if repeated then
-  local jobs = {}
-  for _, seq in ipairs(repeated) do
-    local job = T.by_seq(seq)
-    if job and job.state == 'running' and job.lease_id == claim_id .. '.' .. format('%.0f', seq) then
-      jobs[#jobs + 1] = job
-    end
-  end
-  return T.rows_of(jobs)
+  return T.rows_of_claim(claim_id, repeated)
 end
 
-call('DEL', P .. 'none') -- a full memory stops who puts work in, not who takes it out: see docs/decisions/0014
-local known = nil
-if tasks then
-  known = {}
-  for _, task in ipairs(tasks) do
-    known[task] = true
-  end
-end
+call('DEL', P .. 'none') -- allows writes although the memory is full: see docs/decisions/0014
+local known = tasks and set_of(tasks)
 
 -- ── how much may be taken ───────────────────────────────────────────────────────────────────────
 
-local room, room_of_task, taken, taken_of_task, some_expired = {}, {}, {}, {}, false
+local room, room_of_task, taken, taken_of_task, ahead, some_expired = {}, {}, {}, {}, {}, false
 
 local function task_room(name)
   if not room_of_task[name] then
     local row = T.task(name)
     room_of_task[name] = row and L.allowance(row.limits, row) or L.UNLIMITED
+    if row and L.is_ahead(row) then
+      taken_of_task[name] = taken_of_task[name] or 0
+    end
   end
   return room_of_task[name]
 end
 
--- Reserve a place for the head of a range; false when a limit or its expiry forbids it.
+-- Reserve room for the first job of a range; false if a limit is reached or the job has expired.
 local function take(range, seq)
+  if ahead[range.queue] then
+    taken[range.queue] = taken[range.queue] or 0
+  end
   if room[range.queue] <= 0 or task_room(range.task) <= 0 then
     return false
   end
@@ -53,10 +47,10 @@ local function take(range, seq)
   return true
 end
 
--- ── ranges of due jobs, and whose turn it is ────────────────────────────────────────────────────
+-- ── ranges of due jobs, and which is next ───────────────────────────────────────────────────────
 
--- The next few of a range, twice as many each time: of most ranges no more than the head is ever wanted, and what a
--- claim looks at must not depend on how many wait.
+-- Read the next jobs of a range, twice as many each time: most ranges need only the first one, and the cost of a claim
+-- must not depend on how many jobs wait.
 local function fill(range)
   local found = call('ZRANGEBYSCORE', T.look(range.key), '-inf', now, 'WITHSCORES', 'LIMIT', #range.seqs, range.piece)
   local seqs, at = range.seqs, range.at
@@ -78,7 +72,7 @@ local function is_before(a_first, a_second, a_third, b_first, b_second, b_third)
   return a_third < b_third
 end
 
--- The head that a queue would give next: by priority, or the oldest of all when its turn has come.
+-- The next job of a queue: by priority, or the oldest of all by `fair_share`.
 local function candidate(queue)
   local fair = queue.period > 0 and (queue.taken + 1) % queue.period == 0
   local best, best_at, best_seq = nil, nil, nil
@@ -101,14 +95,15 @@ local function candidate(queue)
 end
 
 U.promote(PROMOTIONS)
-some_expired = U.expire(PROMOTIONS) == PROMOTIONS -- those that are left are no longer to be run
+some_expired = U.expire(PROMOTIONS) == PROMOTIONS -- then `take` must skip expired jobs that are left
 local sources, seen = {}, {}
 for _, name in ipairs(queues) do
   if not seen[name] then
     seen[name] = true
     local row = T.queue(name)
     room[name] = L.allowance(row.settings, row)
-    if room[name] > 0 and limit > 0 then
+    ahead[name] = L.is_ahead(row)
+    if (room[name] > 0 or ahead[name]) and limit > 0 then
       local ranges = {}
       for _, range in ipairs(T.combos_of(name)) do
         if not known or known[range.task] then
@@ -162,7 +157,7 @@ local jobs = {}
 T.prefetch(picked)
 for _, seq in ipairs(picked) do
   local job = T.by_seq(seq)
-  X.claim(job, worker, claim_id .. '.' .. format('%.0f', seq), lease or job.lease)
+  X.claim(job, worker, T.lease_id(claim_id, seq), lease or job.lease)
   local row = T.queue(job.queue)
   S.claimed(job, row)
   T.put_queue(row)

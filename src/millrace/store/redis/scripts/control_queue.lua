@@ -1,9 +1,10 @@
--- control_queue: write a queue's settings if they are still those that were seen.
--- Asks {name, seen or nil, new}: settings as msgpack in ARGV 5 (seen, '' for none) and 6; answers ok, stale, or a refusal.
+-- control_queue: write a queue's settings if they have not changed since they were read.
+-- Takes {name, seen or nil, new}: settings as msgpack in ARGV 5 (seen, '' for none) and 6. Returns ok, stale or a refusal.
+-- Repeats _control_queue of domain/rules/operate.py.
 if repeated then
   return repeated
 end
-local name = asked[1]
+local name = args[1]
 if (call('HGET', KEY.settings, name) or '') ~= ARGV[5] then
   return { 'stale' }
 end
@@ -20,6 +21,11 @@ end
 if new.fair_share ~= old.fair_share then
   row.taken = 0
 end
+if new.auto_retries > old.auto_retries then
+  call('SADD', KEY.rearm, name)
+elseif new.auto_retries < old.auto_retries then
+  call('SREM', KEY.rearm, name)
+end
 T.put_queue(row)
 local paused = {}
 for _, lane in ipairs(old.paused_lanes) do
@@ -34,5 +40,5 @@ for lane, by in pairs(paused) do
     S.elect(line)
   end
 end
-T.stir(name, row.waiting)
+T.wake(name, nil, row.waiting)
 return T.done({ 'ok' })

@@ -1,18 +1,16 @@
--- control_task: write a task's limits if they are still those that were seen; what runs is counted from then on.
--- Asks {name}: limits as msgpack in ARGV 5 (seen, '' for none) and 6; answers ok or stale.
+-- control_task: write a task's limits if they have not changed since they were read; its running jobs are counted from
+-- then on. Takes {name}: limits as msgpack in ARGV 5 (seen, '' for none) and 6; returns ok or stale.
+-- Repeats _control_task of domain/rules/operate.py.
 if repeated then
   return repeated
 end
 local PAGE = 1000
-local name = asked[1]
+local name = args[1]
 
 local function running_of_task()
   local count, offset = 0, 0
   while true do
-    local page = call('ZRANGE', KEY.lease, offset, offset + PAGE - 1)
-    for i = 1, #page do
-      page[i] = tonumber(page[i])
-    end
+    local page = seqs_of(call('ZRANGE', KEY.lease, offset, offset + PAGE - 1))
     T.prefetch(page)
     for _, seq in ipairs(page) do
       local job = T.by_seq(seq)
@@ -38,7 +36,5 @@ if row.limits.rate ~= old.rate or row.limits.burst ~= old.burst then
 end
 T.put_task(row)
 T.hput(P .. 'limits', name, ARGV[6])
-for _, queue in ipairs(call('HKEYS', KEY.queue)) do
-  T.stir(queue, T.queue(queue).waiting)
-end
+T.wake(nil, name, 2 ^ 30)
 return T.done({ 'ok' })

@@ -1,5 +1,7 @@
--- count: every queue's counters. Answers, per queue by name, {name, waiting, running, completed, dead, cancelled,
--- blocked, scheduled, retrying, archived, oldest due instant or -1, paused, processed, died}, after {now}.
+-- count: the counters of all queues. Returns the current time, followed by one list per queue: {name, waiting, running,
+-- completed, dead, cancelled, blocked, scheduled, retrying, archived, available_at of the oldest due job or -1, paused,
+-- processed, died}.
+-- Repeats counts of domain/rules/operate.py.
 local answers = { now }
 for _, name in ipairs(W.queues()) do
   local row, beyond = T.queue(name), '(' .. format('%.0f', now)

@@ -1,11 +1,12 @@
--- drain: cancel up to `limit` waiting jobs of a queue or lane; hooks stay. Asks {queue, limit, lane or nil}.
+-- drain: cancel up to `limit` waiting jobs of a queue or lane; hooks stay. Takes {queue, limit, lane or nil}.
+-- Repeats drain of domain/rules/operate.py.
 if repeated then
   return repeated
 end
 call('DEL', P .. 'none')
-local queue, limit, lane = unpack(asked, 1, 3)
+local queue, limit, lane = unpack(args, 1, 3)
 
--- From the back, so that a line elects its next member once and not after every one.
+-- From the last to the first, so that each line elects its next member only once.
 local function drain_all(seqs)
   T.prefetch(seqs)
   local count = 0

@@ -1,8 +1,9 @@
--- enqueue: all of these specs, or a refusal and nothing. Asks {specs}; answers one list per spec, or {refusal}.
+-- enqueue: enqueue all of these specs, or none. Takes {specs}; returns one list per spec, or {refusal}.
+-- Repeats enqueue of domain/rules/admission.py.
 if repeated then
   return repeated
 end
-local answers, refused = A.attempt(A.enqueue, A.specs(asked[1]), false)
+local answers, refused = A.attempt(A.enqueue, A.specs(args[1]), false)
 if refused then
   return { 'refused', refused }
 end

@@ -1,17 +1,18 @@
--- extend: lengthen leases, counted from now. Asks {items}: {seq, lease id, by or nil, progress's number or nil}.
--- Answers one letter per item, as settle does.
+-- extend: extend leases, counted from now. Takes {items}: {seq, lease id, by or nil, index of the progress body or nil}.
+-- Returns one letter per item, as settle does.
+-- Repeats Ledger.extend of domain/ledger.py.
 if repeated then
   return repeated
 end
 call('DEL', P .. 'none')
 local seqs, receipts = {}, {}
-for i, item in ipairs(asked[1]) do
+for i, item in ipairs(args[1]) do
   seqs[i] = item[1]
 end
 T.prefetch(seqs)
-for i, item in ipairs(asked[1]) do
-  local job = T.by_seq(item[1])
-  if not job or job.state ~= 'running' or job.lease_id ~= item[2] then
+for i, item in ipairs(args[1]) do
+  local job = T.held(item[1], item[2])
+  if not job then
     receipts[i] = 'L'
   else
     job.lease_until = now + (item[3] or job.lease)

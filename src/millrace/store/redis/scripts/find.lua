@@ -1,10 +1,11 @@
--- find: the next jobs by seq from the narrowest index; what they are asked to be besides is judged by who asks.
--- Asks {queues or nil, classes, after, before, back, limit, budget, sieve}: the sieve leaves out what cannot match,
+-- find: returns the next jobs in order of seq, from the smallest index. The caller applies the whole query to the rows.
+-- Takes {queues or nil, classes, after, before, back, limit, budget, sieve}. The sieve skips jobs that cannot match:
 -- {task, group, key, archived, enqueued from and to, finished from and to, state or its word}.
--- Answers {now, last seq looked at or 0, looked at, at the end, rows}.
-local queues, classes, after, before, back, limit, budget, sieve = unpack(asked, 1, 8)
+-- Returns {now, last seq read or 0, number read, whether at the end, rows}.
+-- Repeats word of domain/job.py.
+local queues, classes, after, before, back, limit, budget, sieve = unpack(args, 1, 8)
 local task, group, key, archived, from, to, ended_from, ended_to, word = unpack(sieve, 1, 9)
-local PART = 500 -- jobs read at once, at most: the first part is as large as the page
+local PART = 500 -- limit of jobs read at a time; the first read is as large as the page
 
 local IS = {
   blocked = function(job)

@@ -1,6 +1,6 @@
--- history: events of all remembered generations of an id, oldest first. Asks {id}.
-local chains, job = {}, T.by_id(asked[1])
-for _, past in ipairs(T.past(asked[1])) do
+-- history: the events of all generations of an id that are kept, oldest first. Takes {id}.
+local chains, job = {}, T.by_id(args[1])
+for _, past in ipairs(T.past(args[1])) do
   chains[#chains + 1] = past
 end
 if job then

@@ -1,15 +1,16 @@
--- settle: end runs, each under the lease that still holds the job; a lost lease changes nothing.
--- Asks {items}: {seq, lease id, verb, delay, result's number, error, reason, failed, stalled, duration, specs}; or, where
--- all are mere completions and no two of one job, {nil, seqs, lease ids, durations, results' numbers or false}.
--- Answers one letter per item: O written, L lost, C cancelled as somebody had asked; or a refusal and nothing.
+-- settle: write how runs ended, each if its lease still holds the job; a lost lease changes nothing.
+-- Takes {items}: {seq, lease id, verb, delay, index of the result's body, error, reason, failed, stalled, duration,
+-- specs}; or, if all only complete different jobs, {nil, seqs, lease ids, durations, indexes of the results or false}.
+-- Returns one letter per item: O written, L lost, C cancelled on request; or a refusal, and then nothing is written.
+-- Repeats Ledger.settle of domain/ledger.py.
 if repeated then
   return repeated
 end
 
-call('DEL', P .. 'none') -- also with a full memory: see docs/decisions/0014
-local items, seqs = asked[1] or {}, {}
-for i, seq in ipairs(asked[2] or {}) do
-  items[i] = { seq, asked[3][i], 'complete', 0, asked[5][i] or nil, nil, nil, 0, 0, asked[4][i] }
+call('DEL', P .. 'none') -- allows writes although the memory is full: see docs/decisions/0014
+local items, seqs = args[1] or {}, {}
+for i, seq in ipairs(args[2] or {}) do
+  items[i] = { seq, args[3][i], 'complete', 0, args[5][i] or nil, nil, nil, 0, 0, args[4][i] }
 end
 for i, item in ipairs(items) do
   seqs[i] = item[1]
@@ -31,8 +32,8 @@ if refused then
 end
 
 local function settle_one(item)
-  local job = T.by_seq(item[1])
-  if not job or job.state ~= 'running' or job.lease_id ~= item[2] then
+  local job = T.held(item[1], item[2])
+  if not job then
     return 'L'
   end
   local was_asked = job.cancel_requested
@@ -44,7 +45,7 @@ local function settle_one(item)
     S.finished(job, 'running')
   end
   local ended_as_asked = was_asked and job.state == 'cancelled'
-  if item[11] then -- after its own end, which frees its id, its key and its place in line for them
+  if item[11] then -- after the job's own end, which frees its id, key and line for them
     A.enqueue(item[11], true)
   end
   S.carry_out()

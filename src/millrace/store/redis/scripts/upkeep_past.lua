@@ -1,19 +1,23 @@
--- upkeep_past: events past their retention, what is remembered of jobs that are gone, workers that have been silent.
--- Asks {limit, how long a silent worker is shown}; answers {events, workers}.
+-- upkeep_past: delete events past their retention, what is kept of deleted jobs, and records of dead workers.
+-- Takes {limit, milliseconds for which a worker without a heartbeat is kept}; returns {events, workers} deleted.
+-- Repeats _trim_history and _forget_workers of domain/rules/upkeep.py.
 if repeated then
   return repeated
 end
 call('DEL', P .. 'none')
-local limit, memory = asked[1], asked[2]
+local limit, memory = args[1], args[2]
 local keep = call('HGET', KEY.store, 'keep_events')
-local trimmed = 0
+local trimmed, last = 0, nil
 if keep ~= 'never' then
   local before, counters = now - (keep and tonumber(keep) or SPEC.keep_events), T.counters()
   for _, event in ipairs(T.events_after(counters.trimmed, limit)) do
     if T.instant_and_previous(event) > before then
       break
     end
-    trimmed = trimmed + 1
+    trimmed, last = trimmed + 1, event
+  end
+  if last then
+    call('HSET', KEY.store, 'trimmed_mark', T.mark_of(last))
   end
   local left = trimmed
   while left > 0 do
@@ -25,7 +29,7 @@ if keep ~= 'never' then
   end
   for _, name in ipairs(call('ZRANGEBYSCORE', T.look(KEY.gone), '-inf', before, 'LIMIT', 0, limit)) do
     local seq, id = tonumber(sub(name, 1, 16)), sub(name, 17)
-    if #T.children(id) == 0 then -- a dependent still needs to know how this one ended
+    if #T.children(id) == 0 then -- dependents that wait need to know how this job ended
       T.drop_past(id, seq)
     end
   end
@@ -34,8 +38,7 @@ end
 local gone = 0
 local workers = call('HGETALL', KEY.worker)
 for i = 1, #workers, 2 do
-  local _, last_beat, ttl = unpacked(sub(workers[i + 1], 1, 27))
-  if last_beat + ttl + memory < now then
+  if T.is_silent(workers[i + 1], memory) then
     call('HDEL', KEY.worker, workers[i])
     gone = gone + 1
   end

@@ -1,10 +1,11 @@
--- upkeep_queue: retention and the cap on dead letters, for one queue. Asks {queue, limit}; answers {pruned, evicted,
--- archived}. What the cap evicts is announced as an event and counted, never silent.
+-- upkeep_queue: retention and dead_cap, for one queue. Takes {queue, limit}; returns {pruned, evicted, archived, armed}.
+-- Every job that dead_cap evicts is recorded as an event and counted.
+-- Repeats _prune, _cap_dead and _arm_dead of domain/rules/upkeep.py.
 if repeated then
   return repeated
 end
 call('DEL', P .. 'none')
-local name, limit = asked[1], asked[2]
+local name, limit = args[1], args[2]
 local row = T.queue(name)
 local settings = row.settings
 
@@ -21,8 +22,7 @@ local function prune(key, keep)
 end
 
 local pruned = prune(P .. 'dead:' .. name, settings.keep_dead) + prune(P .. 'fin:' .. name, settings.keep_completed)
-local over = settings.dead_cap and settings.dead_overflow ~= 'reject'
-  and min(limit, row.dead - row.archived_dead - settings.dead_cap) or 0
+local over = min(limit, U.over_dead_cap(row))
 local evicted, archived = 0, 0
 if over > 0 then
   local evicts = settings.dead_overflow == 'evict'
@@ -36,4 +36,30 @@ if over > 0 then
   end
   evicted, archived = evicts and over or 0, evicts and 0 or over
 end
-return T.done({ pruned, evicted, archived })
+-- After auto-retry was enabled, schedule a retry for jobs that are already dead.
+local function arm_dead()
+  local sources = W.sources({ name }, { 2 })
+  local armed, after = 0, 0
+  while armed < limit do
+    local seqs = W.merged(sources, after, 2 ^ 49, false, 500)
+    T.prefetch(seqs)
+    for _, seq in ipairs(seqs) do
+      local job = T.by_seq(seq)
+      if job and job.state == 'dead' and armed < limit and not job.next_retry_at and S.next_retry(job) then
+        job.next_retry_at = S.next_retry(job)
+        T.update(job)
+        armed = armed + 1
+      end
+      after = seq
+    end
+    if #seqs < 500 then
+      break
+    end
+  end
+  if armed < limit then
+    call('SREM', KEY.rearm, name)
+  end
+  return armed
+end
+local armed = call('SISMEMBER', KEY.rearm, name) == 1 and arm_dead() or 0
+return T.done({ pruned, evicted, archived, armed })

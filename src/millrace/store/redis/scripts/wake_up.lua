@@ -1,13 +1,16 @@
--- wake_up: somebody sleeps no longer. A hint that reached nobody because of that goes on to the next. Asks {queues,
--- sleeper, heard}: whether the sleeper has heard its hint.
-local queues, sleeper, heard = unpack(asked, 1, 3)
-if call('HDEL', KEY.asleep, sleeper) == 1 then
-  for _, name in ipairs(queues) do
-    call('ZREM', P .. 'idle:' .. name, sleeper)
+-- wake_up: remove a sleeper that will not claim. If a hint was already sent to it, other sleepers get the hint. Which
+-- place the hint was for is no longer known, so one sleeper of each kind that could use it is woken.
+-- Takes {queues, sleeper}.
+local queues, sleeper = unpack(args, 1, 2)
+if not remove_sleeper(sleeper) then
+  for _, queue in ipairs(queues) do
+    for _, kind in ipairs(call('HKEYS', P .. 'idle:' .. queue)) do
+      wake_sleepers(P .. 'idle:' .. queue .. ':' .. kind, 1)
+    end
+    wake(queue, nil, 1)
   end
-elseif not heard then
-  for _, name in ipairs(queues) do
-    T.stir(name, 1)
+  for _, task in ipairs(call('HKEYS', KEY.task)) do
+    wake(nil, task, 1)
   end
 end
-return T.done(1)
+return 1

@@ -1,4 +1,4 @@
--- claim.sql: what a claim, a wait and the reaper look at. Every one of these is answered from its index in order.
+-- claim.sql: queries of a claim, a wait and the reaper. Each reads an index in order.
 
 -- name: ready
 -- Open, due jobs of one combination, by (available_at, seq).
@@ -9,7 +9,7 @@ ORDER BY available_at, seq
 LIMIT :limit OFFSET :offset;
 
 -- name: ready_jobs
--- Records for a JSON list of seqs out of the ready index: they wait, so what a run or an end leaves behind is not there.
+-- Records for a JSON list of seqs from the ready index: waiting jobs, so the columns of a run or an end are not read.
 SELECT job.seq, generation, enqueued_at, available_at, expires_at, started_at, attempt, failures, events, line, place,
        extra, last_event, reply, spec
 FROM json_each(:seqs) AS wanted
@@ -36,7 +36,7 @@ ORDER BY expires_at, seq
 LIMIT :limit;
 
 -- name: lapsed
--- Running jobs whose lease is over; the caller leaves out what it may not take.
+-- Running jobs whose lease has expired; the caller skips those that it may not take.
 SELECT seq, combo, lease_id
 FROM millrace_job
 WHERE lease_until IS NOT NULL AND lease_until < :now

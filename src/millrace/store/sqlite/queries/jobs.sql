@@ -1,6 +1,6 @@
 -- jobs.sql: loading job records, and writing back what a step changed.
--- A row of question marks after VALUES is repeated for as many rows as one call takes: under Python's lock every
--- statement may cost a turn of the scheduler, so few large ones beat many small ones.
+-- A row of question marks after VALUES is repeated for as many rows as one call writes: each statement may have to wait
+-- for Python's GIL, so few large statements are faster than many small ones.
 
 -- name: jobs_by_seq
 -- Records for a JSON list of seqs.
@@ -20,13 +20,13 @@ FROM json_each(:ids) AS wanted
 CROSS JOIN millrace_job AS job ON job.id = wanted.value
 CROSS JOIN millrace_body AS body ON body.seq = job.seq;
 
--- name: insert_plain
--- New jobs that wait, open, in no line.
+-- name: insert_simple
+-- New open jobs without a line.
 INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_marked
--- New jobs with a line, a group, a key, a reply address or anything else; their facts follow with update_all.
+-- New jobs with a line, a group, a key, a reply address or anything else; update_all writes their other columns.
 INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open,
                           grp, key, reply)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -76,7 +76,7 @@ FROM new
 WHERE job.seq = new.seq;
 
 -- name: update_all
--- Any change at all.
+-- Any other change.
 WITH new (state, open, place, available_at, attempt, failures, blocked, events, last_event, started_at, finished_at,
           worker, lease_id, lease_until, expires_at, archived, next_retry_at, result_until, result, extra, line, rank,
           seq) AS (
@@ -109,7 +109,7 @@ FROM new
 WHERE job.seq = new.seq;
 
 -- name: update_open
--- A member of a line was elected, or another took its place; nothing else about it changed.
+-- A member of a line was elected, or another member replaced it; nothing else about it changed.
 WITH new (open, seq) AS (
     VALUES (?, ?)
 )
@@ -125,6 +125,6 @@ DELETE FROM millrace_job WHERE seq IN (SELECT value FROM json_each(:seqs));
 DELETE FROM millrace_body WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: widen_span
--- A block of seqs now reaches over these instants too.
+-- Extend the period of a block of seqs.
 INSERT INTO millrace_span (block, low, high) VALUES (:block, :low, :high)
 ON CONFLICT (block) DO UPDATE SET low = min(low, excluded.low), high = max(high, excluded.high);

@@ -35,3 +35,7 @@ INSERT OR REPLACE INTO millrace_worker (id, record) VALUES (:id, :record);
 
 -- name: drop_worker
 DELETE FROM millrace_worker WHERE id = :id;
+
+-- name: data_version
+-- Changes when another connection has written.
+PRAGMA data_version;

@@ -1,4 +1,4 @@
--- search.sql: upkeep, counting and finding. Walks go by seq, forwards or backwards, from one bound to another.
+-- search.sql: upkeep, counts and searches. A walk reads seqs in order, forwards or backwards, between two bounds.
 
 -- name: finished
 -- Completed and cancelled jobs of a queue that ended before an instant.
@@ -95,7 +95,7 @@ SELECT seq FROM millrace_job WHERE key = :text AND seq > :after AND seq < :befor
 SELECT seq FROM millrace_job WHERE key = :text AND seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
 
 -- name: running_seqs
--- What runs: as many rows as there are leases.
+-- All running jobs: one row per lease.
 SELECT seq FROM millrace_job WHERE lease_until IS NOT NULL;
 
 -- name: all_combos

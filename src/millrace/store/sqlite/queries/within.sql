@@ -1,7 +1,7 @@
--- Steps inside a transaction of the caller's.
+-- within.sql: steps inside a transaction of the caller.
 
 -- name: lock_store
--- Take the write lock now, before anything is read: what a step reads must not be older than what it writes.
+-- Take the write lock before anything is read, so that the step does not decide from stale rows.
 UPDATE millrace_store SET one = 1 WHERE one = 1;
 
 -- name: newest_event

@@ -1,6 +1,6 @@
-// Drawing: what a screen should look like is described with h(), and draw() changes the page to that with as few
-// touches as it can. Nodes that stay keep their focus, their scroll and what the user opened in them, however often a
-// screen refreshes. Text only ever becomes text: there is no way to hand over HTML.
+// Rendering: h() describes what a screen should look like, and draw() changes the page to that with as few changes as
+// possible. Nodes that stay keep their focus, their scroll position and what the user opened in them, however often a
+// screen refreshes. Text is always inserted as text: there is no way to insert HTML.
 
 import { visible } from "./text.js";
 
@@ -10,7 +10,7 @@ const KEPT = Symbol("what was drawn into this node");
 const HANDLERS = Symbol("handlers of this node");
 const TICK = Symbol("text that changes with time");
 
-/** What h() made, and nothing else: data that looks like it is text. */
+/** Whether h() created it: data that looks like a node is text. */
 class Drawn {
   constructor(tag, props, children) {
     Object.assign(this, { tag, props, key: props.key, children });
@@ -32,7 +32,7 @@ function flat(children) {
   return found;
 }
 
-/** Make the children of `parent` what is described. */
+/** Change the children of `parent` to what is described. */
 export function draw(parent, ...children) {
   reconcile(parent, flat(children), parent.namespaceURI === SVG);
 }
@@ -43,7 +43,7 @@ function reconcile(parent, wanted, inSvg) {
   const loose = [];
   for (const one of before) {
     if (one.drawn.key === undefined) loose.push(one);
-    else if (keyed.has(one.drawn.key)) one.node.remove(); // two had one key: only the first is known again
+    else if (keyed.has(one.drawn.key)) one.node.remove(); // two nodes with the same key: only the first is kept
     else keyed.set(one.drawn.key, one);
   }
   const after = [];
@@ -59,7 +59,7 @@ function reconcile(parent, wanted, inSvg) {
       loose[next] = undefined;
       next += 1;
     } else if (next < loose.length) {
-      next += 1; // another kind of node stands here: it goes
+      next += 1; // another kind of node is here: remove it
     }
     if (old) {
       update(old.node, old.drawn, drawn, inSvg);
@@ -145,7 +145,7 @@ function ticked(node) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Write every text that changes with time anew: ages, countdowns. */
+/** Update every text that changes with time: ages, countdowns. */
 export function tickAll() {
   for (const node of document.getElementsByClassName("ticks")) ticked(node);
 }

@@ -1,11 +1,11 @@
-// JSON whose integers are exact. Numbers of JavaScript round what is above 2^53, and ids of other systems in a payload
-// are often larger: what is shown must be what was stored.
+// JSON with exact integers. JavaScript rounds numbers above 2^53, and ids of other systems in a payload are often
+// larger: the page must show what is stored.
 
 const LONG = /\d{16}/; // no shorter number is rounded
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-const MARK = `exact ${Math.random()}`; // so that no payload can hold it
+const MARK = `exact ${Math.random()}`; // so that no payload can contain it
 
-/** An integer that no number holds: its digits. */
+/** An integer too large for a number: its digits. */
 export class Exact {
   constructor(digits) {
     this.digits = digits;

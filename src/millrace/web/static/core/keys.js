@@ -5,7 +5,7 @@ const PATIENCE = 1500;
 
 /** `places` maps a letter to what happens after g; `keys` what happens at once. */
 export function listenToKeys(places, keys) {
-  let waiting = 0;
+  let waiting = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const inField = PLAIN.has(event.target.tagName) && event.target.type !== "checkbox";
@@ -13,12 +13,12 @@ export function listenToKeys(places, keys) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    const now = Date.now();
-    const deed = now - waiting < PATIENCE ? places[event.key] : keys[event.key];
-    waiting = event.key === "g" ? now : 0;
-    if (!deed) return;
+    const now = event.timeStamp; // when the key was pressed, not when a busy page handles it
+    const action = now - waiting < PATIENCE ? places[event.key] : keys[event.key];
+    waiting = event.key === "g" ? now : -Infinity;
+    if (!action) return;
     event.preventDefault();
-    deed();
+    action();
   });
 }
 

@@ -1,15 +1,15 @@
-// Paths of the API. Ids may hold anything, so they are coded.
+// Paths of the API. Ids may contain anything, so they are percent-encoded.
 
 import { Problem } from "../drivers/problem.js";
 
-const DOTS = new Set([".", ".."]); // in a path they mean something else, and no coding of them helps
+const DOTS = new Set([".", ".."]); // they have another meaning in a path, and encoding does not change that
 
 export function jobPath(id, rest = "") {
   if (DOTS.has(id)) {
     throw new Problem({
       title: "Cannot be shown",
       code: "address",
-      detail: `no address can hold the id ${id}. On the command line: millrace status ${id}`,
+      detail: `the id ${id} cannot be part of an address. On the command line: millrace status ${id}`,
     });
   }
   return `/api/jobs/${encodeURIComponent(id)}${rest}`;
@@ -23,7 +23,7 @@ export function schedulePath(name, rest = "") {
   return `/api/schedules/${named(name)}${rest}`;
 }
 
-/** A server reads these with a sign before them, which no name begins a path with. */
+/** The server accepts these with a prefix that no name in a path starts with. */
 function named(name) {
   return DOTS.has(name) ? `~${name}` : encodeURIComponent(name);
 }

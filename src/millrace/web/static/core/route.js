@@ -1,4 +1,4 @@
-// Addresses: the part behind # says which screen, of what, and with which filters, so that every view can be linked to,
+// Addresses: the part after # contains the screen, its object and its filters, so that every view can be linked to,
 // and works the same from a server and from a bucket.
 
 /** {name, rest, query}: `#/jobs/mail%2F7?tab=x` is name "jobs", rest ["mail/7"], query {tab: "x"}. */

@@ -1,4 +1,4 @@
-// Times as filters: in the address stands what was meant ("midnight" is that of whoever looks), in a request an
+// Times as filters: the address has what was meant ("midnight" is in the viewer's time zone), a request an
 // instant.
 
 import { clock } from "./text.js";
@@ -18,7 +18,7 @@ export function instantOf(text) {
   return at.toISOString();
 }
 
-/** Since when, in words. */
+/** The start time, as text. */
 export function sinceWords(text) {
   return SINCE.find(([name]) => name === text)?.[1] ?? `since ${/^\d{4}-/.test(text) ? clock(text) : `${text} ago`}`;
 }

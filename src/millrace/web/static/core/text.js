@@ -1,4 +1,4 @@
-// How values read: counts, spans of time, instants; and text that somebody else wrote, without its tricks.
+// How values are shown: counts, durations, instants; and untrusted text, with control characters removed.
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
@@ -7,7 +7,8 @@ const DAY = 24 * HOUR;
 const counted = new Intl.NumberFormat("en");
 const PICTURES = 0x2400; // Unicode has a picture for each control character
 
-/** Control characters become their pictures, and what would turn the direction of text or hide in it is spelled out. */
+/** Replace control characters with their pictures; characters that change the text direction or are invisible are
+    written as codes. */
 export function visible(text) {
   // eslint-disable-next-line no-control-regex
   return text.replace(
@@ -42,7 +43,7 @@ export function span(ms) {
   return two(ms, DAY, "d", HOUR, "h");
 }
 
-/** The same, where it is written anew each second: without the tenths, which would only flicker. */
+/** The same, where it is updated each second: without the tenths, which would only flicker. */
 export function whole(ms) {
   if (ms < 0) return `−${whole(-ms)}`;
   return ms < MINUTE ? `${Math.floor(ms / SECOND)} s` : span(ms);
@@ -85,7 +86,7 @@ export function clock(iso, withDate = true) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${time}`;
 }
 
-/** A rate per second that keeps two digits that say something. */
+/** A rate per second with two significant digits. */
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "–";
   if (perSecond >= 100) return `${count(Math.round(perSecond))}/s`;
@@ -97,7 +98,7 @@ export function rate(perSecond) {
   return `${(perMinute * 60).toFixed(0)}/h`;
 }
 
-/** The first line of a text, and no more of it than fits a row. */
+/** The first line of a text, cut to fit a row. */
 export function firstLine(text, most = 200) {
   const line = String(text ?? "").split("\n", 1)[0];
   return line.length > most ? `${line.slice(0, most)}…` : line;

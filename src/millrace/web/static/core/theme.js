@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, unless the user says otherwise.
+// Light or dark theme: the system's setting, unless the user chooses one.
 
 export const THEMES = ["auto", "light", "dark"];
 const KEPT_AS = "millrace.theme";

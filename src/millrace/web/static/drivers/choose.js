@@ -1,5 +1,5 @@
 // Where the page gets its data from. The screens know only this interface, and every answer has the shape that
-// /openapi.json gives for the same path, whoever answers:
+// /openapi.json defines for the same path, whichever driver answers:
 //
 //   driver.request(method, path, {query, body, signal})   → the JSON; throws a Problem (problem.js) on a refusal.
 //                                                           A list in `query` is a parameter that is repeated.
@@ -10,7 +10,7 @@
 //                  events why diff dependents throughput ended audit). What it cannot do is not shown. `ended`: filters
 //                  by when a job ended.
 //   driver.now()   the store's clock, in milliseconds, as well as it is known.
-//   driver.about   {label, leave}: words for the foot of the page; `leave()` forgets a token or key, where there is one.
+//   driver.about   {label, leave}: text for the footer of the page; `leave()` forgets a token or key, if there is one.
 //   driver.further()  looks at more from now on, where answers say that they are not `complete`; absent where there is
 //                  no such bound.
 //   driver.shards  the names of shards to choose from, sent as `shard` with lists of jobs; null where there are none.
@@ -26,8 +26,8 @@ export async function choose(ask) {
   return open(base, ask);
 }
 
-/** A server of ours says how it is, even when its store is down; a bucket has nothing of that name, and says so. Whatever
-    else answers stands before a server that is away for a moment: nobody is asked for a bucket's keys because of that. */
+/** A Millrace server reports its health even when its store is down; a bucket has no such object and answers 404. Any
+    other answer comes from a proxy whose server is down for a moment: the page does not ask for a bucket's keys then. */
 async function isServed(base) {
   let answer;
   try {
@@ -52,7 +52,7 @@ function saysHow(text) {
   }
 }
 
-/** `millrace init` puts this beside a page in a bucket; elsewhere, whoever hosts the page does. */
+/** `millrace init` writes this file next to a page in a bucket; elsewhere, the host of the page provides it. */
 async function isConfigured(base) {
   try {
     const answer = await fetch(new URL("config.json", base), { cache: "no-store" });
@@ -64,8 +64,8 @@ async function isConfigured(base) {
 
 function away() {
   return new Problem({
-    title: "No answer",
+    title: "No response",
     code: "unreachable",
-    detail: "the server does not answer as it should. It may be starting: try again. A page for a bucket has a config.json beside it",
+    detail: "unexpected response from the server. It may be starting; try again. If this page is in a bucket, its config.json is missing",
   });
 }

@@ -1,7 +1,7 @@
 // The driver for a server: the HTTP API beside the page.
 //
-// Where the server wants a token, the user is asked for it once. It stays in this object, so it is gone with the page,
-// unless the user says that the tab shall keep it.
+// If the server requires a token, the user is asked for it once. It is kept in this object only, until the page is
+// closed, unless the user lets the tab store it.
 
 import { parse } from "../core/json.js";
 import { Problem, wasAborted } from "./problem.js";
@@ -9,11 +9,11 @@ import { messages } from "./sse.js";
 
 const KEPT_AS = "millrace.token";
 const COME_BACK = 2000;
-const LIVED = 5000; // a stream that ends in good order after so long was only renewed by the server
+const LIVED = 5000; // milliseconds; a stream that ends normally after that was only renewed by the server
 const LOOKS = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "events", "why", "diff",
   "dependents", "throughput", "ended"];
 const ACTS = ["cancel", "replay", "archive", "bulk", "pause", "drain", "schedules:act"];
-const RULES = ["settings", "obliterate", "schedules:forget", "audit"];
+const RULES = ["settings", "delete", "obliterate", "schedules:forget", "audit"];
 const BY_ROLE = { viewer: LOOKS, operator: [...LOOKS, ...ACTS], admin: [...LOOKS, ...ACTS, ...RULES] };
 
 export async function open(base, ask) {
@@ -39,7 +39,7 @@ class HttpDriver {
 
   async greet() {
     const { role, name } = await this.request("GET", "/api/me");
-    this.can.clear(); // the page holds this very set
+    this.can.clear(); // the page has a reference to this set
     for (const word of BY_ROLE[role] ?? LOOKS) this.can.add(word);
     this.about = {
       label: name === "local" ? `${role}, on this machine` : role,
@@ -87,9 +87,9 @@ class HttpDriver {
       } catch (error) {
         if (wasAborted(error)) throw error;
         throw new Problem({
-          title: "No answer",
+          title: "No response",
           code: "unreachable",
-          detail: "the server does not answer; this page tries again",
+          detail: "the server does not respond; this page tries again",
         });
       }
       this.#setClock(answer);
@@ -108,12 +108,12 @@ class HttpDriver {
       if (wasAborted(error)) throw error;
       throw new Problem({ status: answer.status, code: "unreadable", detail: "the server's answer could not be read" });
     }
-    // A refusal that is an answer (409 of a cancel, 503 of health) has a shape of its own.
+    // An error status with a result (409 of a cancel, 503 of health) has its own shape.
     if (!answer.ok && typeof value?.detail === "string") throw new Problem({ status: answer.status, ...value });
     return value;
   }
 
-  /** Requests that find the token missing at the same time ask once between them. */
+  /** Concurrent requests without a token share one dialog. */
   #signIn(wrong) {
     this.#asking ??= this.#askFor(wrong).finally(() => {
       this.#asking = null;
@@ -123,9 +123,9 @@ class HttpDriver {
 
   async #askFor(wrong) {
     const { token, keep } = await this.#ask({
-      title: "This server wants a token",
-      text: "An administrator has it. What you may do here depends on its role: viewer, operator or admin.",
-      wrong: wrong ? "The server does not know this token." : "",
+      title: "This server requires a token",
+      text: "Ask an administrator for it. What you may do depends on its role: viewer, operator or admin.",
+      wrong: wrong ? "The server does not accept this token." : "",
       fields: [
         { name: "token", label: "Token", type: "password", required: true },
         { name: "keep", label: "Keep it until this tab is closed", type: "checkbox" },
@@ -162,7 +162,7 @@ class HttpDriver {
           this.#url(path, {}),
           { headers, signal, cache: "no-store", redirect: "error" },
         );
-        if (answer.status === 400 || answer.status === 410) last = null; // it does not know that place any more
+        if (answer.status === 400 || answer.status === 410) last = null; // the server no longer knows this cursor
         if (!answer.ok) throw await this.#read(answer).catch((problem) => problem);
         onEvent({ kind: "open", data: () => null });
         began = Date.now();
@@ -193,6 +193,6 @@ function remember(token) {
     if (token) sessionStorage.setItem(KEPT_AS, token);
     else sessionStorage.removeItem(KEPT_AS);
   } catch {
-    // a browser that keeps nothing asks again after a reload
+    // without storage, the user is asked again after a reload
   }
 }

@@ -8,7 +8,7 @@ export class Problem extends Error {
   }
 }
 
-/** Was this only because the page no longer wants the answer? */
+/** Whether the request was aborted because the page no longer needs the answer. */
 export function wasAborted(error) {
   return error?.name === "AbortError";
 }

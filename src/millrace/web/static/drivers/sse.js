@@ -2,7 +2,7 @@
 
 import { parse } from "../core/json.js";
 
-/** {kind, id, data()}: the data is only read as JSON when somebody asks, since most of a flood is never looked at. */
+/** {kind, id, data()}: the data is parsed as JSON on demand, since most of many events are never read. */
 export async function* messages(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -2,7 +2,7 @@
 
 import { h } from "../core/dom.js";
 import { errorText, plural, seconds } from "../core/text.js";
-import { copyable, panel, when } from "./bits.js";
+import { copyable, panel, when } from "./elements.js";
 
 export function attempts(app, job) {
   if (!job.attempts.length) return null;
@@ -17,20 +17,12 @@ export function attempts(app, job) {
 function row(app, attempt, open) {
   const { error } = attempt;
   const traceback = error?.traceback || error?.message || "no error was kept";
-  return h(
-    "li",
-    { key: `${attempt.attempt} ${attempt.at}` },
-    h(
-      "details",
-      { open },
-      h(
-        "summary",
-        null,
+  return h("li", { key: `${attempt.attempt} ${attempt.at}` },
+    h("details", { open },
+      h("summary", null,
         h("strong", null, `Attempt ${attempt.attempt}`),
         h("span", { class: "error" }, errorText(error)),
-        h(
-          "span",
-          { class: "by" },
+        h("span", { class: "by" },
           [
             attempt.worker ? `${attempt.worker} · ` : "",
             attempt.duration === null ? "" : `ran ${seconds(attempt.duration)} · `,
@@ -38,9 +30,7 @@ function row(app, attempt, open) {
           ],
         ),
       ),
-      h(
-        "div",
-        { class: "traceback" },
+      h("div", { class: "traceback" },
         copyable(traceback, "Copy the traceback"),
         h("pre", { tabindex: "0" }, traceback),
       ),

@@ -1,5 +1,5 @@
-// Does anything need somebody now? What would make an operator act, the worst first; the same for the overview, the
-// screen of health and the badge beside it in the menu.
+// Does anything need attention now? What would make an operator act, the worst first; the same for the overview, the
+// health screen and its badge in the menu.
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
@@ -7,11 +7,11 @@ import { count, instant, plural, seconds, whole } from "../core/text.js";
 import { wasAborted } from "../drivers/problem.js";
 import { icon } from "./icons.js";
 
-export const LATE = 5 * 60; // seconds after which a due job should have been taken
+export const LATE = 5 * 60; // seconds after which a due job should have been claimed
 const LATELY = "1h";
 const MOST_RUNNING = 500;
 const MOST_DEAD = 100;
-// How often it is looked at beside a screen that is about something else; a bucket is paid by the look.
+// How often it is checked while another screen is open; a bucket charges for every request.
 const RARELY = { served: 30_000, alone: 120_000 };
 const SHOWN = 3;
 const LEVELS = {
@@ -31,7 +31,7 @@ export class Attention {
     this.#app = app;
   }
 
-  /** What was seen no longer ago than `age` milliseconds; those who ask at the same time ask once. */
+  /** Data that is at most `age` milliseconds old; concurrent callers share one request. */
   async load(age = this.#app.can("events") ? RARELY.served : RARELY.alone) {
     if (this.seen && Date.now() - this.#at < age) return this.seen;
     this.#under ??= this.#look().finally(() => {
@@ -40,7 +40,7 @@ export class Attention {
     return this.#under;
   }
 
-  /** Something was changed here: what was seen is no longer so. */
+  /** Drop the cached data, because this page has changed something. */
   forget() {
     this.#at = -Infinity;
   }
@@ -64,7 +64,7 @@ export class Attention {
     return this.seen;
   }
 
-  /** For the badge, beside whatever the screen has loaded; a refusal is told of by the screen. */
+  /** For the badge, in addition to what the screen has loaded; the screen reports a refusal. */
   async glance() {
     try {
       await this.load();
@@ -78,7 +78,7 @@ export class Attention {
   }
 }
 
-/** [{code, level, title, text, href}], the worst first; none when nothing needs anybody. */
+/** [{code, level, title, text, href}], the worst first; none when nothing needs attention. */
 export function findings({ queues, workers, running, dead }, now) {
   const order = Object.keys(LEVELS);
   const found = [...unserved(queues, workers), ...silent(workers, running, now), ...newlyDead(dead, now)];
@@ -109,14 +109,14 @@ function unserved(queues, workers) {
 function silent(workers, running, now) {
   const holding = workers.filter((one) => !one.alive && one.running.length);
   return holding.map((worker) => {
-    const title = `${worker.id} is stale, with ${plural(worker.running.length, "job")} in hand`;
+    const title = `${worker.id} is stale and holds ${plural(worker.running.length, "job")}`;
     const { lonely, text } = takeover(worker, running, workers, now);
     const level = lonely.length ? "bad" : "warn";
     return { code: "silent", level, title, text, href: to("workers", [], { worker: worker.id }) };
   });
 }
 
-/** What becomes of the jobs of a silent worker: {lonely: queues that nobody else serves, text}. */
+/** What happens to the jobs of a stale worker: {lonely: queues that no other worker serves, text}. */
 export function takeover(worker, running, workers, now) {
   const jobs = worker.running.map((id) => running.get(id)).filter(Boolean);
   const queues = [...new Set(jobs.map((job) => job.queue))];
@@ -125,10 +125,10 @@ export function takeover(worker, running, workers, now) {
   const them = worker.running.length === 1 ? "it" : "them";
   const whose = worker.running.length === 1 ? "Its lease" : "Their leases";
   const served = queues.length ? `serves ${listed(queues)}` : "is free";
-  const next = `the next worker that ${served} takes ${them} over and runs ${them} again`;
+  const next = `any active worker reclaims ${them}, and a worker that ${served} runs ${them} again`;
   const when = last > now
-    ? `${whose} ${worker.running.length === 1 ? "ends" : "end"} in ${whole(last - now)}; then ${next}`
-    : `${whose} ${worker.running.length === 1 ? "has" : "have"} ended: ${next}`;
+    ? `${whose} ${worker.running.length === 1 ? "expires" : "expire"} in ${whole(last - now)}; then ${next}`
+    : `${whose} ${worker.running.length === 1 ? "has" : "have"} expired: ${next}`;
   return { lonely, text: `${when}.${lonely.length ? ` No other active worker serves ${listed(lonely)}.` : ""}` };
 }
 
@@ -140,8 +140,8 @@ function newlyDead(dead, now) {
     {
       code: "newly_dead",
       level: "bad",
-      title: `${dead.more ? "More than " : ""}${plural(number, "job is", "jobs are")} newly dead`,
-      text: `in the last hour: ${listed(byTask(dead.jobs))}; the last ${whole(Math.max(0, now - last))} ago`,
+      title: `${dead.more ? "More than " : ""}${plural(number, "job")} died in the last hour`,
+      text: `${listed(byTask(dead.jobs))}; the last ${whole(Math.max(0, now - last))} ago`,
       href: to("dead", [], { finished_from: LATELY }),
     },
   ];
@@ -172,7 +172,7 @@ function late(queues, workers) {
   return found.map((one) => ({
     code: "late",
     level: "warn",
-    title: `Queue ${one.queue} is late`,
+    title: `Jobs of queue ${one.queue} are waiting too long`,
     text: words(one),
     href: to("queues", [one.queue]),
   }));
@@ -188,9 +188,7 @@ export function listed(names) {
 
 export function finding({ level, title, text, href }) {
   const [shape, word] = LEVELS[level];
-  return h(
-    "li",
-    { key: title, class: `is-${level}` },
+  return h("li", { key: title, class: `is-${level}` },
     icon(shape, word),
     h("p", null, h("strong", null, title), text ? h("span", { class: "by" }, ` ${text}`) : null),
     href ? h("a", { href, "aria-label": `Look: ${title}` }, "Look") : null,
@@ -201,29 +199,25 @@ export function finding({ level, title, text, href }) {
 export function verdict(seen, found) {
   if (!seen) return h("section", { class: "verdict", key: "verdict" }, h("p", { class: "hint" }, "Looking …"));
   if (found.length) {
-    return h(
-      "section",
-      { class: `verdict is-${found[0].level}`, key: "verdict", "aria-label": "What needs you" },
+    return h("section", { class: `verdict is-${found[0].level}`, key: "verdict", "aria-label": "Needs attention" },
       h("ul", { class: "checks" }, found.map(finding)),
     );
   }
   const active = seen.workers.filter((one) => one.alive).length;
   const words = [
     plural(active, "worker is active", "workers are active"),
-    "no queue is late",
-    seen.dead ? "no job is newly dead" : "",
+    "no job has waited for more than five minutes",
+    seen.dead ? "no job died in the last hour" : "",
   ].filter(Boolean).join(", ");
-  return h(
-    "section",
-    { class: "verdict is-good", key: "verdict", "aria-label": "What needs you" },
-    h("ul", { class: "checks" }, finding({ level: "good", title: "Nothing needs you", text: words })),
+  return h("section", { class: "verdict is-good", key: "verdict", "aria-label": "Needs attention" },
+    h("ul", { class: "checks" }, finding({ level: "good", title: "Nothing needs attention", text: words })),
   );
 }
 
-/** How many things need somebody, where there are any. */
+/** How many things need attention, if there are any. */
 export function alarm(found) {
   if (!found.length) return null;
-  const label = plural(found.length, "thing needs you", "things need you");
+  const label = plural(found.length, "thing needs attention", "things need attention");
   const props = { class: `alarm is-${found[0].level}`, title: label, role: "img", "aria-label": label };
   return h("span", props, count(found.length));
 }

@@ -1,16 +1,16 @@
-// One deed for many jobs. All that fit are counted first; the count is what the user agrees to, and the server does
-// nothing when there are more by then. Then there are some seconds to take it back.
+// One action for many jobs. The matching jobs are counted first; the user confirms the count, and the server does
+// nothing if there are more by then. The user then has some seconds to undo it.
 
 import { h } from "../core/dom.js";
 import { count, plural } from "../core/text.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { consequences } from "./consequences.js";
 import { later, note } from "./notes.js";
 
 const WAITING = ["ready", "scheduled", "retrying", "blocked"];
 const ENDED = ["completed", "dead", "cancelled"];
-// `of`: what it can be done to; `usual`: what it is done to where no state is named, and what these are called.
-const DEEDS = [
+// `of`: the states it applies to; `usual`: the states and their name if no state is selected.
+const ACTIONS = [
   { verb: "replay", label: "Replay", done: "Replayed", can: "replay", of: ENDED, usual: [["dead"], "dead"] },
   {
     verb: "cancel",
@@ -21,11 +21,12 @@ const DEEDS = [
     usual: [WAITING, "waiting"],
     danger: true,
   },
-  { verb: "request", label: "End", done: "Asked to end:", can: "cancel", of: ["running"], usual: null, danger: true },
+  { verb: "request", label: "Stop", done: "Stop requested:", can: "cancel", of: ["running"], usual: null, danger: true },
   { verb: "archive", label: "Archive", done: "Archived", can: "archive", of: ENDED, usual: [ENDED, "ended"] },
   { verb: "unarchive", label: "Unarchive", done: "Unarchived", can: "archive", of: ["archived"], usual: null },
+  { verb: "delete", label: "Delete", done: "Deleted", can: "delete", of: [...ENDED, "archived"], usual: null, danger: true },
 ];
-// What can still be done when it has begun.
+// What can still be done after it has begun.
 const AFTER = {
   replay: "cancelled for as long as they wait",
   cancel: "replayed",
@@ -33,103 +34,116 @@ const AFTER = {
   archive: "unarchived",
   unarchive: "archived again",
 };
+const afterwards = ({ verb }) => (AFTER[verb] ? `After that they can be ${AFTER[verb]}.` : "It cannot be undone.");
+const PAST = {
+  replay: "replayed",
+  cancel: "cancelled",
+  request: "stopped",
+  archive: "archived",
+  unarchive: "unarchived",
+  delete: "deleted",
+};
 const SHOWN = 5;
 
-/** What can be done with these jobs, in this list. */
-export function deeds(app, jobs, status) {
+/** The actions for these jobs, in this list. */
+export function actions(app, jobs, status) {
   const states = new Set(jobs.map(seenAs));
   if (status) states.add(status);
-  return DEEDS.filter((deed) => app.can(deed.can) && deed.of.some((name) => states.has(name)));
+  return ACTIONS.filter((action) => app.can(action.can) && action.of.some((name) => states.has(name)));
 }
 
-export function deed(verb) {
-  return DEEDS.find((one) => one.verb === verb);
+export function action(verb) {
+  return ACTIONS.find((one) => one.verb === verb);
 }
 
 function seenAs(job) {
   return job.archived ? "archived" : job.state;
 }
 
-/** What a deed means for all that match: {word, number} of the jobs, the number null where only a count would tell;
-    null where the deed is not for what is listed. `whole`: the list has all that match. */
-export function scope(deed, { status, queue, narrowed }, jobs, whole, queues) {
-  if (status ? !deed.of.includes(status) : !deed.usual) return null;
-  const [states, word] = status ? [[status], status] : deed.usual;
+/** What an action means for all that match: {word, number} of the jobs, the number null where only a count would tell;
+    null where the action is not for what is listed. `whole`: the list has all that match. */
+export function scope(action, { status, queue, narrowed }, jobs, whole, queues) {
+  if (status ? !action.of.includes(status) : !action.usual) return null;
+  const [states, word] = status ? [[status], status] : action.usual;
   if (whole) return { word, number: jobs.filter((job) => states.includes(seenAs(job))).length };
   const mine = queues.filter((one) => !queue || one.queue === queue);
-  // Counts of states have archived jobs in them, and lists do not.
+  // Counts of states include archived jobs, and lists do not.
   if (narrowed || mine.some((one) => one.archived)) return { word, number: null };
   return { word, number: mine.reduce((sum, one) => sum + states.reduce((all, name) => all + one[name], 0), 0) };
 }
 
-function asked(deed) {
-  return deed.verb === "request" ? { action: "cancel", running: "request" } : { action: deed.verb };
+function asked(action) {
+  return action.verb === "request" ? { action: "cancel", running: "request" } : { action: action.verb };
 }
 
-export async function forChosen(app, deed, jobs, after) {
+export async function forChosen(app, action, jobs, after) {
   const many = plural(jobs.length, "job");
   const ids = jobs.map((job) => job.id);
   const queues = [...new Set(jobs.map((job) => job.queue))];
   const agreed = await sure({
-    title: `${deed.label} ${many}?`,
-    details: [await consequences(app, deed.verb, { many: ids.length > 1, queues }), sample(ids, ids.length)],
-    submit: `${deed.label} ${many}`,
-    danger: deed.danger,
+    title: `${action.label} ${many}?`,
+    details: [await consequences(app, action.verb, { many: ids.length > 1, queues }), sample(ids, ids.length), undo(action)],
+    submit: `${action.label} ${many}`,
+    danger: action.danger,
   });
   if (!agreed) return;
-  const answer = await app.act("POST", "/api/bulk", { ...asked(deed), ids, dry_run: false }, (got) => told(deed, got));
-  if (answer) after();
+  const body = { ...asked(action), ids, dry_run: false };
+  later(`${action.label} ${many}`, () => app.act("POST", "/api/bulk", body, (got) => summary(action, got)));
+  after();
   app.draw();
 }
 
-/** Counts, asks, waits for an undo, and does it. `filter` is one of /api/bulk; `queues` those it is about. */
-export async function forMatching(app, deed, filter, { words = "that match", queues = [] } = {}) {
+/** Count, ask, wait for an undo, and run the action. `filter` is one of /api/bulk; `queues` are those of the jobs. */
+export async function forMatching(app, action, filter, { words = "that match", queues = [] } = {}) {
   let counted;
   try {
-    counted = await app.request("POST", "/api/bulk", { body: { ...asked(deed), filter, dry_run: true } });
+    counted = await app.request("POST", "/api/bulk", { body: { ...asked(action), filter, dry_run: true } });
   } catch (error) {
     note(error.detail ?? String(error), "wrong");
     return;
   }
   const { matched } = counted;
   if (matched === 0) {
-    note(`There is nothing to ${deed.verb}: no job ${words.replace(/^that /, "")} can be`);
+    note(`No job ${words} can be ${PAST[action.verb]}`);
     return;
   }
   const jobs = plural(matched, "job");
   const agreed = await sure({
-    title: `${deed.label} ${jobs}?`,
+    title: `${action.label} ${jobs}?`,
     details: [
       h("p", { key: "which" }, which(counted, words)),
-      await consequences(app, deed.verb, { many: matched > 1, queues }),
+      await consequences(app, action.verb, { many: matched > 1, queues }),
       sample(counted.sample, matched),
-      h("p", { key: "undo" }, `It begins 8 seconds after you agree: until then you can undo it, or close this page. After that they can be ${AFTER[deed.verb]}.`),
+      undo(action),
     ],
-    submit: `${deed.label} ${jobs}`,
-    danger: deed.danger,
+    submit: `${action.label} ${jobs}`,
+    danger: action.danger,
   });
   if (!agreed) return;
-  const body = { ...asked(deed), filter, dry_run: false, expect: matched };
-  later(`${deed.label} ${jobs}`, () => app.act("POST", "/api/bulk", body, (got) => told(deed, got)));
+  const body = { ...asked(action), filter: counted.filter, dry_run: false, expect: matched };
+  later(`${action.label} ${jobs}`, () => app.act("POST", "/api/bulk", body, (got) => summary(action, got)));
+}
+
+function undo(action) {
+  const words = "It starts 8 seconds after you confirm: until then you can undo it, or close this page.";
+  return h("p", { key: "undo" }, `${words} ${afterwards(action)}`);
 }
 
 function which({ matched, complete }, words) {
-  if (complete === false) return `There may be more ${words}: not all jobs could be looked at. Do it again afterwards.`;
+  if (complete === false) return `There may be more ${words}: not all jobs could be read. Repeat it afterwards.`;
   return matched === 1 ? `It is the only one ${words}.` : `These are all ${words}.`;
 }
 
 function sample(ids, total) {
   const shown = ids.slice(0, SHOWN);
-  return h(
-    "ul",
-    { class: "sample" },
+  return h("ul", { class: "sample" },
     shown.map((id) => h("li", { key: id }, h("code", null, id))),
     total > shown.length ? h("li", { key: "more" }, `and ${count(total - shown.length)} more`) : null,
   );
 }
 
-function told(deed, { matched, done, answers }) {
-  if (done === matched) return `${deed.done} ${plural(done, "job")}`;
+function summary(action, { matched, done, answers }) {
+  if (done === matched) return `${action.done} ${plural(done, "job")}`;
   const rest = Object.entries(answers).map(([answer, number]) => `${count(number)} ${answer.replaceAll("_", " ")}`);
-  return `${deed.done} ${count(done)} of ${plural(matched, "job")} (${rest.join(", ")})`;
+  return `${action.done} ${count(done)} of ${plural(matched, "job")} (${rest.join(", ")})`;
 }

@@ -1,5 +1,5 @@
 // A chart over time: completed jobs as an area, dead ones as bars in front of it, on one scale. The drawing stretches
-// to the width there is; the letters are HTML around it, so they never do.
+// to the available width; the labels are HTML around it, so they are not stretched.
 
 import { h } from "../core/dom.js";
 import { clock, count } from "../core/text.js";
@@ -29,16 +29,14 @@ export function chart(points, step) {
       "aria-label": `Completed and dead jobs from ${from} to ${until}; the scale ends at ${mark(top)}`,
     },
     h("div", { class: "marks", "aria-hidden": "true" }, [top, top / 2, 0].map((value) => h("span", null, mark(value)))),
-    h(
-      "svg",
-      { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    h("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
       [0, top / 2, top].map((value) => h("line", { class: "grid", x1: 0, x2: WIDE, y1: y(value), y2: y(value) })),
       h("path", { class: "area", d: `M0 ${HIGH}L${line}L${WIDE} ${HIGH}Z` }),
       h("path", { class: "line", d: `M${line}` }),
       points.map((point, n) => h(
         "rect",
         { key: `step ${n}`, class: "step", x: x(n) - x(1) / 2, y: 0, width: x(1), height: HIGH },
-        h("title", null, told(point, step)),
+        h("title", null, pointTitle(point, step)),
       )),
       rates.map((point, n) =>
         point.died > 0 ? h(
@@ -47,9 +45,7 @@ export function chart(points, step) {
         ) : null,
       ),
     ),
-    h(
-      "div",
-      { class: "times", "aria-hidden": "true" },
+    h("div", { class: "times", "aria-hidden": "true" },
       [
         0,
         1 / 3,
@@ -60,8 +56,8 @@ export function chart(points, step) {
   );
 }
 
-/** Of one step, for whoever points at it. */
-function told(point, step) {
+/** The tooltip of one step. */
+function pointTitle(point, step) {
   const jobs = (number) => count(Math.round(number * 10) / 10);
   return `${clock(point.at, false)}: ${jobs(point.completed)} completed, ${jobs(point.died)} dead in ${step} s`;
 }

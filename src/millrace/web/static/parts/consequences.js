@@ -1,58 +1,61 @@
-// What a deed does, in the sentences of the question before it.
+// What an action does: the text of the confirmation dialog.
 
 import { h } from "../core/dom.js";
 import { listed, serving } from "./attention.js";
 
 const ONE = {
   replay: [
-    "It keeps its id and its history, and goes back to its queue at once, with a fresh budget of attempts.",
-    "If it had an effect before it failed, that may happen twice.",
+    "It keeps its id and its history, and goes back to its queue at once, with 0 failures.",
+    "It may already have had effects (sent mail, charged a card). They can happen again.",
   ],
   cancel: [
-    "It will not run. Jobs that wait for it follow their own rule, which is to be dead with it unless they say " +
-      "otherwise.",
+    "It will not run. Jobs that depend on it become dead, unless their on_dependency says otherwise.",
     "A cancelled job can be replayed for as long as it is kept.",
   ],
   request: [
-    "Its worker hears of it with its next heartbeat and ends the handler; a handler in a thread has to look by itself.",
-    "What it has done until then stays done. It is cancelled, and not tried again.",
+    "Its worker is notified with its next heartbeat and stops the handler; a handler in a thread has to call ctx.check().",
+    "Effects until then are not undone. The job is cancelled, and not retried.",
   ],
-  archive: ["It stays what it is, out of sight of lists until it is unarchived, or its time to be kept is over."],
+  archive: ["It keeps its state. Lists do not show it until it is unarchived, or its retention is over."],
   unarchive: ["It is shown in lists again."],
+  delete: ["Its payload, result and error are deleted. Its history stays for as long as events are kept."],
 };
 const MANY = {
   replay: [
-    "They keep their ids and histories, and go back to their queues with a fresh budget of attempts. All are due at " +
-      "once: the limits of their queues bound how fast they start.",
-    "What had an effect before it failed may have it twice.",
+    "They keep their ids and histories, and go back to their queues with 0 failures. All are due at " +
+      "once; the limits of their queues decide how fast they start.",
+    "These jobs may already have had effects (sent mail, charged cards). They can happen again.",
   ],
   cancel: [
-    "They will not run; what runs already goes on. Jobs that wait for them follow their own rule, which is to be dead " +
-      "with them unless they say otherwise.",
+    "They will not run; running jobs continue. Jobs that depend on them become dead, unless their on_dependency says " +
+      "otherwise.",
     "Cancelled jobs can be replayed for as long as they are kept.",
   ],
   request: [
-    "Their workers hear of it with their next heartbeats and end the handlers; handlers in threads have to look by " +
-      "themselves.",
-    "What they have done until then stays done. They are cancelled, and not tried again.",
+    "Their workers are notified with their next heartbeats and stop the handlers; handlers in threads have to call " +
+      "ctx.check().",
+    "Effects until then are not undone. The jobs are cancelled, and not retried.",
   ],
   archive: [
-    "They stay what they are, out of sight of lists until they are unarchived, or their time to be kept is over.",
+    "They keep their states. Lists do not show them until they are unarchived, or their retention is over.",
   ],
   unarchive: ["They are shown in lists again."],
+  delete: [
+    "Their payloads, results and errors are deleted. Their histories stay for as long as events are kept.",
+  ],
 };
 
-/** Paragraphs: what it does, and what to mind. `queues` are those that the jobs go back to, as far as they are known. */
+/** Paragraphs: what it does, and warnings. `queues` are those that the jobs go back to, as far as they are known. */
 export async function consequences(app, verb, { many = false, queues = [] } = {}) {
   const [does, ...mind] = (many ? MANY : ONE)[verb];
   if (verb === "replay") {
-    const nobody = await unserved(app, queues);
-    if (nobody) mind.push(`${nobody}: ${many ? "they wait" : "it waits"} until there is one.`);
+    const noWorker = await unserved(app, queues);
+    if (noWorker) mind.push(`${noWorker}: ${many ? "they wait" : "it waits"} until there is one.`);
   }
   return [h("p", { key: "does" }, does), mind.map((text) => h("p", { key: text, class: "mind" }, text))];
 }
 
-/** Nobody to run it is no reason not to ask, and neither is not to know. */
+/** A missing worker only adds a note to the question; so does an answer that is not known. */
 async function unserved(app, queues) {
   const seen = await app.attention.load().catch(() => null);
   if (!seen) return null;

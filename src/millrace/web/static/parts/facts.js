@@ -1,9 +1,9 @@
-// Everything else that is known of a job.
+// All other fields of a job.
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { clock, count, seconds } from "../core/text.js";
-import { panel } from "./bits.js";
+import { panel } from "./elements.js";
 
 export function facts(app, job) {
   const at = (iso) => (iso ? h("time", { datetime: iso, title: iso }, clock(iso)) : null);
@@ -17,13 +17,13 @@ export function facts(app, job) {
     ["Group", job.group ? h("a", { href: to("jobs", [], { group: job.group }) }, job.group) : null],
     ["Key", job.key ? h("a", { href: to("jobs", [], { key: job.key }) }, job.key) : null],
     ["Lane", job.lane],
-    ["Attempts", `${count(job.attempt)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],
-    ["Failures", job.failures || null],
+    ["Attempts", count(job.attempt)],
+    ["Failures", `${count(job.failures)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],
     ["Stalls", job.stalls || null],
     ["Snoozes", job.snoozes || null],
-    ["Given back", job.releases || null],
+    ["Released", job.releases || null],
     ["Replays", job.replays || null],
-    ["Time limit", job.timeout === null ? null : seconds(job.timeout)],
+    ["Timeout", job.timeout === null ? null : seconds(job.timeout)],
     ["Lease", job.lease === null ? null : seconds(job.lease)],
     ["Number", count(job.seq)],
     ["Generation", job.generation > 1 ? job.generation : null],
@@ -32,9 +32,7 @@ export function facts(app, job) {
   return panel(
     "Facts",
     { id: "facts" },
-    h(
-      "dl",
-      { class: "facts" },
+    h("dl", { class: "facts" },
       known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
     ),
   );

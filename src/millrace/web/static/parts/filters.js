@@ -24,7 +24,7 @@ export function filters(app, query, queues) {
   return h("div", { class: "filters", key: "filters" }, tabs(query, queues), fields(app, query, queues, set));
 }
 
-/** By more than a state and a queue, which are counted anyway. */
+/** Whether there are filters besides state and queue, for which counts exist. */
 export function isNarrowed(query) {
   return [...NARROWING, "id"].some((name) => query[name]);
 }
@@ -33,9 +33,7 @@ function tabs(query, queues) {
   const mine = queues.filter((one) => !query.queue || one.queue === query.queue);
   const total = (name) => mine.reduce((sum, one) => sum + one[name], 0);
   const tab = (status, label) =>
-    h(
-      "li",
-      { key: label },
+    h("li", { key: label },
       h(
         "a",
         {
@@ -53,12 +51,11 @@ function tabs(query, queues) {
 
 function fields(app, query, queues, set) {
   const more = FIELDS.some(([name]) => query[name]) || query.order;
-  return h(
-    "div",
-    { class: "fields" },
+  return h("div", { class: "fields" },
     h(
       "form",
       {
+        key: location.hash, // typed text is dropped when the list changes
         class: "search",
         role: "search",
         onsubmit: (event) => {
@@ -74,28 +71,22 @@ function fields(app, query, queues, set) {
           type: "search",
           "data-search": true,
           "aria-label": "Search jobs",
-          placeholder: "An id, or task:send queue:mail …  ( / )",
+          placeholder: "A whole id, or task:… queue:…  ( / )",
           value: query.id ?? "",
           spellcheck: "false",
         },
       ),
     ),
-    h(
-      "label",
-      { class: "inline" },
+    h("label", { class: "inline" },
       h("span", null, "Queue"),
-      h(
-        "select",
-        { value: query.queue ?? "", onchange: (event) => set({ queue: event.target.value }) },
+      h("select", { value: query.queue ?? "", onchange: (event) => set({ queue: event.target.value }) },
         h("option", { key: "all", value: "" }, "all"),
         known(queues, query.queue).map((name) => h("option", { key: `q ${name}`, value: name }, name)),
       ),
     ),
     app.can("ended") ? since("Ended", query.finished_from, (value) => set({ finished_from: value })) : null,
     app.driver.shards ? shard(app, query, set) : null,
-    h(
-      "details",
-      { class: "more", open: Boolean(more) },
+    h("details", { class: "more", open: Boolean(more) },
       h("summary", null, "More filters"),
       h("div", { class: "grid" }, FIELDS.map((field) => fieldOf(field, query, set)), order(query, set)),
     ),
@@ -108,9 +99,7 @@ function known(queues, chosen) {
 }
 
 function shard(app, query, set) {
-  return h(
-    "label",
-    { class: "inline" },
+  return h("label", { class: "inline" },
     h("span", null, "Shard"),
     h(
       "select",
@@ -122,9 +111,7 @@ function shard(app, query, set) {
 }
 
 function fieldOf([name, label, hint], query, set) {
-  return h(
-    "label",
-    { key: name, class: "field" },
+  return h("label", { key: name, class: "field" },
     h("span", null, label),
     h(
       "input",
@@ -140,20 +127,17 @@ function fieldOf([name, label, hint], query, set) {
 }
 
 function order(query, set) {
-  return h(
-    "label",
-    { key: "order", class: "field" },
+  return h("label", { key: "order", class: "field" },
     h("span", null, "Order"),
-    h(
-      "select",
-      { value: query.order ?? "", onchange: (event) => set({ order: event.target.value }) },
+    h("select", { value: query.order ?? "", onchange: (event) => set({ order: event.target.value }) },
       h("option", { key: "n", value: "" }, "newest first"),
       h("option", { key: "o", value: "oldest" }, "oldest first"),
+      h("option", { key: "c", value: "changed" }, "last changed first"),
     ),
   );
 }
 
-/** `task:send queue:mail` are filters; what has no name is an id. */
+/** `task:send queue:mail` are filters; a word without a name is an id. */
 export function understood(text) {
   const found = {};
   const ids = [];

@@ -1,10 +1,10 @@
-// What stands around every screen: the way to the others, how fresh it is, and light or dark.
+// The frame of every screen: navigation, how fresh the data is, and the theme.
 
 import { h } from "../core/dom.js";
-import { PACES } from "../core/pulse.js";
+import { PACES } from "../core/refresh_timer.js";
 import { to } from "../core/route.js";
 import { nextTheme, theme } from "../core/theme.js";
-import { sure } from "./ask.js";
+import { sure } from "./dialogs.js";
 import { alarm } from "./attention.js";
 import { icon } from "./icons.js";
 
@@ -13,9 +13,7 @@ const THEME_ICON = { auto: "auto", light: "sun", dark: "moon" };
 export function frame(app, body) {
   const needed = app.can("health") ? app.attention.findings : [];
   return [
-    h(
-      "header",
-      { class: "top", key: "top" },
+    h("header", { class: "top", key: "top" },
       h("a", { class: "brand", href: "#/" }, mark(), "Millrace"),
       h(
         "button",
@@ -34,15 +32,11 @@ export function frame(app, body) {
       ),
       h("div", { class: "tools" }, freshness(app), themeSwitch(app)),
     ),
-    h(
-      "nav",
-      { id: "nav", key: "nav", class: app.menu ? "opened" : "", "aria-label": "Screens" },
+    h("nav", { id: "nav", key: "nav", class: app.menu ? "opened" : "", "aria-label": "Screens" },
       h("ul", null, app.screens.map((screen) => entry(app, screen, needed))),
       h("footer", null, foot(app)),
     ),
-    h(
-      "main",
-      { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null && !app.trouble) },
+    h("main", { id: "main", key: "main", tabindex: "-1", "aria-busy": String(app.shown === null && !app.failure) },
       body,
     ),
   ];
@@ -50,12 +44,8 @@ export function frame(app, body) {
 
 function entry(app, screen, needed) {
   const here = app.kind === screen;
-  return h(
-    "li",
-    { key: screen.name },
-    h(
-      "a",
-      { href: to(screen.name), "aria-current": here ? "page" : null, title: `g ${screen.key}` },
+  return h("li", { key: screen.name },
+    h("a", { href: to(screen.name), "aria-current": here ? "page" : null, title: `g ${screen.key}` },
       screen.label,
       screen.name === "health" ? alarm(needed) : null,
     ),
@@ -63,23 +53,21 @@ function entry(app, screen, needed) {
 }
 
 function freshness(app) {
-  const { pulse } = app;
+  const { timer } = app;
   const paces = [...PACES].filter(([pace]) => pace !== "live" || app.can("events"));
-  const kind = pulse.pace === "off" ? "off" : app.trouble || (
-    pulse.pace === "live" && app.connected === false
+  const kind = timer.pace === "off" ? "off" : app.failure || (
+    timer.pace === "live" && app.connected === false
   ) ? "cut" : "on";
-  const words = { off: "", cut: "No answer", on: "" };
-  return h(
-    "label",
-    { class: `fresh is-${kind}` },
+  const words = { off: "", cut: "No response", on: "" };
+  return h("label", { class: `fresh is-${kind}` },
     h("span", { class: "dot", "aria-hidden": "true" }),
     h("span", { class: "word" }, words[kind] ? `${words[kind]} · Updates` : "Updates"),
     h(
       "select",
       {
-        "aria-label": "Updates: how often this page looks",
-        value: pulse.pace,
-        onchange: (event) => pulse.set(event.target.value),
+        "aria-label": "Updates: how often this page refreshes",
+        value: timer.pace,
+        onchange: (event) => timer.set(event.target.value),
       },
       paces.map(([pace, words]) => h("option", { key: pace, value: pace }, words)),
     ),
@@ -91,10 +79,8 @@ function themeSwitch(app) {
     nextTheme();
     app.draw();
   };
-  const label = { auto: "Colours as the system has them", light: "Light colours", dark: "Dark colours" }[theme()];
-  return h(
-    "button",
-    { class: "bare", title: `${label} (t)`, "aria-label": `${label}. Change`, onclick: turn },
+  const label = { auto: "System theme", light: "Light colours", dark: "Dark colours" }[theme()];
+  return h("button", { class: "bare", title: `${label} (t)`, "aria-label": `${label}. Change`, onclick: turn },
     icon(THEME_ICON[theme()]),
   );
 }
@@ -109,9 +95,7 @@ function foot(app) {
 }
 
 function mark() {
-  return h(
-    "svg",
-    { class: "mark", viewBox: "0 0 24 24", "aria-hidden": "true" },
+  return h("svg", { class: "mark", viewBox: "0 0 24 24", "aria-hidden": "true" },
     h("circle", { cx: 12, cy: 12, r: 9 }),
     h("path", { d: "M12 3v18M3 12h18M5.6 5.6l12.8 12.8M18.4 5.6L5.6 18.4" }),
     h("circle", { class: "hub", cx: 12, cy: 12, r: 2.6 }),
@@ -124,13 +108,11 @@ export function showKeys(app) {
     ["/", "Search jobs"],
     ["j  k", "Next and previous row"],
     ["Enter", "Open the row"],
-    ["r", "Look again"],
-    ["t", "Light, dark, or as the system has it"],
+    ["r", "Refresh"],
+    ["t", "Light, dark, or the system theme"],
     ["?", "This list"],
   ];
-  const list = h(
-    "dl",
-    { class: "keys" },
+  const list = h("dl", { class: "keys" },
     rows.map(([key, words]) => [h("dt", null, h("kbd", null, key)), h("dd", null, words)]),
   );
   return sure({ title: "Shortcuts", details: list, submit: "Close" });

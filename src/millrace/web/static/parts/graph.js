@@ -24,15 +24,9 @@ export function graph(job, parents, grand, dependents) {
     ...parents.map((one) => [one, job.id]),
     ...dependents.map((one) => [job, one.id]),
   ];
-  return h(
-    "div",
-    { class: "scroll" },
-    h(
-      "div",
-      { class: "graph", style: { width: `${wide}px`, height: `${high}px` } },
-      h(
-        "svg",
-        { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, "aria-hidden": "true" },
+  return h("div", { class: "scroll" },
+    h("div", { class: "graph", style: { width: `${wide}px`, height: `${high}px` } },
+      h("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, "aria-hidden": "true" },
         lines.map(([from, to]) => line(spots.get(from.id), spots.get(to))),
       ),
       [...spots.values()].map((spot) => box(spot, job)),

@@ -1,4 +1,4 @@
-// Small drawings. Each state has a shape of its own, so that nothing depends on colour alone.
+// Icons. Each state has its own shape, so that nothing depends on colour alone.
 
 import { h } from "../core/dom.js";
 
@@ -45,11 +45,9 @@ export function icon(name, label) {
   return h("svg", { class: `icon${fill ? " filled" : ""}`, viewBox: "0 0 16 16", ...named }, h("path", { d: path }));
 }
 
-/** A state in its colour, its shape and its word. */
+/** A state with its colour, its shape and its name. */
 export function state(name, archived = false) {
-  return h(
-    "span",
-    { class: `state is-${name}` },
+  return h("span", { class: `state is-${name}` },
     icon(name),
     h("span", null, name),
     archived ? h("span", { class: "and" }, "archived") : null,

@@ -1,9 +1,9 @@
-// The lanes of a pool: each runs one job at a time, in order, so the fullest ones are what holds a pool up.
+// The lanes of a pool: each runs one job at a time, in order, so the longest lanes slow a pool down.
 
 import { h } from "../core/dom.js";
 import { count } from "../core/text.js";
 import { pause } from "../screens/queues.js";
-import { badge, bar, cell, table } from "./bits.js";
+import { badge, bar, cell, table } from "./elements.js";
 import { icon } from "./icons.js";
 
 const MOST = 100;
@@ -19,7 +19,7 @@ export function lanes(app, queue, all) {
     { name: "State" },
     { name: "Waiting", class: "number" },
     { name: "" },
-    { name: "Current", class: "number", title: "The number of the job that runs or is in backoff" },
+    { name: "Current", class: "number", title: "Seq of the job that runs or is in backoff" },
     { name: "Completed", class: "number" },
     { name: "Dead", class: "number" },
     { name: "" },
@@ -32,9 +32,7 @@ export function lanes(app, queue, all) {
 
 function row(app, queue, lane, fullest) {
   const held = lane.current ?? lane.retrying;
-  return h(
-    "tr",
-    { key: lane.lane, "data-row": true },
+  return h("tr", { key: lane.lane, "data-row": true },
     cell("Lane", { class: "head number" }, lane.lane),
     cell(
       "State",

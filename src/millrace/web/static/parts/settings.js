@@ -1,4 +1,4 @@
-// The settings of a queue: what each is called, how it is typed, and how it reads.
+// The settings of a queue: the label, input and display of each.
 
 import { h } from "../core/dom.js";
 import { count, seconds, spanText } from "../core/text.js";
@@ -8,7 +8,7 @@ const SPAN = "([0-9]{1,6}(ms|s|m|h|d))+|[0-9]+(\\.[0-9]+)?";
 export const SETTINGS = [
   {
     name: "max_running",
-    label: "Running at a time",
+    label: "Maximum running jobs",
     none: "no limit",
     hint: "how many jobs of this queue may run at once, over all workers",
     pattern: NUMBER,
@@ -29,7 +29,7 @@ export const SETTINGS = [
   },
   {
     name: "max_depth",
-    label: "Most waiting jobs",
+    label: "Maximum waiting jobs",
     none: "no limit",
     hint: "further ones are refused",
     pattern: NUMBER,
@@ -38,7 +38,7 @@ export const SETTINGS = [
     name: "fair_share",
     label: "Fair share",
     none: "",
-    hint: "0 to 1: how much of the starts is shared evenly among groups",
+    hint: "0 to 1: the share of claims for the job that has been due the longest, regardless of priority",
     pattern: "[0-9]*\\.?[0-9]+",
     required: true,
   },
@@ -51,11 +51,11 @@ export const SETTINGS = [
     span: true,
   },
   { name: "keep_dead", label: "Dead jobs are kept for", none: "ever", hint: "such as 30d", pattern: SPAN, span: true },
-  { name: "dead_cap", label: "Most dead jobs", none: "no limit", hint: "", pattern: NUMBER },
+  { name: "dead_cap", label: "Maximum dead jobs", none: "no limit", hint: "", pattern: NUMBER },
   { name: "dead_overflow", label: "When there are more dead jobs", none: "", options: ["evict", "archive", "reject"] },
   {
     name: "auto_retries",
-    label: "Dead jobs come back by themselves",
+    label: "Retry dead jobs automatically",
     none: "",
     hint: "how often; 0 is never",
     pattern: NUMBER,
@@ -63,7 +63,7 @@ export const SETTINGS = [
   },
   {
     name: "auto_retry_delay",
-    label: "They come back after",
+    label: "Delay before an automatic retry",
     none: "",
     hint: "such as 1h",
     pattern: SPAN,

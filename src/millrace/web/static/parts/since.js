@@ -2,7 +2,7 @@
 
 import { h } from "../core/dom.js";
 import { SINCE, sinceWords } from "../core/since.js";
-import { ask } from "./ask.js";
+import { ask } from "./dialogs.js";
 
 const OTHER = "other";
 
@@ -13,19 +13,15 @@ export function since(label, value, set) {
     event.target.value = value ?? "";
     const given = await ask({
       title: label,
-      fields: [{ name: "at", label: "Date and time, as your clock has it", type: "datetime-local", required: true }],
+      fields: [{ name: "at", label: "Date and time, in your time zone", type: "datetime-local", required: true }],
       submit: "Show",
       cancel: true,
     });
     if (given) set(new Date(given.at).toISOString());
   }
-  return h(
-    "label",
-    { class: "inline" },
+  return h("label", { class: "inline" },
     h("span", null, label),
-    h(
-      "select",
-      { value: value ?? "", "data-since": true, onchange: choose },
+    h("select", { value: value ?? "", "data-since": true, onchange: choose },
       h("option", { key: "any", value: "" }, "any time"),
       SINCE.map(([name, words]) => h("option", { key: name, value: name }, words)),
       known ? null : h("option", { key: `at ${value}`, value }, sinceWords(value)),

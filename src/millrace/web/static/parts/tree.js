@@ -1,5 +1,5 @@
-// JSON as a tree that opens branch by branch. Only what is open is drawn, and no more than a page of it, so a payload
-// of a megabyte costs no more than what is seen of it.
+// JSON as a tree that opens branch by branch. Only open branches are drawn, a page at a time, so that a payload of a
+// megabyte costs no more than its visible part.
 
 import { h } from "../core/dom.js";
 import { Exact } from "../core/json.js";
@@ -10,7 +10,7 @@ const LONG = 400;
 const SHORT = 80; // characters of a branch's preview
 const OPEN_BELOW = 12; // a branch with fewer entries is open at first, down to the second level
 
-/** What is open in one tree, kept by its owner from one drawing to the next. */
+/** The open branches of one tree; its owner keeps this between renderings. */
 export class Opened {
   #chosen = new Map();
   #shown = new Map();
@@ -55,17 +55,13 @@ function branch(name, value, path, depth, opened) {
   const list = Array.isArray(value);
   const names = list ? null : Object.keys(value);
   const size = list ? value.length : names.length;
-  if (size === 0) return h(
-    "div",
-    { class: "leaf", key: path },
+  if (size === 0) return h("div", { class: "leaf", key: path },
     label,
     h("span", { class: "sign" }, list ? "[]" : "{}"),
   );
   const open = opened.is(path, depth < 2 && size < OPEN_BELOW);
   const words = list ? plural(size, "item") : plural(size, "field");
-  return h(
-    "details",
-    { key: path, open, ontoggle: (event) => opened.set(path, event.currentTarget.open) },
+  return h("details", { key: path, open, ontoggle: (event) => opened.set(path, event.currentTarget.open) },
     h("summary", null, label, h("span", { class: "sign" }, list ? "[…] " : "{…} "), h("span", { class: "size" }, words),
       open ? null : h("span", { class: "preview" }, preview(value))),
     open ? entries(value, names, size, path, depth, opened) : null,
@@ -81,9 +77,7 @@ function entries(value, names, size, path, depth, opened) {
   }
   const rest = size - shown;
   const more = () => opened.more(path, shown + PAGE * 5);
-  return h(
-    "div",
-    { class: "entries" },
+  return h("div", { class: "entries" },
     found,
     rest > 0 ? h("button", { key: "more", class: "link", onclick: more }, `${count(rest)} more`) : null,
   );
@@ -95,9 +89,7 @@ function leaf(value, path, opened) {
     { class: `value is-${value === null ? "null" : value instanceof Exact ? "number" : typeof value}` },
     String(value),
   );
-  if (value === "[redacted]") return h(
-    "span",
-    { class: "value is-hidden", title: "hidden by the rule of redaction" },
+  if (value === "[redacted]") return h("span", { class: "value is-hidden", title: "hidden by the rule of redaction" },
     value,
   );
   const shown = opened.shown(path, LONG);
@@ -106,9 +98,7 @@ function leaf(value, path, opened) {
   return [
     h("span", { class: "value is-string" }, `"${text}${cut ? "…" : '"'}`),
     cut
-      ? h(
-        "button",
-        { class: "link", onclick: () => opened.more(path, shown * 20) },
+      ? h("button", { class: "link", onclick: () => opened.more(path, shown * 20) },
         `${count(value.length - shown)} more characters`,
       )
       : null,

@@ -4,7 +4,7 @@ import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { count, plural } from "../core/text.js";
-import { command, jobLink, panel, since, when } from "./bits.js";
+import { command, jobLink, panel, since, when } from "./elements.js";
 import { state } from "./icons.js";
 
 const PARENTS = 8;
@@ -13,28 +13,23 @@ export function why(app, job, reasons, parents) {
   return panel(
     "Why is it not running?",
     { id: "why" },
-    h(
-      "ol",
-      { class: "reasons" },
-      reasons.map((reason, n) => h(
-        "li",
-        { key: reason.code, class: n === 0 ? "first" : "" },
+    h("ol", { class: "reasons" },
+      reasons.map((reason, n) => h("li", { key: reason.code, class: n === 0 ? "first" : "" },
         h("p", null, sentence(reason.text)),
         help(app, job, reason),
-        reason.code === "blocked" ? awaited(app, parents) : null,
+        reason.code === "blocked" ? awaited(app, job, parents) : null,
       )),
     ),
   );
 }
 
-/** What each of the jobs that it waits for is at; those that have completed hold nothing up. */
-function awaited(app, parents) {
+/** The state of each job that it waits for; completed ones do not block it. */
+function awaited(app, job, parents) {
   const open = parents.filter((one) => one.state !== "completed");
-  const rest = open.length - PARENTS;
-  return h(
-    "ul",
-    { class: "parents" },
-    open.slice(0, PARENTS).map((one) =>
+  const shown = open.slice(0, PARENTS);
+  const rest = job.blocked_by - shown.length; // only the first parents were fetched
+  return h("ul", { class: "parents" },
+    shown.map((one) =>
       h("li", { key: one.id }, state(one.state), jobLink(one.id), h("span", { class: "by" }, standing(app, one)))),
     rest > 0 ? h("li", { key: "more", class: "hint" }, `and ${count(rest)} more`) : null,
   );
@@ -72,7 +67,7 @@ function help(app, job, { code, command: line }) {
         {
           key: "resume",
           class: "main",
-          onclick: () => app.act("POST", queuePath(job.queue, "/resume"), {}, `Queue ${job.queue} goes on`),
+          onclick: () => app.act("POST", queuePath(job.queue, "/resume"), {}, `Queue ${job.queue} is resumed`),
         },
         `Resume queue ${job.queue}`,
       ),
@@ -89,7 +84,7 @@ function help(app, job, { code, command: line }) {
             "POST",
             queuePath(job.queue, "/resume"),
             { lane: job.lane },
-            `Lane ${job.lane} goes on`,
+            `Lane ${job.lane} is resumed`,
           ),
         },
         `Resume lane ${job.lane}`,
@@ -103,9 +98,7 @@ function help(app, job, { code, command: line }) {
     code === "slots_busy" || code === "no_worker" || code === "queue_unserved" || code === "task_unknown"
   ) parts.push(h("a", { key: "workers", href: to("workers") }, "Workers"));
   if (code === "line_busy" && job.group) parts.push(
-    h(
-      "a",
-      { key: "group", href: to("jobs", [], { group: job.group, queue: job.queue }) },
+    h("a", { key: "group", href: to("jobs", [], { group: job.group, queue: job.queue }) },
       `Jobs of group ${job.group}`,
     ),
   );

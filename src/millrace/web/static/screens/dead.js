@@ -1,24 +1,24 @@
-// Dead letters by cause: the most frequent comes first. A cause can be looked into, and all its jobs brought back.
+// Dead letters by cause, the most frequent first. A cause can be inspected, and all its jobs replayed.
 
 import { h } from "../core/dom.js";
 import { jobPath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { instantOf } from "../core/since.js";
 import { count, errorText, plural } from "../core/text.js";
-import { reason } from "../core/words.js";
-import { bar, empty, jobLink, queueLink, when } from "../parts/bits.js";
-import { deed, forMatching } from "../parts/bulk.js";
-import { part, widen } from "../parts/part.js";
+import { reason } from "../core/labels.js";
+import { bar, empty, jobLink, queueLink, when } from "../parts/elements.js";
+import { action, forMatching } from "../parts/bulk.js";
+import { incomplete, widen } from "../parts/incomplete.js";
 import { since } from "../parts/since.js";
 import { Opened, tree } from "../parts/tree.js";
 
 const SHOWN = 100;
 const LIMIT = 500;
-const LOOKS = 25; // answers, each bounded in time, until it is asked whether to go on
-const RARELY = 10_000; // causes are gathered by reading every dead job, so not at each refresh
-const SHARE = 10; // of the time, at most one in so much is spent on that
+const LOOKS = 25; // requests, each limited in time, until the user is asked whether to continue
+const RARELY = 10_000; // milliseconds; causes are computed from every dead job, so not at each refresh
+const SHARE = 10; // at most this fraction (1/n) of the time is spent on that
 const FILTERS = ["queue", "task", "since", "finished_from"];
-const MEANING = "What fails too often, expires or loses what it depends on ends up here.";
+const MEANING = "A job that fails too often, expires, or depends on a job that failed ends up here.";
 
 export function makeDead(app) {
   const opened = new Map(); // fingerprint → {job, tree} of the newest job that is shown
@@ -42,7 +42,7 @@ export function makeDead(app) {
     return { queues, asked, ...last.data };
   }
 
-  /** What a first, short look did not reach, while that is shown already. */
+  /** Read what the first, short request did not reach, while its result is already shown. */
   async function goOn(mine, asked, parts) {
     try {
       while (mine === last && parts.at(-1).cursor && parts.length < looks && !document.hidden) {
@@ -56,7 +56,7 @@ export function makeDead(app) {
         }
       }
     } catch (error) {
-      if (!error.detail) throw error; // a refusal: what was seen stays, and says that it is a part
+      if (!error.detail) throw error; // a refusal: the result so far stays, and is marked as partial
     }
   }
 
@@ -70,15 +70,13 @@ export function makeDead(app) {
   function view({ queues, asked, total, complete, causes }) {
     const lead = `${complete ? "" : "More than "}${plural(total, "dead job")} of ${plural(causes.length, "cause")}`;
     return [
-      h(
-        "div",
-        { class: "title", key: "title" },
+      h("div", { class: "title", key: "title" },
         h("div", null, h("h1", null, "Dead letters")),
         total ? h("p", { class: "lead" }, lead) : null,
       ),
       filters(queues, asked),
-      complete ? null : part(
-        `There are more dead jobs than were looked at: the newest ${count(total)} are counted.`,
+      complete ? null : incomplete(
+        `Not all dead jobs were examined: the newest ${count(total)} are counted.`,
         further,
       ),
       causes.length
@@ -91,22 +89,14 @@ export function makeDead(app) {
     const shown = queues.filter((one) => one.dead || one.queue === asked.queue);
     const set = (name) => (event) => app.filter({ [name]: event.target.value.trim() });
     const field = (name, label, hint) =>
-      h(
-        "label",
-        { class: "inline" },
+      h("label", { class: "inline" },
         h("span", null, label),
         h("input", { value: asked[name] ?? "", spellcheck: "false", placeholder: hint, onchange: set(name) }),
       );
-    return h(
-      "div",
-      { class: "fields", key: "filters" },
-      h(
-        "label",
-        { class: "inline" },
+    return h("div", { class: "fields", key: "filters" },
+      h("label", { class: "inline" },
         h("span", null, "Queue"),
-        h(
-          "select",
-          { value: asked.queue ?? "", onchange: set("queue") },
+        h("select", { value: asked.queue ?? "", onchange: set("queue") },
           h("option", { key: "all", value: "" }, "all"),
           shown.map((one) =>
             h("option", { key: `q ${one.queue}`, value: one.queue }, `${one.queue} (${count(one.dead)})`),
@@ -124,42 +114,30 @@ export function makeDead(app) {
   function one(cause, total, complete, asked) {
     const filter = { status: "dead", error: cause.fingerprint, ...asked };
     const named = cause.error ? `“${cause.error.replaceAll("…", "‹…›")}”` : "the same cause";
-    const words = `that are dead of ${named}`;
+    const words = `that died of ${named}`;
     const queues = Object.keys(cause.queues);
-    const act = (verb) => () => forMatching(app, deed(verb), meant(filter), { words, queues });
+    const act = (verb) => () => forMatching(app, action(verb), meant(filter), { words, queues });
     const sample = opened.get(cause.fingerprint);
-    const many = `${count(cause.count)}${complete ? "" : "+"}`; // before anything is done, all are counted
-    return h(
-      "li",
-      { key: cause.fingerprint, "data-row": true },
-      h(
-        "div",
-        { class: "how-many", title: `${many} of ${plural(total, "dead job")}` },
+    const many = `${count(cause.count)}${complete ? "" : "+"}`; // all jobs are counted before an action
+    return h("li", { key: cause.fingerprint, "data-row": true },
+      h("div", { class: "how-many", title: `${many} of ${plural(total, "dead job")}` },
         h("strong", null, many),
         bar(cause.count, total, "dead"),
       ),
-      h(
-        "div",
-        { class: "of" },
+      h("div", { class: "of" },
         h("p", { class: "error-text" }, pattern(cause.error) ?? (reason(cause.reason) || "no error")),
         h("p", { class: "by" }, whereAndWhen(cause)),
         sample ? sampled(sample) : null,
       ),
-      h(
-        "div",
-        { class: "actions" },
+      h("div", { class: "actions" },
         app.can("replay") && app.can("bulk")
           ? h("button", { class: "main", "data-first": true, onclick: act("replay") }, `Replay ${many} …`)
           : null,
         app.can("archive") && app.can("bulk") ? h("button", { onclick: act("archive") }, `Archive ${many} …`) : null,
-        h(
-          "button",
-          { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) },
+        h("button", { class: "plain", "aria-expanded": String(Boolean(sample)), onclick: () => look(cause) },
           sample ? "Hide newest" : "Newest job",
         ),
-        h(
-          "a",
-          { class: "button plain", href: to("jobs", [], filter) },
+        h("a", { class: "button plain", href: to("jobs", [], filter) },
           cause.count === 1 && complete ? "The job" : `All ${many} jobs`,
         ),
       ),
@@ -193,7 +171,7 @@ export function makeDead(app) {
     app.draw();
   }
 
-  /** Archived jobs are among the dead that queues count, so that no count tells. */
+  /** The counts of queues include archived dead jobs, so they cannot be used here. */
   function changed() {
     last.key = null;
   }
@@ -201,7 +179,7 @@ export function makeDead(app) {
   return { load, view, changed };
 }
 
-/** Causes of several looks, each from where the one before ended, as one answer. */
+/** Merge the causes of several requests, each continuing where the one before ended. */
 function together(answers) {
   const known = new Map();
   for (const cause of answers.flatMap((answer) => answer.causes)) {
@@ -230,7 +208,7 @@ function meant(filter) {
   return filter.finished_from ? { ...filter, finished_from: instantOf(filter.finished_from) } : filter;
 }
 
-/** A cause with what differs from job to job marked, so that it does not read as cut off. */
+/** A cause with the varying parts marked, so that it does not look truncated. */
 function pattern(text) {
   if (!text) return null;
   const varies = (n) => h("span", { key: n, class: "varies", title: "This part differs from job to job" }, "‹…›");
@@ -240,9 +218,7 @@ function pattern(text) {
 function sampled({ job, kept, wrong }) {
   if (wrong) return h("p", { class: "hint" }, wrong);
   if (!job) return h("p", { class: "hint" }, "Loading …");
-  return h(
-    "div",
-    { class: "sampled" },
+  return h("div", { class: "sampled" },
     h("p", null, "The newest: ", jobLink(job.id)),
     h("h3", null, "Payload"),
     tree(job.payload, kept),

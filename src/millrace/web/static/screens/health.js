@@ -1,16 +1,16 @@
-// Is everything well? What would worry an operator, in words, and what was changed through this server.
+// Health: what needs attention, and the latest changes made through this server.
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { clock, count, plural, seconds, span } from "../core/text.js";
 import { finding, listed } from "../parts/attention.js";
-import { cell, empty, panel, table } from "../parts/bits.js";
+import { cell, empty, panel, table } from "../parts/elements.js";
 
 const AUDIT_SHOWN = 50;
 const DOWN = {
   level: "bad",
-  title: "The store does not answer",
-  text: "jobs are neither taken nor put in; look at the server's log",
+  title: "The store does not respond",
+  text: "jobs are neither claimed nor enqueued; see the server's log",
 };
 
 const IDLE = { level: "note", title: "No worker is active", text: "nothing is due either", href: to("workers") };
@@ -21,7 +21,7 @@ export function makeHealth(app) {
     const began = performance.now();
     const health = await ask("/health");
     const took = performance.now() - began;
-    if (health.status !== "ok") return { health, took, all: null }; // nobody could answer the rest
+    if (health.status !== "ok") return { health, took, all: null }; // the other requests would fail
     const [all, { queues, workers }, audit, hidden] = await Promise.all([
       ask("/api/overview"),
       app.attention.load(0),
@@ -39,10 +39,10 @@ export function makeHealth(app) {
     const known = [
       ["Store", all.store],
       ["Version", all.version],
-      ["Answers in", span(data.took)],
+      ["Response time", span(data.took)],
       ["Queues", count(all.queues)],
-      ["Ever completed", count(all.processed)],
-      ["Ever dead", count(all.died)],
+      ["Completed in total", count(all.processed)],
+      ["Dead in total", count(all.died)],
     ];
     const facts = known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value)));
     return [
@@ -70,7 +70,7 @@ function hiddenFields({ phrases, shown_as: shownAs }) {
   );
 }
 
-/** What needs somebody, and of the rest what is well. */
+/** What needs attention, and then what is well. */
 function checks({ took, all, queues, workers }, found) {
   const good = (title, text, href) => ({ level: "good", title, text, href });
   const is = (...codes) => found.some((one) => codes.includes(one.code));
@@ -85,11 +85,11 @@ function checks({ took, all, queues, workers }, found) {
     ...found,
     all.dead ? dead : null,
     active.length || is("no_worker") ? null : IDLE,
-    good("The store answers", `in ${span(took)}`),
+    good("The store responds", `in ${span(took)}`),
     active.length
       ? good(plural(active.length, "worker is active", "workers are active"), plural(slots, "slot"), to("workers"))
       : null,
-    is("late", "unserved", "no_worker") ? null : good("No queue is late", age, to("queues")),
+    is("late", "unserved", "no_worker") ? null : good("No job has waited for more than five minutes", age, to("queues")),
     all.dead ? null : good("No job is dead", ""),
   ].filter(Boolean);
 }
@@ -102,9 +102,7 @@ function log(entries) {
 }
 
 function logged(entry, n) {
-  return h(
-    "tr",
-    { key: `${entry.at} ${n}` },
+  return h("tr", { key: `${entry.at} ${n}` },
     cell("When", { class: "head" }, h("time", { datetime: entry.at, title: entry.at }, clock(entry.at))),
     cell("Who", null, entry.who, h("span", { class: "by" }, ` ${entry.client}`)),
     cell("What", null, entry.action),

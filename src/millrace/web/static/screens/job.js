@@ -1,21 +1,21 @@
-// One job: how it stands, why it does not run, what was asked and answered, and everything that happened to it.
+// One job: its state, why it does not run, its payload and result, and its history.
 
 import { h } from "../core/dom.js";
 import { jobPath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { plural } from "../core/text.js";
-import { reason } from "../core/words.js";
+import { reason } from "../core/labels.js";
 import { Problem } from "../drivers/problem.js";
-import { sure } from "../parts/ask.js";
-import { badge, copyable, empty, panel, queueLink } from "../parts/bits.js";
+import { sure } from "../parts/dialogs.js";
+import { badge, copyable, empty, panel, queueLink } from "../parts/elements.js";
 import { attempts } from "../parts/attempts.js";
 import { consequences } from "../parts/consequences.js";
 import { Differences } from "../parts/diff.js";
 import { facts } from "../parts/facts.js";
-import { Family } from "../parts/family.js";
+import { Dependencies } from "../parts/dependencies.js";
 import { state } from "../parts/icons.js";
-import { Alike } from "../parts/alike.js";
-import { standing } from "../parts/standing.js";
+import { SameCause } from "../parts/same_cause.js";
+import { stateSummary } from "../parts/state_summary.js";
 import { timeline } from "../parts/timeline.js";
 import { Opened, tree } from "../parts/tree.js";
 import { why } from "../parts/why.js";
@@ -34,18 +34,14 @@ export function makeJob(app, route) {
     headers: new Opened(redraw),
   };
   const differences = new Differences(app, id);
-  const family = new Family(app);
-  const alike = new Alike(app);
+  const dependencies = new Dependencies(app);
+  const sameCause = new SameCause(app);
 
   async function load(signal) {
     const ask = (path) => app.request("GET", path, { signal });
-    const [
-      job,
-      history,
-    ] = await Promise.all([ask(jobPath(id)).catch(goneIsNull), wholeHistory(signal).catch(goneIsNull)]);
-    if (
-      !job && !history
-    ) throw new Problem({
+    const found = [ask(jobPath(id)), wholeHistory(signal)];
+    const [job, history] = await Promise.all(found.map((one) => one.catch(goneIsNull)));
+    if (!job && !history) throw new Problem({
       title: "Not found",
       status: 404,
       code: "not_found",
@@ -54,10 +50,10 @@ export function makeJob(app, route) {
     const waits = job && WAITING.has(job.state) && app.can("why");
     const [reasons] = await Promise.all([
       waits ? ask(jobPath(id, "/why")).then((got) => got.reasons) : [],
-      job ? family.load(job, signal) : null,
+      job ? dependencies.load(job, signal) : null,
       differences.load(history?.steps ?? [], signal),
     ]);
-    if (job) alike.look(job);
+    if (job) sameCause.look(job);
     return { job, steps: history?.steps ?? [], reasons };
   }
 
@@ -77,36 +73,28 @@ export function makeJob(app, route) {
     if (!job) return [title(null), gone(), story(steps)];
     return [
       title(job),
-      h(
-        "div",
-        { class: "job", key: "job" },
-        standing(app, job),
-        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, family.parents) : null,
-        job.error || job.reason ? failure(job, alike) : null,
+      h("div", { class: "job", key: "job" },
+        stateSummary(app, job),
+        WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, dependencies.parents) : null,
+        job.error || job.reason ? failure(job, sameCause) : null,
         attempts(app, job),
-        h(
-          "div",
-          { class: "columns", key: "data" },
+        h("div", { class: "columns", key: "data" },
           value("Payload", job.payload, opened.payload),
           job.has_result || job.state === "completed" ? result(job) : null,
         ),
         job.progress === null ? null : value("Progress", job.progress, opened.progress),
         Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
         story(steps),
-        family.view(job),
+        dependencies.view(job),
         facts(app, job),
       ),
     ];
   }
 
   function title(job) {
-    return h(
-      "div",
-      { class: "title", key: "title" },
+    return h("div", { class: "title", key: "title" },
       h("div", null,
-        h(
-          "p",
-          { class: "crumbs" },
+        h("p", { class: "crumbs" },
           h("a", { href: to("jobs") }, "Jobs"),
           job ? [
             " / ",
@@ -116,11 +104,9 @@ export function makeJob(app, route) {
           ] : null,
         ),
         h("h1", null, h("span", { class: "id" }, id), copyable(id, "Copy the id"))),
-      job ? h(
-        "div",
-        { class: "head-state" },
+      job ? h("div", { class: "head-state" },
         state(job.state, job.archived),
-        job.cancel_requested ? badge("is asked to end", "warn") : null,
+        job.cancel_requested ? badge("stop requested", "warn") : null,
       ) : null,
       job ? actions(job) : null,
     );
@@ -133,44 +119,44 @@ export function makeJob(app, route) {
 
   function actions(job) {
     const act = (verb, said, body) => app.act("POST", jobPath(id, `/${verb}`), body, said);
-    const asking = (question, deed) => async () => (await agreed(job, question)) && deed();
+    const asking = (question, action) => async () => (await agreed(job, question)) && action();
     const buttons = [];
     if (FINISHED.has(job.state) && app.can("replay")) {
       const question = { verb: "replay", title: `Replay ${id}?`, submit: "Replay it" };
-      const deed = () => act("replay", "It waits to run again");
-      buttons.push(["Replay …", asking(question, deed), job.state === "dead" ? "main" : ""]);
+      const action = () => act("replay", "It waits to run again");
+      buttons.push(["Replay …", asking(question, action), job.state === "dead" ? "main" : ""]);
     }
     if (WAITING.has(job.state) && app.can("cancel")) {
       const question = { verb: "cancel", title: `Cancel ${id}?`, submit: "Cancel the job", danger: true };
       buttons.push(["Cancel …", asking(question, () => act("cancel", "Cancelled")), "danger"]);
     }
     if (job.state === "running" && app.can("cancel")) {
-      const question = { verb: "request", title: `Ask ${id} to end?`, submit: "Ask it to end", danger: true };
-      const deed = () => act("cancel", "It is asked to end", { running: "request" });
-      buttons.push(["Ask it to end …", asking(question, deed), "danger"]);
+      const question = { verb: "request", title: `Stop this run of ${id}?`, submit: "Stop this run", danger: true };
+      const action = () => act("cancel", "A stop was requested", { running: "request" });
+      buttons.push(["Stop this run …", asking(question, action), "danger"]);
     }
     if (FINISHED.has(job.state) && app.can("archive")) {
       buttons.push(
         job.archived ? ["Unarchive", () => act("unarchive", "It is shown in lists again"), ""] : [
           "Archive",
-          () => act("archive", "Put out of sight: its state is “archived” in lists"),
+          () => act("archive", "Archived: it is hidden from lists"),
           "",
-          "Out of sight of lists until it is unarchived; nothing is removed",
+          "Hide it from lists until it is unarchived; nothing is deleted",
         ],
       );
     }
-    return h(
-      "div",
-      { class: "actions" },
+    if (FINISHED.has(job.state) && app.can("delete")) {
+      const question = { verb: "delete", title: `Delete ${id}?`, submit: "Delete it", danger: true };
+      buttons.push(["Delete …", asking(question, () => act("delete", "Deleted")), "danger"]);
+    }
+    return h("div", { class: "actions" },
       buttons.map(([label, onclick, kind, title]) => h("button", { key: label, class: kind, onclick, title }, label)),
     );
   }
 
   function story(steps) {
-    const aside = h(
-      "span",
-      { class: "actions" },
-      h("span", { class: "hint" }, plural(steps.length, "step")),
+    const aside = h("span", { class: "actions" },
+      h("span", { class: "hint" }, plural(steps.length, "event")),
       differences.button(),
     );
     return panel("Timeline", { id: "timeline", aside },
@@ -195,8 +181,8 @@ export function makeJob(app, route) {
       { id: "result" },
       job.result_expired ? empty(
         "No longer kept",
-        "It was kept for a while, and that is over.",
-      ) : empty("None", "It returned nothing."),
+        "Its retention has passed.",
+      ) : empty("None", "The handler returned no value."),
     );
   }
 
@@ -216,10 +202,10 @@ function gone() {
   );
 }
 
-function failure(job, alike) {
+function failure(job, sameCause) {
   const dead = job.state === "dead";
   const { type, message } = job.error ?? {};
-  return panel(dead ? "Why it is dead" : "Its last error", { id: "error", aside: dead ? alike.view(job) : null },
+  return panel(dead ? "Why it is dead" : "Its last error", { id: "error", aside: dead ? sameCause.view(job) : null },
     type ? h("p", { class: "error-text" }, h("strong", null, type), message ? `: ${message}` : "") : null,
     dead && job.reason ? h("p", { class: "hint" }, `It is dead because ${reason(job.reason)}.`) : null);
 }

@@ -1,22 +1,22 @@
-// All queues at a glance: how much waits and for how long, how fast it goes, what fails, and what happens right now.
+// All queues at a glance: how many jobs wait and for how long, throughput, failures, and live events.
 
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { count, errorText, plural, seconds } from "../core/text.js";
-import { reason, step as wordOf } from "../core/words.js";
-import { badge, cell, empty, jobLink, panel, queueLink, since, table, when } from "../parts/bits.js";
+import { reason, step as wordOf } from "../core/labels.js";
+import { badge, cell, empty, jobLink, panel, queueLink, since, table, when } from "../parts/elements.js";
 import { LATE, serving, verdict } from "../parts/attention.js";
 import { chart } from "../parts/chart.js";
 import { icon, state } from "../parts/icons.js";
-import { flow } from "../parts/flow.js";
-import { part, widen } from "../parts/part.js";
+import { flow } from "../parts/throughput.js";
+import { incomplete, widen } from "../parts/incomplete.js";
 import { PARTLY, manned } from "./queues.js";
 
 const STATES = ["ready", "running", "scheduled", "retrying", "blocked", "completed", "dead", "cancelled"];
 const LATEST = 12;
 const DEAD_SHOWN = 5;
 const QUEUES_SHOWN = 12;
-const FRESH = 5_000; // milliseconds for which the verdict holds
+const FRESH = 5_000; // milliseconds for which the result is cached
 
 export function makeOverview(app) {
   let latest = [];
@@ -41,7 +41,7 @@ export function makeOverview(app) {
     return [
       h("h1", { key: "title" }, "Overview"),
       verdict(data.seen, app.attention.findings),
-      data.all.complete === false ? part(PARTLY, widen(app)) : null,
+      data.all.complete === false ? incomplete(PARTLY, widen(app)) : null,
       figures(data),
       h("div", { class: "columns even", key: "columns" }, throughput(data.flow), happening(app)),
       queues(data.queues, data.seen.workers),
@@ -53,26 +53,25 @@ export function makeOverview(app) {
     if (!app.can("events")) return null;
     const rows = latest.map((event) => event.data());
     return panel(
-      "Happening now",
+      "Latest events",
       { id: "now" },
       rows.length
         ? h("ol", { class: "feed" }, rows.map((event) => step(event, app)))
-        : (
-          app.pulse.pace === "live" ? empty("Quiet", "Each step of each job is shown here as it happens.") : empty(
-            "Live events are off",
-            "They are on when this page looks “live”, above.",
-          )
-        ),
+        : silence(),
     );
+  }
+
+  function silence() {
+    if (app.timer.pace !== "live") return empty("Live events are off", "To see them, set updates to “live” above.");
+    if (!app.connected) return empty("Connecting …", "Each step of each job is shown here once the live events are connected.");
+    return empty("Quiet", "Each step of each job is shown here as it happens.");
   }
 
   return { load, view, leave: () => app.listeners.delete(hear) };
 }
 
 function step(event, app) {
-  return h(
-    "li",
-    { key: `${event.job} ${event.generation} ${event.n}`, class: `is-${event.state} kind-${event.kind}` },
+  return h("li", { key: `${event.job} ${event.generation} ${event.n}`, class: `is-${event.state} kind-${event.kind}` },
     icon(event.kind),
     h("span", { class: "kind" }, wordOf(event.kind)),
     h("span", { class: "task" }, event.task),
@@ -83,16 +82,12 @@ function step(event, app) {
 
 function figures({ all, flow }) {
   const lately = (name) => (flow.minute ? `${count(flow.minute[name])} in the last minute` : "…");
-  return h(
-    "div",
-    { class: "figures", key: "figures" },
+  return h("div", { class: "figures", key: "figures" },
     h("ul", { class: "states" }, STATES.map((name) => stateFigure(name, all[name]))),
-    h(
-      "dl",
-      { class: "vitals" },
+    h("dl", { class: "vitals" },
       vital("Oldest due", seconds(all.oldest_ready), all.oldest_ready > LATE ? "slow" : ""),
       vital("Completed", lately("completed")),
-      vital("Newly dead", lately("died"), flow.minute?.died > 0 ? "bad" : ""),
+      vital("Died", lately("died"), flow.minute?.died > 0 ? "bad" : ""),
       vital("Workers", workforce(all), all.workers === 0 && all.waiting ? "bad" : ""),
     ),
   );
@@ -105,12 +100,8 @@ function workforce({ workers, stale_workers: stale }) {
 }
 
 function stateFigure(name, number) {
-  return h(
-    "li",
-    { key: name },
-    h(
-      "a",
-      { href: to("jobs", [], { status: name }), class: `is-${name}${number ? "" : " zero"}` },
+  return h("li", { key: name },
+    h("a", { href: to("jobs", [], { status: name }), class: `is-${name}${number ? "" : " zero"}` },
       state(name),
       h("strong", null, count(number)),
     ),
@@ -122,9 +113,7 @@ function vital(name, value, kind = "") {
 }
 
 function throughput(flow) {
-  const legend = h(
-    "span",
-    { class: "legend" },
+  const legend = h("span", { class: "legend" },
     h("i", { class: "completed" }),
     "completed",
     h("i", { class: "died" }),
@@ -162,7 +151,7 @@ function queues(all, workers) {
     { id: "queues", aside: rest > 0 ? h("a", { href: to("queues") }, `all ${plural(all.length, "queue")}`) : null },
     all.length
       ? table(columns, busiest.map((one) => queueRow(one, workers)), { label: "Queues" })
-      : empty("No queue has been used yet", "Put a first job in: millrace submit TASK '{\"a\": 1}'"),
+      : empty("No queue has been used yet", "Enqueue a first job: millrace submit TASK '{\"a\": 1}'"),
   );
 }
 
@@ -172,9 +161,7 @@ function queueRow(one, workers) {
     { class: `number${one[key] ? "" : " zero"}` },
     one[key] ? h("a", { href: to("jobs", [], { status: key, queue: one.queue }) }, count(one[key])) : "0",
   );
-  return h(
-    "tr",
-    { key: one.queue, "data-row": true },
+  return h("tr", { key: one.queue, "data-row": true },
     cell("Queue", { class: "head" }, queueLink(one.queue), one.paused ? badge("paused", "warn") : null),
     number("Ready", "ready"),
     number("Running", "running"),
@@ -189,9 +176,7 @@ function queueRow(one, workers) {
 
 function failures(app, dead) {
   const rows = dead.map((job) =>
-    h(
-      "tr",
-      { key: job.id, "data-row": true },
+    h("tr", { key: job.id, "data-row": true },
       cell("Job", { class: "head" }, jobLink(job.id)),
       cell("Task", null, job.task),
       cell("Error", { class: "error" }, errorText(job.error) || reason(job.reason) || "–"),

@@ -3,7 +3,7 @@
 import { h } from "../core/dom.js";
 import { to } from "../core/route.js";
 import { count } from "../core/text.js";
-import { badge, empty } from "../parts/bits.js";
+import { badge, empty } from "../parts/elements.js";
 import { lanes } from "../parts/lanes.js";
 import { pause } from "./queues.js";
 
@@ -28,19 +28,13 @@ export function makePools(app) {
       ["completed", pool.processed],
       ["dead", pool.dead],
     ];
-    return h(
-      "section",
-      { class: "panel", key: pool.pool, "aria-label": `Pool ${pool.pool}` },
+    return h("section", { class: "panel", key: pool.pool, "aria-label": `Pool ${pool.pool}` },
       h("header", null,
-        h(
-          "h2",
-          null,
+        h("h2", null,
           h("a", { href: to("queues", [pool.pool]) }, pool.pool),
           pool.paused ? badge("paused", "warn") : badge(pool.state),
         ),
-        h(
-          "p",
-          { class: "inline-figures" },
+        h("p", { class: "inline-figures" },
           numbers.map(([name, number]) => h("span", { key: name }, h("strong", null, count(number)), ` ${name}`)),
           pool.max_depth === null ? null : h("span", null, `at most ${count(pool.max_depth)} waiting`),
         ),

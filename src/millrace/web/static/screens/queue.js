@@ -1,12 +1,12 @@
-// One queue: its counts, the limits that bound it, its lanes, and emptying it.
+// One queue: its counts, limits and lanes, and how to empty it.
 
 import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { count, plural, seconds } from "../core/text.js";
-import { ask, sure } from "../parts/ask.js";
+import { ask, sure } from "../parts/dialogs.js";
 import { serving } from "../parts/attention.js";
-import { badge, panel } from "../parts/bits.js";
+import { badge, panel } from "../parts/elements.js";
 import { state } from "../parts/icons.js";
 import { lanes } from "../parts/lanes.js";
 import { note } from "../parts/notes.js";
@@ -32,47 +32,33 @@ export function makeQueue(app, route) {
     const waits = queue.oldest_ready === null
       ? "Nothing is due."
       : `The oldest due job has waited for ${seconds(queue.oldest_ready)}.`;
-    const nobody = queue.ready && !queue.paused
+    const noWorker = queue.ready && !queue.paused
       ? h("strong", { class: "error" }, "No active worker serves it, and jobs are due.")
       : "No active worker serves it.";
-    return h(
-      "p",
-      { class: "lead", key: "lead" },
-      workers.length ? ["Served by ", named, rest > 0 ? ` and ${count(rest)} more.` : "."] : nobody,
-      ` ${waits} Ever completed ${count(queue.processed)}, ever dead ${count(queue.died)}.`,
+    return h("p", { class: "lead", key: "lead" },
+      workers.length ? ["Served by ", named, rest > 0 ? ` and ${count(rest)} more.` : "."] : noWorker,
+      ` ${waits} Completed in total: ${count(queue.processed)}, dead in total: ${count(queue.died)}.`,
     );
   }
 
   function view({ queue, workers }) {
     return [
       h("div", { class: "title", key: "title" },
-        h(
-          "div",
-          null,
+        h("div", null,
           h("p", { class: "crumbs" }, h("a", { href: to("queues") }, "Queues")),
           h("h1", null, name, queue.paused ? badge("paused", "warn") : null),
         ),
-        h(
-          "div",
-          { class: "actions" },
+        h("div", { class: "actions" },
           app.can("pause") ? pause(app, name, queue.paused) : null,
           app.can("drain") ? h("button", { class: "danger", onclick: drain }, "Drain …") : null,
-          app.can("obliterate") ? h(
-            "button",
-            { class: "danger", onclick: () => obliterate(queue) },
+          app.can("obliterate") ? h("button", { class: "danger", onclick: () => obliterate(queue) },
             "Obliterate …",
           ) : null,
         )),
       lead(queue, workers),
-      h(
-        "ul",
-        { class: "states", key: "states" },
-        STATES.map((key) => h(
-          "li",
-          { key },
-          h(
-            "a",
-            { href: to("jobs", [], { queue: name, status: key }), class: `is-${key}${queue[key] ? "" : " zero"}` },
+      h("ul", { class: "states", key: "states" },
+        STATES.map((key) => h("li", { key },
+          h("a", { href: to("jobs", [], { queue: name, status: key }), class: `is-${key}${queue[key] ? "" : " zero"}` },
             state(key),
             h("strong", null, count(queue[key])),
           ),
@@ -82,12 +68,8 @@ export function makeQueue(app, route) {
         id: "settings",
         aside: app.can("settings") ? h("button", { onclick: () => change(queue.settings) }, "Change …") : null,
       },
-        h(
-          "dl",
-          { class: "facts" },
-          SETTINGS.map((one) => h(
-            "div",
-            { key: one.name },
+        h("dl", { class: "facts" },
+          SETTINGS.map((one) => h("div", { key: one.name },
             h("dt", null, one.label),
             h("dd", null, shown(one, queue.settings[one.name])),
           )),
@@ -111,7 +93,7 @@ export function makeQueue(app, route) {
     ];
   }
 
-  /** `typed`: what was refused, to be corrected. */
+  /** `typed`: the refused values, to be corrected. */
   async function change(settings, typed = null, wrong = "") {
     const fields = SETTINGS.map((one) => (
       {
@@ -122,7 +104,7 @@ export function makeQueue(app, route) {
     ));
     const given = await ask({
       title: `Settings of queue ${name}`,
-      text: "They hold for all workers, at once.",
+      text: "They apply to all workers immediately.",
       fields,
       submit: "Save",
       cancel: true,
@@ -151,11 +133,11 @@ export function makeQueue(app, route) {
       { body: { dry_run: true } },
     ).catch((error) => note(error.detail, "wrong"));
     if (!counted) return;
-    if (!counted.waiting) return note("Nothing waits in this queue");
+    if (!counted.waiting) return note("No job is waiting in this queue");
     const jobs = plural(counted.waiting, "job");
     const agreed = await sure({
       title: `Cancel ${jobs} that wait${counted.waiting === 1 ? "s" : ""}?`,
-      details: "What runs goes on. Cancelled jobs can be replayed while they are kept.",
+      details: "Running jobs continue. Cancelled jobs can be replayed while they are kept.",
       submit: `Cancel ${jobs}`,
       danger: true,
     });
@@ -170,12 +152,12 @@ export function makeQueue(app, route) {
   async function obliterate(queue) {
     const total = STATES.reduce((sum, key) => sum + queue[key], 0);
     const given = await ask({
-      title: `Remove ${plural(total, "job")} for good?`,
-      text: "Every job of this queue, whatever its state, running ones too. There is no way back.",
+      title: `Delete ${plural(total, "job")} permanently?`,
+      text: "This deletes every job of this queue in any state, including running jobs. It cannot be undone.",
       fields: [
         { name: "name", label: `Type ${name} to confirm`, required: true, pattern: name.replace(/[.]/g, "\\.") },
       ],
-      submit: "Remove them",
+      submit: "Delete them",
       cancel: true,
       danger: true,
     });
@@ -183,7 +165,7 @@ export function makeQueue(app, route) {
       "POST",
       queuePath(name, "/obliterate"),
       { dry_run: false, confirm: given.name },
-      (got) => `Removed ${plural(got.removed, "job")}`,
+      (got) => `Deleted ${plural(got.removed, "job")}`,
     );
   }
 

@@ -1,12 +1,12 @@
-// Every queue: what is in it, and whether it goes on.
+// All queues: their jobs by state, and whether they are paused.
 
 import { h } from "../core/dom.js";
 import { queuePath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { count, seconds } from "../core/text.js";
 import { serving } from "../parts/attention.js";
-import { badge, cell, empty, queueLink, table } from "../parts/bits.js";
-import { part, widen } from "../parts/part.js";
+import { badge, cell, empty, queueLink, table } from "../parts/elements.js";
+import { incomplete, widen } from "../parts/incomplete.js";
 
 const NUMBERS = [
   ["Ready", "ready"],
@@ -19,7 +19,7 @@ const NUMBERS = [
 ];
 
 export const PARTLY =
-  "There are more ended jobs than were looked at: of completed, dead and cancelled ones, the newest are counted.";
+  "Not all finished jobs were examined: of completed, dead and cancelled ones, the newest are counted.";
 
 export function makeQueues(app) {
   async function load(signal) {
@@ -38,7 +38,7 @@ export function makeQueues(app) {
     ];
     return [
       h("h1", { key: "title" }, "Queues"),
-      complete === false ? part(PARTLY, widen(app)) : null,
+      complete === false ? incomplete(PARTLY, widen(app)) : null,
       queues.length ? table(columns, queues.map((one) => row(one, workers)), { label: "Queues" }) : empty(
         "No queue has been used yet",
         "A queue begins with its first job.",
@@ -47,9 +47,7 @@ export function makeQueues(app) {
   }
 
   function row(one, workers) {
-    return h(
-      "tr",
-      { key: one.queue, "data-row": true },
+    return h("tr", { key: one.queue, "data-row": true },
       cell("Queue", { class: "head" }, queueLink(one.queue), one.paused ? badge("paused", "warn") : null),
       NUMBERS.map(([name, key]) => cell(
         name,
@@ -65,7 +63,7 @@ export function makeQueues(app) {
   return { load, view };
 }
 
-/** How many active workers serve a queue: none is a worry where jobs are due, or in the hands of somebody who is gone. */
+/** How many active workers serve a queue: none is a warning where jobs are due, or held by a worker that is gone. */
 export function manned(queue, number) {
   const worry = number === 0 && (queue.running > 0 || (queue.ready > 0 && !queue.paused));
   const title = worry ? "Jobs are due or running, and no active worker serves this queue" : null;
@@ -78,18 +76,18 @@ export function manned(queue, number) {
 
 export function pause(app, queue, paused, lane = null) {
   const what = lane === null ? `Queue ${queue}` : `Lane ${lane}`;
-  const deed = () => app.act(
+  const action = () => app.act(
     "POST",
     queuePath(queue, paused ? "/resume" : "/pause"),
     lane === null ? {} : { lane },
-    paused ? `${what} goes on` : `${what} is paused; what runs goes on`,
+    paused ? `${what} is resumed` : `${what} is paused; running jobs continue`,
   );
   return h(
     "button",
     {
       class: paused ? "main" : "",
       "aria-label": `${paused ? "Resume" : "Pause"} ${what.toLowerCase()}`,
-      onclick: deed,
+      onclick: action,
     },
     paused ? "Resume" : "Pause",
   );

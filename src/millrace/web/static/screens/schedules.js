@@ -3,8 +3,8 @@
 import { h } from "../core/dom.js";
 import { schedulePath } from "../core/paths.js";
 import { to } from "../core/route.js";
-import { sure } from "../parts/ask.js";
-import { badge, cell, empty, queueLink, table, when } from "../parts/bits.js";
+import { sure } from "../parts/dialogs.js";
+import { badge, cell, empty, queueLink, table, when } from "../parts/elements.js";
 
 export function makeSchedules(app) {
   const load = (signal) => app.request("GET", "/api/schedules", { signal });
@@ -30,9 +30,7 @@ export function makeSchedules(app) {
   }
 
   function row(one) {
-    return h(
-      "tr",
-      { key: one.name, "data-row": true },
+    return h("tr", { key: one.name, "data-row": true },
       cell("Schedule", { class: "head" }, h("strong", null, one.name), one.paused ? badge("paused", "warn") : null),
       cell("When", null, h("code", null, one.expression), h("span", { class: "by" }, ` ${one.tz}`)),
       cell("Task", null, h("a", { href: to("jobs", [], { task: one.task }) }, one.task)),
@@ -55,7 +53,7 @@ export function makeSchedules(app) {
               "POST",
               schedulePath(one.name, one.paused ? "/resume" : "/pause"),
               undefined,
-              one.paused ? `${one.name} goes on from now` : `${one.name} is paused`,
+              one.paused ? `${one.name} resumes now` : `${one.name} is paused`,
             ),
           },
           one.paused ? "Resume" : "Pause",
@@ -71,7 +69,7 @@ export function makeSchedules(app) {
   async function forget(one) {
     const agreed = await sure({
       title: `Forget schedule ${one.name}?`,
-      details: "It puts no job in any more. A scheduler whose app still declares it makes it anew when it starts.",
+      details: "It enqueues no more jobs. A scheduler whose app still declares it creates it again when it starts.",
       submit: "Forget it",
       danger: true,
     });

@@ -1,9 +1,9 @@
-// Workers: who is alive, who went silent with jobs in hand, and who has been at the same job for long.
+// Workers: alive ones, stale ones that still hold jobs, and those that have run the same job for long.
 
 import { h } from "../core/dom.js";
 import { count, instant, plural, seconds } from "../core/text.js";
 import { takeover } from "../parts/attention.js";
-import { badge, bar, cell, command, empty, jobLink, queueLink, since, table, when } from "../parts/bits.js";
+import { badge, bar, cell, command, empty, jobLink, queueLink, since, table, when } from "../parts/elements.js";
 import { icon } from "../parts/icons.js";
 
 const SHOWN = 6;
@@ -18,11 +18,11 @@ export function makeWorkers(app) {
   const load = () => app.attention.load(FRESH);
 
   function view({ workers, running: jobs }, { query }) {
-    const told = workers.map((worker) => (
+    const judged = workers.map((worker) => (
       { worker, running: worker.running.map((id) => jobs.get(id) ?? { id, started_at: null, task: "" }) }
     ));
-    told.sort((a, b) => rank(a) - rank(b));
-    const stuck = told.filter((one) => rank(one) < WELL);
+    judged.sort((a, b) => rank(a) - rank(b));
+    const stuck = judged.filter((one) => rank(one) < WELL);
     const columns = [
       { name: "Worker" },
       { name: "State" },
@@ -30,18 +30,18 @@ export function makeWorkers(app) {
       { name: "Slots", class: "number" },
       { name: "Completed", class: "number" },
       { name: "Failed", class: "number" },
-      { name: "Last beat", class: "number" },
+      { name: "Last heartbeat", class: "number" },
     ];
     return [
       h("h1", { key: "title" }, "Workers"),
       stuck.length ? warning(stuck, workers, jobs) : null,
       workers.length
-        ? table(columns, told.map((one) => row(one, query.worker)), { label: "Workers" })
-        : empty("No worker has been seen", "Jobs wait until one runs.", command("millrace worker --app module:app")),
+        ? table(columns, judged.map((one) => row(one, query.worker)), { label: "Workers" })
+        : empty("No worker has been seen", "Jobs wait until a worker starts.", command("millrace worker --app module:app")),
     ];
   }
 
-  /** What may need somebody comes first. */
+  /** What may need attention comes first. */
   function rank({ worker, running }) {
     if (!worker.alive) return running.length ? 0 : WELL + 1;
     return running.some(long) ? 1 : WELL;
@@ -55,15 +55,11 @@ export function makeWorkers(app) {
     return h("ul", {
       class: "warnings",
       key: "stuck",
-      "aria-label": "What may be stuck",
+      "aria-label": "Possibly stuck",
     }, stuck.map(({ worker, running }) =>
-      h(
-        "li",
-        { key: worker.id, class: worker.alive ? "is-warn" : "is-bad" },
+      h("li", { key: worker.id, class: worker.alive ? "is-warn" : "is-bad" },
         icon("stale"),
-        h(
-          "p",
-          null,
+        h("p", null,
           h("strong", null, worker.id),
           worker.alive ? slow(running.filter(long)) : lost(worker, running, workers, jobs),
         ),
@@ -78,7 +74,7 @@ export function makeWorkers(app) {
         jobLink(job.id),
         " for ",
         since(job.started_at, app.now),
-        job.timeout ? ` (its time limit is ${seconds(job.timeout)})` : " (it has no time limit)",
+        job.timeout ? ` (its timeout is ${seconds(job.timeout)})` : " (it has no timeout)",
       ]),
       ".",
     ];
@@ -86,7 +82,7 @@ export function makeWorkers(app) {
 
   function lost(worker, running, workers, jobs) {
     return [
-      " went silent ",
+      " sent its last heartbeat ",
       when(worker.last_beat, app.now),
       ` and still holds ${plural(running.length, "job")}: `,
       named(running, (job) => jobLink(job.id)),
@@ -128,9 +124,7 @@ export function makeWorkers(app) {
       cell(
         "State",
         null,
-        h(
-          "span",
-          { class: `state is-${worker.alive ? "alive" : "stale"}` },
+        h("span", { class: `state is-${worker.alive ? "alive" : "stale"}` },
           icon(worker.alive ? "alive" : "stale"),
           worker.alive ? "active" : "stale",
         ),
@@ -138,12 +132,8 @@ export function makeWorkers(app) {
       cell(
         "Runs",
         { class: "runs" },
-        shown.length ? h(
-          "ul",
-          null,
-          shown.map((job) => h(
-            "li",
-            { key: job.id, class: long(job) ? "long" : "" },
+        shown.length ? h("ul", null,
+          shown.map((job) => h("li", { key: job.id, class: long(job) ? "long" : "" },
             job.task ? h("span", { class: "task" }, job.task) : null,
             jobLink(job.id),
             job.started_at ? h("span", { class: "by" }, since(job.started_at, app.now)) : null,
@@ -160,7 +150,7 @@ export function makeWorkers(app) {
       ),
       cell("Completed", { class: "number" }, count(worker.completed)),
       cell("Failed", { class: `number${worker.failed ? "" : " zero"}` }, count(worker.failed)),
-      cell("Last beat", { class: "number" }, when(worker.last_beat, app.now)),
+      cell("Last heartbeat", { class: "number" }, when(worker.last_beat, app.now)),
     );
   }
 

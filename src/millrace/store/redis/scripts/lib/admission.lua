@@ -1,4 +1,5 @@
--- admission: carry out what was planned: new jobs are written, the others answered from what is there.
+-- admission: apply the plan of an enqueue: write new jobs, and answer duplicates from the existing records.
+-- Repeats enqueue of domain/rules/admission.py.
 
 local function replace_owner(queue, key)
   local hold = T.hold(queue, key)
@@ -12,7 +13,7 @@ local function replace_owner(queue, key)
   end
 end
 
--- The generation of the new job; an ended record under the same id makes way for it.
+-- Return the generation of the new job, and remove a finished record with the same id.
 local function make_way(spec)
   local ended = T.by_id(spec.id)
   if ended then
@@ -23,26 +24,17 @@ local function make_way(spec)
   return 1 + (#gone > 0 and A.latest(gone).generation or 0)
 end
 
-local function state_of(id)
-  local job = T.by_id(id)
-  if job then
-    return job.state
-  end
-  local gone = T.past(id)
-  return #gone > 0 and A.latest(gone).state or 'waiting'
-end
-
--- Parents still to wait for, and the first one that failed under the policy `bury`.
+-- Return the parents to wait for, and the first failed one if on_dependency is 'bury'.
 local function sort_parents(spec, fresh)
   local open, seen, failed = {}, {}, nil
   for _, parent in ipairs(spec.after) do
     if not seen[parent] then
       seen[parent] = true
-      local state = fresh[parent] and 'waiting' or state_of(parent)
-      local lost = state == 'dead' or state == 'cancelled'
-      if lost and spec.on_dependency == 'bury' then
+      local state = fresh[parent] and 'waiting' or S.state_of(parent)
+      local dependency = S.dependency(state, spec.on_dependency)
+      if dependency == 'failed' then
         failed = failed or { parent, state }
-      elseif not (state == 'completed' or (lost and spec.on_dependency == 'run')) then
+      elseif dependency == 'open' then
         open[#open + 1] = parent
       end
     end
@@ -90,7 +82,9 @@ local function write(spec, verdict, fresh, carried)
   local position = line and line.live or 0
   S.added(job)
   if failed then
-    S.bury(job, 'dependency_failed', S.dependency_failure(failed[1], failed[2]))
+    S.bury(job, 'dependency_failed', S.dependency_failure(failed[1], failed[2]), failed[1])
+  elseif spec.after then
+    S.keep_results_for(job)
   end
   if not carried then
     S.carry_out()
@@ -101,17 +95,17 @@ end
 local function from_past(spec, owner, verdict, by)
   local gone = T.past(owner)
   if verdict.kind == 'same' then
-    local past = A.has_asked(spec, gone)
+    local past = A.repeated_past(spec, gone)
     return { 'queued', owner, past.seq, past.generation, past.state, false, false, false, false, false, false, false }
   end
-  if #gone == 0 then -- a window outlives even the memory of its owner
+  if #gone == 0 then -- a window can last longer than the past of its owner is kept
     return { 'duplicate', owner, 0, 0, 'completed', by, false, false, false, false, false, false }
   end
   local past = A.latest(gone)
   return { 'duplicate', owner, past.seq, past.generation, past.state, by, false, false, false, false, false, false }
 end
 
--- The spec of the job that is there goes along: whoever asked compares the payloads.
+-- The spec of the existing job is returned too, so that the caller can compare the payloads.
 local function duplicate(spec, verdict)
   local by = verdict.kind == 'by_key' and 'key' or 'id'
   if by == 'key' and spec.on_hit == 'extend' then
@@ -131,14 +125,14 @@ local function duplicate(spec, verdict)
       false, false }
   end
   local completed = job.state == 'completed' and by == 'id'
-  local kept = completed and (not job.result_until or job.result_until > now) and not job.result_expired
+  local kept = completed and A.has_result(job)
   return { kept and 'completed' or 'duplicate', job.id, job.seq, job.generation, job.state, by,
     kept and job.result and T.hget(KEY.result, job.seq) or false, completed and not kept,
-    by == 'id' and T.hget(KEY.spec, job.seq) or false, false, false, false }
+    T.hget(KEY.spec, job.seq) or false, job.lane or false, false, false }
 end
 
--- `carried` jobs come with a settle, which must not fail for their sake: nothing refuses those, and what their arrival
--- brings to an end is carried out by the step they come with.
+-- `carried` jobs are enqueued by a settle and are never refused, because the settle must not fail. The caller's step
+-- applies their consequences.
 function A.enqueue(specs, carried)
   local plan, answers, fresh = A.plan_for(specs, carried), {}, {}
   for id in pairs(plan.new) do
@@ -156,12 +150,9 @@ function A.enqueue(specs, carried)
   return answers
 end
 
--- Specs as they come over the wire; the body's number says which of the arguments it is.
+-- Read specs as Python sends them (encode.SPEC_FIELDS), each with the index of its body in ARGV.
 function A.spec(item)
-  local spec = {}
-  spec.id, spec.token, spec.queue, spec.task, spec.priority, spec.lease, spec.keep_result, spec.expires, spec.group,
-    spec.retry_blocks, spec.key, spec.scope, spec.on_dependency, spec.on_dead_letter, spec.hook, spec.delay,
-    spec.window, spec.on_hit, spec.reuse, spec.allow_missing, spec.after, spec.body = unpack(item, 1, 22)
+  local spec = spec_from(item)
   spec.body = ARGV[spec.body]
   return spec
 end

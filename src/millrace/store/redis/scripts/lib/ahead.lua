@@ -1,6 +1,6 @@
--- ahead: how many jobs run before a waiting one, counted up to a bound, from the indexes alone.
+-- ahead: counts the jobs that run before a waiting job, up to a limit. Reads only indexes.
 
--- Of an index, how many come before (score, name); names of one score are counted by looking at them.
+-- How many entries of an index come before (score, name). Entries with the same score are read to count them.
 local function before(key, score, name, most)
   local rank = call('ZRANK', key, name)
   if rank and tonumber(call('ZSCORE', key, name)) == score then

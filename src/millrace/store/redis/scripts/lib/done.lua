@@ -1,10 +1,10 @@
--- done: write what the step has changed, wake who waits for it, and keep the answer for whoever asks again.
+-- done: write the changes of the step, wake the waiters, and store the reply for a repeated call.
 function T.flush()
   if next(T.dirty) ~= nil then
     T.index()
   end
   if #T.feed > 0 then
-    push_events(T.feed, T.at_hand.events - #T.feed + 1)
+    push_events(T.feed, T.loaded_counters.events - #T.feed + 1)
     T.feed = {}
   end
   T.write_queues()
@@ -21,24 +21,25 @@ function T.flush()
   for key, changes in pairs(T.hashes) do
     write_hash(key, changes)
   end
-  if T.at_hand then
-    call('HSET', KEY.store, 'seq', T.at_hand.seq, 'events', T.at_hand.events, 'trimmed', T.at_hand.trimmed)
+  local counters = T.loaded_counters
+  if counters then
+    call('HSET', KEY.store, 'seq', counters.seq, 'events', counters.events, 'trimmed', counters.trimmed)
   end
   T.zsets, T.hashes = {}, {}
 end
 
 function T.done(answer, memo)
   T.flush()
-  for queue, jobs in pairs(T.stirred) do
-    wake(queue, jobs)
+  for _, hint in pairs(T.wakes) do
+    wake(hint.queue, hint.task, hint.jobs)
   end
   local ids = {}
   for id in pairs(T.ended) do
     ids[#ids + 1] = id
   end
-  tell_of_ends(ids)
+  notify_ended(ids)
   if ARGV[2] ~= '' then
-    call('SET', MEMO, pack(tonumber(ARGV[2]), memo or answer), 'EX', REMEMBERED)
+    store_reply(memo or answer)
   end
   return answer
 end

@@ -1,4 +1,6 @@
--- ending: what follows from an end: hooks are enqueued, dependents told, records pruned (domain/step.py).
+-- ending: the consequences of a job's end: hooks, dependents, pruning.
+-- Repeats Step.carry_out, Step.parent_ended and Step.remove of domain/rules/step.py; dead_letter_hook and empty_hook of
+-- domain/rules/dead.py.
 
 local function a_hook(name, task, queue, body)
   return { id = name, token = name, task = task, queue = queue, priority = 0, delay = 0, lease = SPEC.lease,
@@ -6,7 +8,7 @@ local function a_hook(name, task, queue, body)
     reuse = true, hook = true, body = body }
 end
 
--- The facts of a death, and the spec it is about: whoever reads the hook puts its payload together from them.
+-- The values of a dead job and its spec. Python makes the payload of the hook from them (decode.py).
 local function dead_letter_hook(job)
   local task = job.on_dead_letter
   if job.state ~= 'dead' or not task or job.hook then
@@ -20,7 +22,7 @@ local function dead_letter_hook(job)
   return a_hook(name, task, job.queue, '\1' .. format('%08d', #facts) .. facts .. body)
 end
 
--- Told by the one job whose end left nothing live; not if another took its place in the same step.
+-- The `on_empty` job if this job's end left the queue or lane empty, and no other was added since.
 local function empty_hook(job)
   local place = S.place_of(job)
   if S.emptied[place] ~= job then
@@ -38,12 +40,51 @@ local function empty_hook(job)
   return a_hook(name, task, job.queue, '\2' .. facts .. char(job.seq % 256))
 end
 
-function S.bury(job, reason, failure)
-  X.bury(job, reason, failure)
+function S.bury(job, reason, failure, parent)
+  X.bury(job, reason, failure, parent)
   S.finished(job, 'waiting')
 end
 
--- Whoever reads it puts it into words.
+local function keep_result(parent)
+  if parent.state == 'completed' and parent.result_until and not parent.has_dependents then
+    parent.has_dependents = true
+    T.update(parent)
+  end
+end
+
+-- Keep the results of the job's parents until it has ended, even if their keep_result passes earlier.
+function S.keep_results_for(job)
+  for _, id in ipairs(T.after(job)) do
+    local parent = T.by_id(id)
+    if parent then
+      keep_result(parent)
+    end
+  end
+end
+
+-- The state of a parent. An unknown id counts as waiting: it may still be enqueued.
+function S.state_of(id)
+  local job = T.by_id(id)
+  if job then
+    return job.state
+  end
+  local gone = T.past(id)
+  return #gone > 0 and A.latest(gone).state or 'waiting'
+end
+
+-- What the state of a parent means for a child: 'met', 'failed' (the child is buried), or 'open' (the child waits).
+-- Used by an enqueue, by the end of a parent and by a replay.
+function S.dependency(state, on_dependency)
+  if state == 'completed' then
+    return 'met'
+  end
+  if state ~= 'dead' and state ~= 'cancelled' then
+    return 'open'
+  end
+  return on_dependency == 'run' and 'met' or on_dependency == 'bury' and 'failed' or 'open'
+end
+
+-- Python makes the text of the error (decode.py).
 function S.dependency_failure(parent, state)
   return '\1' .. state .. ':' .. parent
 end
@@ -61,7 +102,8 @@ local function parent_ended(seq, parent, state)
   if not child or child.state ~= 'waiting' then
     return
   end
-  if state == 'completed' or child.on_dependency == 'run' then
+  local dependency = S.dependency(state, child.on_dependency)
+  if dependency == 'met' then
     T.drop_dependency(parent, seq)
     child.blocked = child.blocked - 1
     if child.blocked > 0 then
@@ -69,24 +111,24 @@ local function parent_ended(seq, parent, state)
     else
       unblock(child)
     end
-  elseif child.on_dependency == 'bury' then
-    S.bury(child, 'dependency_failed', S.dependency_failure(parent, state))
+  elseif dependency == 'failed' then
+    S.bury(child, 'dependency_failed', S.dependency_failure(parent, state), parent)
   end
 end
 
--- Who waits for this job; who came after the next generation of its id waits for that one.
-local function orphans(job)
+-- The jobs that wait for this job, without those that wait for a later generation of its id.
+local function dependents_of(job)
   local children = T.children(job.id)
   if #children == 0 then
     return children
   end
-  local heir = T.by_id(job.id)
-  if not heir or heir.seq == job.seq then
+  local successor = T.by_id(job.id)
+  if not successor or successor.seq == job.seq then
     return children
   end
   local mine = {}
   for _, seq in ipairs(children) do
-    if seq < heir.seq then
+    if seq < successor.seq then
       mine[#mine + 1] = seq
     end
   end
@@ -105,7 +147,7 @@ function S.uncount_finished(job)
   T.put_queue(row)
 end
 
--- Delete a finished job's record; what remains is its history and, for dependents, how it ended.
+-- Delete a finished job's record. The job's history and the state in which it ended are kept.
 function S.remove(job, kind, reason)
   S.uncount_finished(job)
   S.free_key(job, true)
@@ -125,7 +167,7 @@ local function prune_at_once(job)
   end
 end
 
--- Work off what ended in this step; a loop, so that a chain of ten thousand deaths is no recursion.
+-- Apply the consequences of all jobs that ended in this step. A loop, so that long chains do not recurse.
 function S.carry_out()
   while S.first <= #S.ended do
     local job = S.ended[S.first]
@@ -140,10 +182,14 @@ function S.carry_out()
           A.enqueue(hooks, true)
         end
       end
-      for _, child in ipairs(orphans(job)) do
+      local dependents = dependents_of(job)
+      if #dependents > 0 then
+        keep_result(job)
+      end
+      for _, child in ipairs(dependents) do
         parent_ended(child, job.id, job.state)
       end
-      T.nobody_waits_for(job.id)
+      T.drop_if_unawaited(job.id)
       prune_at_once(job)
     end
   end

@@ -1,11 +1,12 @@
--- events: the feed, in blocks of 4,096 that are appended to at the end and dropped at the start. The number of an
--- event is its cursor, and each names the one before of the same job: that chain is the job's history.
+-- events: the feed, in blocks of 4,096 events, appended at the end and deleted at the start. Each event has the number
+-- of the previous event of the same job; this chain is the job's history.
+-- Repeats mark_of of domain/feed.py.
 function T.block_of(number)
   return P .. 'feed:' .. floor((number - 1) / BLOCK)
 end
 
--- Eighteen values one after the other; whoever reads them puts the head of a list before them.
--- The seq stands last: Lua looks at few bytes of a long text to tell it from others, and always at the last one.
+-- Eighteen values without the array header, which Python adds. The seq is last: Lua hashes only some bytes of a long
+-- string, always including the last one.
 function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   job.events = job.events + 1
   local counters = T.counters()
@@ -15,13 +16,21 @@ function T.log(job, kind, worker, lease, duration, delay, reason, failure)
   job.last_event = counters.events
 end
 
--- Of an event: when it was, and the one before it of the same job.
+-- The time of an event, and the number of the previous event of the same job.
 function T.instant_and_previous(event)
   local _, _, _, _, _, _, _, at, _, _, _, previous = cmsgpack.unpack_limit(event, 11, 0)
   return at, previous
 end
 
--- The events after a cursor, at most `limit`; the caller has seen to it that none of them is trimmed.
+-- A hash that tells apart events with the same number.
+function T.mark_of(event)
+  local _, job, _, _, generation, n, kind, at, _, _, _, _, _, lease = cmsgpack.unpack_limit(event, 13, 0)
+  local numbers = format('\n%.0f\n%.0f\n%s\n%.0f\n', generation, n, kind, at)
+  local facts = job .. numbers .. (lease or '')
+  return 'x' .. sub(redis.sha1hex(facts), 1, 8)
+end
+
+-- At most `limit` events after a cursor. The caller has checked that none of them is trimmed.
 function T.events_after(after, limit)
   local counters = T.counters()
   local last, number, found = min(counters.events, after + limit), after + 1, {}
@@ -36,7 +45,7 @@ function T.events_after(after, limit)
   return found
 end
 
--- The block at the start has lost its head: positions in it are counted from the first event that is kept.
+-- The first block may be trimmed, so positions in it count from its first event that is kept.
 function T.in_block(number, count)
   local start = floor((number - 1) / BLOCK) * BLOCK
   local gone = max(0, T.counters().trimmed - start)

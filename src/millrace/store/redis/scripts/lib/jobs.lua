@@ -1,12 +1,6 @@
--- jobs: a record is the length of its constant part, that part (what scripts need to know of the spec), and the facts.
--- Facts that a plain job never has are in a map of their own, absent where all of them are as they were at first.
-local AT_FIRST = { failures = 0, blocked = 0, in_line = false, holds = false, cancel_requested = false,
-  archived = false, result_expired = false, stalls = 0, snoozes = 0, releases = 0, replays = 0, auto_retries = 0,
-  error = false, attempts = false, progress = false }
-local RARE = { 'lane', 'expires_at', 'reason', 'next_retry_at', 'failures', 'blocked', 'in_line', 'holds',
-  'cancel_requested', 'archived', 'result_expired', 'stalls', 'snoozes', 'releases', 'replays', 'auto_retries', 'error',
-  'attempts', 'progress' }
-local FACTS = { __index = AT_FIRST }
+-- jobs: a record has the length of its constant part, that part (the fields of the spec that scripts need), and the
+-- variable part. Fields that most jobs never change (decode.RARE_FIELDS) are in a map, absent if all have their defaults.
+local FACTS = { __index = RARE_DEFAULTS }
 
 function T.line_name(job)
   if job.lane then
@@ -15,7 +9,7 @@ function T.line_name(job)
   return job.group and not job.hook and 'g:' .. job.group or nil
 end
 
--- The names of a queue's indexes, put together once.
+-- The key names of a queue's indexes, cached.
 local function names_of(queue)
   local names = T.names[queue]
   if not names then
@@ -78,7 +72,7 @@ local function places_at_the_end(job, names, at)
   end
 end
 
--- Every index that a job stands in, with its score there. Its name is the same in all: its seq, padded.
+-- All indexes that have the job, with its score. The member name is the same in all: the padded seq.
 local function places(job)
   local state, names = job.state, names_of(job.queue)
   local at = { [names.all] = CLASS[state] + job.seq }
@@ -109,7 +103,7 @@ local function places(job)
   return at
 end
 
--- The constant part as bytes, from what is asked for. A token that is the id takes no room.
+-- The constant part as bytes, from a spec. A token that equals the id is stored as true.
 function T.constants(spec)
   local part = pack(spec.id, spec.token == spec.id or spec.token, spec.queue, spec.task, spec.priority, spec.lease,
     spec.keep_result, spec.expires, spec.group, spec.retry_blocks, spec.key, spec.scope, spec.on_dependency,
@@ -139,22 +133,15 @@ function T.load(seq, record)
   return job
 end
 
-local function is_plain(job)
-  return job.failures == 0 and job.blocked == 0 and not (job.lane or job.in_line or job.holds or job.expires_at
-    or job.reason or job.error or job.attempts or job.progress or job.cancel_requested or job.archived
-    or job.result_expired or job.next_retry_at) and job.snoozes == 0 and job.releases == 0 and job.replays == 0
-    and job.stalls == 0 and job.auto_retries == 0
-end
-
 local function rare_facts(job)
-  local rare = nil
-  if is_plain(job) then
+  if not has_rare(job) then
     return nil
   end
-  for i = 1, #RARE do
-    local name = RARE[i]
+  local rare = nil
+  for i = 1, #RARE_FIELDS do
+    local name = RARE_FIELDS[i]
     local value = job[name]
-    if value ~= AT_FIRST[name] then
+    if value ~= RARE_DEFAULTS[name] then
       rare = rare or {}
       rare[name] = value
     end
@@ -198,6 +185,12 @@ function T.by_seq(seq)
     T.jobs[seq] = job
   end
   return job or nil
+end
+
+-- The job if this lease still holds it, else nil.
+function T.held(seq, lease_id)
+  local job = T.by_seq(seq)
+  return job and is_held(job.state, job.lease_id, lease_id) and job or nil
 end
 
 function T.prefetch_ids(ids)
@@ -245,6 +238,9 @@ function T.insert(spec, seq, generation)
   T.hput(KEY.spec, seq, spec.body)
   if spec.after then
     T.hput(KEY.after, seq, pack(spec.after))
+    for _, parent in ipairs(spec.after) do
+      T.zput(P .. 'dependents:' .. parent, member(seq), seq)
+    end
   end
   T.dirty[seq] = job
   return job
@@ -254,8 +250,24 @@ function T.update(job)
   T.dirty[job.seq] = job
 end
 
+-- The ids of the job's parents, without duplicates.
+function T.after(job)
+  local kept = job.waits and T.hget(KEY.after, job.seq)
+  local ids, seen = {}, {}
+  for _, id in ipairs(kept and unpacked(kept) or {}) do
+    if not seen[id] then
+      seen[id] = true
+      ids[#ids + 1] = id
+    end
+  end
+  return ids
+end
+
 function T.delete(job)
   local seq = job.seq
+  for _, parent in ipairs(T.after(job)) do
+    T.zput(P .. 'dependents:' .. parent, member(seq), false)
+  end
   T.jobs[seq] = false
   if T.ids[job.id] == seq or T.ids[job.id] == nil then
     T.ids[job.id] = false
@@ -271,21 +283,21 @@ function T.delete(job)
   T.dirty[seq] = job
 end
 
--- One more job may be claimable, or will be let into its line: who waits is woken.
-local function tell_of_place(job, was, is)
+-- One more job may be claimable, or will enter its line: wake a sleeper.
+local function wake_for_place(job, was, is)
   local names = names_of(job.queue)
   local ready = ready_of(names, job)
   if is[ready] and is[ready] ~= was[ready] then
-    T.stir(job.queue, 1)
+    T.wake(job.queue, job.task, 1)
     local combos = T.combos[job.queue] or {}
     T.combos[job.queue] = combos
     combos[job.task .. ':' .. job.priority] = true
   elseif is[names.outside] and is[names.outside] ~= was[names.outside] then
-    T.stir(job.queue, 1)
+    T.wake(job.queue, job.task, 1)
   end
 end
 
--- Bring the indexes in line with the facts of all jobs that have changed.
+-- Update the indexes for all jobs that have changed.
 function T.index()
   local dirty = T.dirty
   if next(dirty) == nil then
@@ -300,7 +312,7 @@ function T.index()
       is = places(job)
       write_record(job)
       if job.state == 'waiting' then
-        tell_of_place(job, was, is)
+        wake_for_place(job, was, is)
       elseif job.finished_at and CLASS[job.state] > 0 then
         T.ended[job.id] = true
       end
@@ -319,7 +331,7 @@ function T.index()
   end
 end
 
--- An index as it is in this step.
+-- An index including the changes of this step.
 function T.look(key)
   T.index()
   local changes = T.zsets[key]
@@ -330,7 +342,7 @@ function T.look(key)
   return key
 end
 
--- Every (queue, task, priority) ever used is written down: a claim looks into one index for each.
+-- Record every (queue, task, priority) ever used: a claim reads one index for each.
 function T.write_combos()
   for queue, combos in pairs(T.combos) do
     local names = {}

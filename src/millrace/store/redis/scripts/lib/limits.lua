@@ -1,11 +1,17 @@
--- limits: pause, `max_running` and token buckets become one number before any job is looked at (domain/limits.py).
+-- limits: how many jobs may start now under pause, `max_running` and `rate`. Computed before any job is read.
+-- Repeats allowance, spend, is_ahead and next_token of domain/rules/limits.py.
 L.UNLIMITED = 2 ^ 52
 
 local function capacity(limits)
   return limits.burst or max(1, ceil(limits.rate or 0))
 end
 
--- The tokens there are now. A clock that jumps back adds nothing; forward, at most one full bucket.
+-- Whether the bucket is dated in the future, because the clock was set back. Then it is written with the current time.
+function L.is_ahead(row)
+  return row.tokens ~= nil and row.tokens_at > now
+end
+
+-- The tokens in the bucket now. A clock that jumps back adds none; one that jumps forward fills the bucket at most.
 local function refill(row, limits)
   local size = capacity(limits)
   if not row.tokens then

@@ -1,4 +1,4 @@
--- lines: groups and lanes, the limits of tasks, unique keys, dependencies, and what is remembered of jobs that are gone.
+-- lines: groups and lanes, limits of tasks, unique keys, dependencies, and how deleted jobs ended.
 
 function T.line(queue, name)
   local place = queue .. ':' .. name
@@ -35,11 +35,7 @@ function T.write_lines()
 end
 
 function T.members(queue, name, limit)
-  local found = call('ZRANGE', T.look(P .. 'm:' .. queue .. ':' .. name), 0, limit - 1)
-  for i = 1, #found do
-    found[i] = tonumber(found[i])
-  end
-  return found
+  return seqs_of(call('ZRANGE', T.look(P .. 'm:' .. queue .. ':' .. name), 0, limit - 1))
 end
 
 -- ── limits of tasks ─────────────────────────────────────────────────────────────────────────────
@@ -82,6 +78,12 @@ function T.hold(queue, key)
   return hold
 end
 
+-- The hold of a key, unless its window has passed.
+function T.live_hold(queue, key)
+  local hold = T.hold(queue, key)
+  return hold and (not hold.ends or hold.ends > now) and hold or nil
+end
+
 function T.put_hold(hold)
   local name = hold.queue .. ':' .. hold.key
   T.hput(KEY.key, name, pack(hold.owner, hold.seq, hold.scope, hold.ends))
@@ -94,16 +96,16 @@ function T.drop_hold(hold)
   T.zput(KEY.window, name, false)
 end
 
--- ── dependencies, kept by the parent's id: a later generation of it resolves them too ───────────
+-- ── dependencies by the parent's id, so that a later generation of it resolves them too ─────────
 
--- Most stores know no dependencies: then no end of a job has to look for dependents.
-local function anybody_waits()
-  T.anybody_waits = T.anybody_waits or (call('EXISTS', KEY.awaited) == 1 and 'yes' or 'no')
-  return T.anybody_waits == 'yes'
+-- Most stores have no dependencies; then the end of a job need not look for dependents.
+local function any_awaited()
+  T.any_awaited = T.any_awaited or (call('EXISTS', KEY.awaited) == 1 and 'yes' or 'no')
+  return T.any_awaited == 'yes'
 end
 
 function T.add_dependency(parent, child, nth)
-  T.anybody_waits = 'yes'
+  T.any_awaited = 'yes'
   call('SADD', KEY.awaited, parent)
   T.zput(P .. 'kids:' .. parent, member(child), child)
   T.zput(P .. 'open:' .. child, parent, nth)
@@ -115,18 +117,14 @@ function T.drop_dependency(parent, child)
 end
 
 function T.children(parent)
-  if not anybody_waits() then
+  if not any_awaited() then
     return {}
   end
-  local found = call('ZRANGE', T.look(P .. 'kids:' .. parent), 0, -1)
-  for i = 1, #found do
-    found[i] = tonumber(found[i])
-  end
-  return found
+  return seqs_of(call('ZRANGE', T.look(P .. 'kids:' .. parent), 0, -1))
 end
 
-function T.nobody_waits_for(parent)
-  if anybody_waits() and call('EXISTS', T.look(P .. 'kids:' .. parent)) == 0 then
+function T.drop_if_unawaited(parent)
+  if any_awaited() and call('EXISTS', T.look(P .. 'kids:' .. parent)) == 0 then
     call('SREM', KEY.awaited, parent)
   end
 end
@@ -135,7 +133,53 @@ function T.parents(child)
   return call('ZRANGE', T.look(P .. 'open:' .. child), 0, -1)
 end
 
--- ── generations whose record is gone ────────────────────────────────────────────────────────────
+-- All jobs with a record that depend on an id, in order of seq.
+local function dependents(parent)
+  return seqs_of(call('ZRANGE', T.look(P .. 'dependents:' .. parent), 0, -1))
+end
+
+function T.dead_dependents(parents)
+  local seqs, seen = {}, {}
+  for _, parent in ipairs(parents) do
+    for _, seq in ipairs(dependents(parent)) do
+      if not seen[seq] then
+        seen[seq] = true
+        seqs[#seqs + 1] = seq
+      end
+    end
+  end
+  T.prefetch(seqs)
+  local dead = {}
+  for _, seq in ipairs(seqs) do
+    local job = T.by_seq(seq)
+    if job and job.state == 'dead' then
+      dead[#dead + 1] = job
+    end
+  end
+  table.sort(dead, function(one, other) return one.seq < other.seq end)
+  return dead
+end
+
+-- Whether a dependent of this id is waiting or running.
+function T.is_needed(parent)
+  local seqs = dependents(parent)
+  for first = 1, #seqs, 100 do
+    local some = {}
+    for i = first, min(#seqs, first + 99) do
+      some[#some + 1] = seqs[i]
+    end
+    T.prefetch(some)
+    for _, seq in ipairs(some) do
+      local job = T.by_seq(seq)
+      if job and CLASS[job.state] == 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- ── generations whose record is deleted ─────────────────────────────────────────────────────────
 
 function T.past(id)
   local kept = T.hget(KEY.past, id)
@@ -163,11 +207,13 @@ end
 
 -- ── workers ─────────────────────────────────────────────────────────────────────────────────────
 
+-- Whether the last heartbeat of a worker is older than its ttl by more than this many milliseconds.
+function T.is_silent(worker, milliseconds)
+  local _, last_beat, ttl = unpacked(sub(worker, 1, 27))
+  return last_beat + ttl + milliseconds < now
+end
+
 function T.worker_gone(name)
-  local kept = name and call('HGET', KEY.worker, name)
-  if not kept then
-    return true
-  end
-  local _, last_beat, ttl = unpacked(sub(kept, 1, 27))
-  return last_beat + ttl < now
+  local worker = name and call('HGET', KEY.worker, name)
+  return not worker or T.is_silent(worker, 0)
 end

@@ -1,8 +1,8 @@
--- modules: X transitions of one job, S what they mean for others, A admission, L limits, U what time brings about, W walks.
+-- modules: X transitions of one job, S their consequences, A admission, L limits, U upkeep, W walks over seqs.
 local X, A, L, U, W = {}, {}, {}, {}, {}
 local S = { ended = {}, first = 1, emptied = {}, wiped = false }
 
--- A module's pieces are read in, one after the other, when something is asked of it that it does not know yet.
+-- Load the parts of a module one after the other, when a function that is not loaded yet is called.
 local function in_pieces(module, ...)
   local pieces, read = { ... }, 0
   setmetatable(module, { __index = function(_, name)

@@ -1,11 +1,12 @@
--- plan: what an enqueue of many specs comes to, decided before the first of them is written (domain/admission.py).
+-- plan: decides what an enqueue of many specs does, before any of them is written.
+-- Repeats _Plan of domain/rules/admission.py.
 A.MOST_AHEAD = 10000
 
 local function refuse(kind, ...)
   error({ refused = { kind, ... } })
 end
 
--- What a refusal is to the caller; any other error is passed on.
+-- Return a refusal to the caller; raise any other error again.
 function A.attempt(work, ...)
   local fine, answer = pcall(work, ...)
   if fine then
@@ -21,7 +22,7 @@ local function fnv1a(text)
   local value = 0x811C9DC5
   for i = 1, #text do
     value = bit.bxor(value, byte(text, i)) % 2 ^ 32
-    -- The product would be beyond 2^53, so it is taken in two halves.
+    -- The product would exceed 2^53, so it is computed in two halves.
     value = ((value % 65536) * 0x01000193 + (floor(value / 65536) * 0x01000193 % 65536) * 65536) % 2 ^ 32
   end
   return value
@@ -31,18 +32,23 @@ function A.lane_of(group, lanes)
   return fnv1a(group) % lanes
 end
 
--- Is this the very enqueue that made the other job? Then it gets the same answer.
-local function asked_again(spec, token)
+-- Whether this repeats the enqueue call that made the other job. Then it gets the same answer.
+local function is_repeat(spec, token)
   return spec.token ~= '' and spec.token == token
 end
 
-function A.has_asked(spec, gone)
+function A.repeated_past(spec, gone)
   for _, past in ipairs(gone) do
-    if asked_again(spec, past.token) then
+    if is_repeat(spec, past.token) then
       return past
     end
   end
   return nil
+end
+
+-- Whether the result of a completed job can still be read, as has_result of domain/job.py.
+function A.has_result(job)
+  return not job.result_expired and (not job.result_until or job.result_until > now or job.has_dependents)
 end
 
 function A.latest(gone)
@@ -55,15 +61,23 @@ function A.latest(gone)
   return best
 end
 
--- ── the plan: looks at the tables and at the earlier specs of the batch; writes nothing ─────────
+-- ── the plan: reads the tables and the earlier specs of the batch; writes nothing ───────────────
+
+-- Whether a new job may take the id of this record.
+local function makes_way(job, spec)
+  if job.state == 'completed' then
+    return spec.rerun_expired and not A.has_result(job)
+  end
+  return job.state == 'dead' or job.state == 'cancelled'
+end
 
 local function known(plan, spec)
   local earlier = plan.new[spec.id]
   if earlier then
-    return { kind = asked_again(spec, earlier.token) and 'same' or 'by_id' }
+    return { kind = is_repeat(spec, earlier.token) and 'same' or 'by_id' }
   end
   local job = T.by_id(spec.id)
-  if job and asked_again(spec, job.token) then
+  if job and is_repeat(spec, job.token) then
     return { kind = 'same' }
   end
   local gone = T.past(spec.id)
@@ -71,10 +85,10 @@ local function known(plan, spec)
   if plan.unseen then
     return nil
   end
-  if A.has_asked(spec, gone) then
-    return { kind = 'same' } -- whatever has become of the job, and whoever has its id now
+  if A.repeated_past(spec, gone) then
+    return { kind = 'same' } -- however that job ended, and even if another job has its id now
   end
-  local in_the_way = job and job.state ~= 'dead' and job.state ~= 'cancelled'
+  local in_the_way = job and not makes_way(job, spec)
   return (in_the_way or not spec.reuse) and { kind = 'by_id' } or nil
 end
 
@@ -83,11 +97,8 @@ local function key_owner(plan, spec)
   if in_batch then
     return in_batch
   end
-  local hold = T.hold(spec.queue, spec.key)
-  if not hold or (hold.ends and hold.ends <= now) then
-    return nil
-  end
-  return hold.owner
+  local hold = T.live_hold(spec.queue, spec.key)
+  return hold and hold.owner
 end
 
 local function may_replace(plan, spec, owner)
@@ -106,7 +117,7 @@ local function waiting_in(row, lane)
   return line and line.waiting or 0
 end
 
--- A full lane is passed over by jobs that may go to any, so that one which stands still stops only its own.
+-- Whether a lane is at max_depth. Jobs without a partition key skip it, so a stuck lane blocks no other.
 local function is_full(plan, row, lane)
   local most = row.settings.max_depth
   return most ~= nil and waiting_in(row, lane) + (plan.depth[row.name .. ':' .. lane] or 0) >= most
@@ -148,9 +159,9 @@ local function take_room(plan, spec, row, lane, replaces)
   end
   local place, swap = spec.queue .. ':' .. (lane or ''), replaces and 1 or 0
   local taken = plan.depth[place] or 0
-  local depth = waiting_in(row, lane) + taken - swap
-  if depth >= settings.max_depth then
-    refuse('queue_full', spec.queue, depth, settings.max_depth, lane or false)
+  local waiting = waiting_in(row, lane)
+  if waiting + taken - swap >= settings.max_depth then
+    refuse('queue_full', spec.queue, waiting, settings.max_depth, lane or false)
   end
   plan.depth[place] = taken + 1 - swap
 end
@@ -210,7 +221,7 @@ local function open_parents(plan, id, look_at_stored)
   return job and job.blocked > 0 and T.parents(job.seq) or {}
 end
 
--- Depth first over open dependencies. A stored job leads back to a new one only if it already waits for it.
+-- Depth-first search for a cycle. Stored jobs are part of one only if one of them already waits for a new id.
 local function refuse_cycles(plan)
   local awaited, done = false, {}
   for _, id in ipairs(plan.order) do
@@ -265,7 +276,7 @@ function A.plan_for(specs, carried)
   return plan
 end
 
--- Jobs that a settle carries may wait for each other for ever, too.
+-- Refuse jobs of a settle that depend on each other in a cycle.
 function A.refuse_cycles(specs)
   for _, spec in ipairs(specs) do
     if spec.after then

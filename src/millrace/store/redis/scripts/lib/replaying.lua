@@ -1,6 +1,9 @@
--- replaying: bring a finished job back, as in domain/operate.py.
+-- replaying: replay a finished job, and those that were buried because it failed.
+-- Repeats replay_one, child_back and bring_children_back of domain/rules/replaying.py; lane_again of
+-- domain/rules/lanes.py; set_archived of domain/rules/operate.py.
+local WITH_PARENT = 'parent_replayed'
 
--- Does `job` wait, directly or not, for an id? A later generation of a parent may.
+-- Whether `job` waits for an id, directly or through its parents. A later generation of a parent may.
 local function waits_for(job, wanted)
   local seen, front = {}, { job }
   while #front > 0 do
@@ -19,27 +22,30 @@ local function waits_for(job, wanted)
   return false
 end
 
--- It waits again for parents that are still to end, not for those that have ended.
-local function live_parents(job)
-  local live, seen = {}, {}
-  local kept = job.waits and T.hget(KEY.after, job.seq)
-  for _, id in ipairs(kept and unpacked(kept) or {}) do
-    local parent = not seen[id] and T.by_id(id)
-    seen[id] = true
-    if parent and (parent.state == 'waiting' or parent.state == 'running') and not waits_for(parent, job.id) then
+-- The parents that a replayed job waits for: those that have not ended; if it is replayed with a parent, also ids that
+-- were never enqueued.
+local function live_parents(job, unseen)
+  local live = {}
+  for _, id in ipairs(T.after(job)) do
+    local parent = T.by_id(id)
+    if not parent then
+      if unseen and #T.past(id) == 0 then
+        live[#live + 1] = id
+      end
+    elseif CLASS[parent.state] == 0 and not waits_for(parent, job.id) then
       live[#live + 1] = id
     end
   end
   return live
 end
 
--- The job's end let go of its key; bringing it back must not make two live owners.
+-- Take the job's key again; false if another job holds it: a key must not have two live owners.
 local function take_key_back(job)
   if not job.key then
     return true
   end
-  local hold = T.hold(job.queue, job.key)
-  if hold and hold.seq ~= job.seq and (not hold.ends or hold.ends > now) then
+  local hold = T.live_hold(job.queue, job.key)
+  if hold and hold.seq ~= job.seq then
     return false
   end
   if job.scope ~= 'window' then
@@ -70,12 +76,41 @@ function U.replay(id, reason)
   S.uncount_finished(job)
   job.lane = lane_again(job)
   X.replay(job, reason)
-  for nth, parent in ipairs(live_parents(job)) do
+  for nth, parent in ipairs(live_parents(job, reason == WITH_PARENT)) do
     T.add_dependency(parent, job.seq, nth)
     job.blocked = job.blocked + 1
   end
   S.added(job)
+  S.keep_results_for(job)
   return 'replayed'
+end
+
+-- Replay a child unless another of its parents has failed; then it is replayed with that parent.
+local function child_back(child)
+  for _, id in ipairs(T.after(child)) do
+    if S.dependency(S.state_of(id), child.on_dependency) == 'failed' then
+      child.failed_parent = id
+      T.update(child)
+      return false
+    end
+  end
+  return U.replay(child.id, WITH_PARENT) == 'replayed'
+end
+
+-- Replay the jobs that were buried because of these parents, level by level.
+function U.bring_children_back(parents)
+  while #parents > 0 do
+    local wanted, back = {}, {}
+    for _, id in ipairs(parents) do
+      wanted[id] = true
+    end
+    for _, child in ipairs(T.dead_dependents(parents)) do
+      if child.failed_parent and wanted[child.failed_parent] and child_back(child) then
+        back[#back + 1] = child.id
+      end
+    end
+    parents = back
+  end
 end
 
 function U.set_archived(job, archived)

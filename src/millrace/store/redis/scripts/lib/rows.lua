@@ -1,4 +1,4 @@
--- rows: jobs as they are handed out, four values each: seq, record, spec, and what else is kept of them, or false.
+-- rows: jobs as scripts return them, four values each: seq, record, spec, and the values stored separately, or false.
 local function blob_of(key, has, seq)
   return has and T.hget(key, seq) or false
 end
@@ -29,4 +29,22 @@ function T.rows_of(jobs)
     end
   end
   return rows
+end
+
+-- A lease id is the claim id and the job's seq, so no two claims share one. fast_path/claim.lua packs the same text.
+function T.lease_id(claim_id, seq)
+  return claim_id .. '.' .. format('%.0f', seq)
+end
+
+-- The reply to a repeated claim or reclaim: the jobs that it still holds. `lost` says for each whether its worker is gone.
+function T.rows_of_claim(claim_id, seqs, lost)
+  local jobs = {}
+  for i, seq in ipairs(seqs) do
+    local job = T.held(seq, T.lease_id(claim_id, seq))
+    if job then
+      job.lost_worker = lost and lost[i] == 1
+      jobs[#jobs + 1] = job
+    end
+  end
+  return T.rows_of(jobs)
 end

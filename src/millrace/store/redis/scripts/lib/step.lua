@@ -1,5 +1,7 @@
--- step: what a change of one job means for the others, as in domain/step.py: lines elect, dependents are unblocked or
--- die, keys are freed, hooks are enqueued. All of it in the same script, so a crash leaves either all or nothing.
+-- step: the consequences of a change of one job: lines elect a member, dependents are unblocked or buried, keys are freed,
+-- hooks are enqueued. All in one script, so a crash leaves either all or nothing.
+-- Repeats Step.added, Step.claimed, Step.returned, Step.finished and Step.elect of domain/rules/step.py; next_retry of
+-- domain/rules/dead.py.
 
 function S.place_of(job)
   return job.queue .. ':' .. (job.lane or '')
@@ -46,7 +48,7 @@ local function set_open(seq, open)
   end
 end
 
--- Open the one member that may run next; whatever changes a line calls this in the same step.
+-- Open the member of a line that may run next. Every change of a line calls this in the same step.
 function S.elect(line)
   local wanted = next_of(line)
   if wanted ~= line.open then
@@ -65,7 +67,7 @@ function S.elect(line)
   end
 end
 
--- Give a waiting, unblocked job its place: open at once, or in its line, or outside it until due.
+-- Place a waiting job that is not blocked: open at once, in its line, or outside its line until it is due.
 function S.place(job, line)
   if not line then
     job.open = true
@@ -78,7 +80,7 @@ function S.place(job, line)
   S.elect(line)
 end
 
--- A new or replayed job waits from now on.
+-- Count and place a new or replayed job, which waits from now on.
 function S.added(job)
   local row = T.queue(job.queue)
   row.waiting = row.waiting + 1
@@ -112,7 +114,7 @@ local function task_running(task, by)
   return row
 end
 
--- Counters and line after a claim.
+-- Update counters and line after a claim.
 function S.claimed(job, row)
   job.open, job.in_line = false, false
   row.waiting = row.waiting - 1
@@ -128,16 +130,18 @@ function S.claimed(job, row)
   T.update(job)
 end
 
--- A place under `max_running` is free again; whoever waits for it is woken.
+-- Update the running counters of queue and task, and wake workers that wait for room under `max_running`.
 local function run_ended(job, row)
   row.running = row.running - 1
-  local task = task_running(job.task, -1)
-  if row.settings.max_running or task then
-    T.stir(job.queue, 1)
+  if row.settings.max_running then
+    T.wake(job.queue, nil, 1)
+  end
+  if task_running(job.task, -1) then
+    T.wake(nil, job.task, 1)
   end
 end
 
--- A run ended and the job waits again: its line keeps it as holder or lets others go.
+-- Update counters and line when a run ended and the job waits again. In backoff it may hold its line.
 function S.returned(job)
   local row = T.queue(job.queue)
   run_ended(job, row)
@@ -189,7 +193,7 @@ local function leave(line, job, was)
   S.elect(line)
 end
 
--- Only the owner frees a key, and only by its own end.
+-- Free the job's key if the job holds it.
 function S.free_key(job, retained_too)
   if not job.key then
     return
@@ -200,22 +204,28 @@ function S.free_key(job, retained_too)
   end
 end
 
--- Everything that the end of this job means for its queue, line, key and dependents.
+-- When auto-retry replays a dead job; nil for never. A job buried for a failed parent is replayed with that parent.
+function S.next_retry(job)
+  local settings = T.queue(job.queue).settings
+  local may = not job.failed_parent and job.auto_retries < settings.auto_retries and job.finished_at
+  return may and job.finished_at + settings.auto_retry_delay or nil
+end
+
+-- Apply the end of a job to its queue, line and key, and note it for `carry_out`.
 function S.finished(job, was)
   local row = T.queue(job.queue)
   count_end(row, job, was)
   if job.blocked > 0 then
     for _, parent in ipairs(T.parents(job.seq)) do
       T.drop_dependency(parent, job.seq)
-      T.nobody_waits_for(parent)
+      T.drop_if_unawaited(parent)
     end
     row.blocked = row.blocked - 1
     job.blocked = 0
   end
   job.open, job.in_line = false, false
   if job.state == 'dead' then
-    local again = job.auto_retries < row.settings.auto_retries
-    job.next_retry_at = again and job.finished_at + row.settings.auto_retry_delay or nil
+    job.next_retry_at = S.next_retry(job)
   end
   T.put_queue(row)
   T.update(job)

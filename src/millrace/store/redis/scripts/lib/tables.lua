@@ -1,5 +1,5 @@
--- tables: what the rules work on. Records are read once and written once per step; every index is derived from the
--- facts of a job alone (`places`), and is brought in line with them before anybody looks into it.
+-- tables: the data that the rules work on. Records are read once and written once per step. Every index is derived from
+-- the fields of a job (`places`), and is updated before it is read.
 local KEY = setmetatable({}, { __index = function(known, name)
   local key = P .. name
   known[name] = key
@@ -9,19 +9,27 @@ end })
 local CLASS = { waiting = 0, running = 0, completed = 2 ^ 50, dead = 2 * 2 ^ 50, cancelled = 3 * 2 ^ 50 }
 
 local T = { jobs = {}, ids = {}, dirty = {}, queues = {}, changed = {}, lines = {}, changed_lines = {}, tasks = {},
-  changed_tasks = {}, zsets = {}, hashes = {}, feed = {}, combos = {}, stirred = {}, ended = {}, at_hand = false,
-  names = {}, anybody_waits = false }
+  changed_tasks = {}, zsets = {}, hashes = {}, feed = {}, combos = {}, wakes = {}, ended = {}, loaded_counters = false,
+  names = {}, any_awaited = false }
 
--- A number in nine bytes, as msgpack has it, so that what follows is found without a look at it.
+-- A number as nine bytes of msgpack, so that what follows is at a fixed offset.
 local function wide(number)
   return char(0xcf) .. struct.pack('>I8', number)
 end
 
+-- A job's name in the indexes, and the seqs of such names.
 local function member(seq)
   return format('%016.0f', seq)
 end
 
--- ── overlays: what is to be written, and is already so for who asks ─────────────────────────────
+local function seqs_of(names)
+  for i = 1, #names do
+    names[i] = tonumber(names[i])
+  end
+  return names
+end
+
+-- ── overlays: changes of this step that are not written yet; reads include them ─────────────────
 
 function T.zput(key, name, score)
   local changes = T.zsets[key]
@@ -81,11 +89,11 @@ end
 -- ── the store's counters ────────────────────────────────────────────────────────────────────────
 
 function T.counters()
-  local counters = T.at_hand
+  local counters = T.loaded_counters
   if not counters then
     local kept = call('HMGET', KEY.store, 'seq', 'events', 'trimmed')
     counters = { seq = tonumber(kept[1] or 0), events = tonumber(kept[2] or 0), trimmed = tonumber(kept[3] or 0) }
-    T.at_hand = counters
+    T.loaded_counters = counters
   end
   return counters
 end
@@ -133,6 +141,10 @@ function T.write_queues()
   T.changed = {}
 end
 
-function T.stir(queue, jobs)
-  T.stirred[queue] = (T.stirred[queue] or 0) + jobs
+-- Note that more jobs may be claimable at a place (domain/rules/outlook.py), to wake sleepers. Either part may be nil.
+function T.wake(queue, task, jobs)
+  local place = (queue or '') .. '\0' .. (task or '')
+  local hint = T.wakes[place] or { queue = queue, task = task, jobs = 0 }
+  hint.jobs = hint.jobs + jobs
+  T.wakes[place] = hint
 end

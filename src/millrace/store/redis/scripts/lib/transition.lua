@@ -1,4 +1,5 @@
--- transition: the state machine of one job, as in domain/transition.py. Each changes the job and logs its event.
+-- transition: the state machine of one job. Each function changes the job and logs an event.
+-- Repeats claim, reclaim, settle, bury, cancel, replay, archive and remove of domain/rules/transition.py.
 local MOST_ATTEMPTS = 50
 
 local function put_error(job, failure)
@@ -28,14 +29,14 @@ local function finish(job)
   put_progress(job, nil)
 end
 
--- The first failed attempt shows how it began, the last ones how it ends; the middle goes.
-local function remember(job, change)
+-- Add a failed attempt to the list; of too many, the first and the latest are kept.
+local function remember(job, change, duration)
   local key = P .. 'attempts:' .. job.seq
   if call('LLEN', key) >= MOST_ATTEMPTS then
     call('LSET', key, 1, '')
     call('LREM', key, 1, '')
   end
-  call('RPUSH', key, char(0x95) .. pack(job.attempt, now, change.error, change.duration, job.worker))
+  call('RPUSH', key, char(0x95) .. pack(job.attempt, now, change.error, duration, job.worker))
   job.attempts = true
 end
 
@@ -49,10 +50,18 @@ function X.claim(job, worker, lease_id, lease)
   T.log(job, 'claimed', worker, lease_id)
 end
 
+-- Give the lease to another worker. `job.worker` stays the worker that ran the job.
 function X.reclaim(job, worker, lease_id, lease)
-  local lost_by = job.worker
-  job.worker, job.lease_id, job.lease_until = worker, lease_id, now + lease
-  T.log(job, 'reclaimed', worker, lease_id, nil, nil, lost_by)
+  job.lease_id, job.lease_until = lease_id, now + lease
+  T.log(job, 'reclaimed', worker, lease_id, nil, nil, job.worker)
+end
+
+-- How long the run took, as its worker measured it. A lost run counts until it is settled.
+local function duration_of(job, change)
+  if change.duration or change.stalled == 0 or not job.started_at then
+    return change.duration
+  end
+  return max(0, now - job.started_at)
 end
 
 local RETURNS = { retry = true, snooze = true, release = true }
@@ -65,10 +74,11 @@ function X.settle(job, change)
     verb = 'cancel'
   end
   local worker, lease_id, delay, reason = job.worker, job.lease_id, nil, change.reason
+  local duration = duration_of(job, change)
   job.failures = job.failures + change.failed
   job.stalls = job.stalls + change.stalled
   if change.failed > 0 then
-    remember(job, change)
+    remember(job, change, duration)
   end
   job.worker, job.lease_id, job.lease_until = nil, nil, nil
   if verb == 'complete' then
@@ -105,13 +115,13 @@ function X.settle(job, change)
       job.releases = job.releases + 1
     end
   end
-  T.log(job, KIND[verb], worker, lease_id, change.duration, delay, reason, change.error)
+  T.log(job, KIND[verb], worker, lease_id, duration, delay, reason, change.error)
 end
 
--- A waiting job dies without having run: it expired, or a dependency failed.
-function X.bury(job, reason, failure)
+-- Bury a waiting job without a run: it expired, or a dependency failed.
+function X.bury(job, reason, failure, parent)
   job.state = 'dead'
-  job.reason = reason
+  job.reason, job.failed_parent = reason, parent
   put_error(job, failure)
   finish(job)
   T.log(job, 'buried', nil, nil, nil, nil, reason, failure)
@@ -132,10 +142,13 @@ function X.replay(job, reason)
   job.finished_at, job.next_retry_at = nil, nil
   job.failures, job.stalls = 0, 0
   job.replays = job.replays + 1
+  if reason ~= 'auto_retry' then
+    job.auto_retries = 0
+  end
   job.archived, job.cancel_requested, job.result_expired = false, false, false
   put_result(job, nil)
   put_error(job, nil)
-  job.result_until, job.reason = nil, nil
+  job.result_until, job.reason, job.failed_parent = nil, nil, nil
   T.log(job, 'replayed', nil, nil, nil, nil, reason)
 end
 
@@ -144,7 +157,7 @@ function X.archive(job, archived)
   T.log(job, archived and 'archived' or 'unarchived')
 end
 
--- The last event of a record.
+-- Log the last event of a record that is deleted.
 function X.remove(job, kind, reason)
   T.log(job, kind, nil, nil, nil, nil, reason)
 end

@@ -1,5 +1,5 @@
--- walk: jobs by seq, over queues and kinds of states, from the index that is narrow enough.
-local FEWEST, MOST = 16, 500 -- seqs that are read from one source at once
+-- walk: jobs by seq, over queues and classes of states, from the smallest sufficient index.
+local FEWEST, MOST = 16, 500 -- seqs read from one source at a time
 
 function W.queues()
   local names = call('HKEYS', KEY.queue)
@@ -15,9 +15,7 @@ local function page_of(source, back)
   else
     found = call('ZRANGEBYSCORE', source.key, '(' .. low, '(' .. high, 'LIMIT', 0, source.size)
   end
-  for i = 1, #found do
-    found[i] = tonumber(found[i])
-  end
+  seqs_of(found)
   source.page, source.first, source.last = found, 1, #found < source.size
   source.size = math.min(MOST, source.size * 2)
   if #found > 0 then
@@ -29,7 +27,7 @@ local function page_of(source, back)
   end
 end
 
--- Sources to take seqs from, between two of them (both left out); about `wanted` will be, so no more is read at first.
+-- Start to read the sources between two seqs (both exclusive). First pages are small: the caller needs about `wanted`.
 function W.open(sources, after, before, back, wanted)
   for _, source in ipairs(sources) do
     source.after, source.before = after, before
@@ -38,7 +36,7 @@ function W.open(sources, after, before, back, wanted)
   end
 end
 
--- The next seqs of all these sources together, in order; fewer than `limit` at their end.
+-- The next seqs of all sources, merged in order; fewer than `limit` at the end.
 function W.take(sources, back, limit)
   local found = {}
   while #found < limit do
@@ -61,13 +59,13 @@ function W.take(sources, back, limit)
   return found
 end
 
--- At most `limit` seqs between two (both left out), in order, of all these sources together.
+-- At most `limit` seqs between two (both exclusive) of all sources, merged in order.
 function W.merged(sources, after, before, back, limit)
   W.open(sources, after, before, back, limit)
   return W.take(sources, back, limit)
 end
 
--- What runs, in order: there is an index of leases, and no more of them than there are slots of workers.
+-- The running jobs, in order, from the index of leases, which has no more entries than workers have slots.
 function W.running(after, before, back)
   local seqs = {}
   for _, name in ipairs(call('ZRANGE', T.look(KEY.lease), 0, -1)) do

@@ -1,33 +1,9 @@
--- write: many values to one command, events to the end of the feed, and hints to who sleeps.
+-- write: commands with many values, appending events to the feed, hints to sleepers and watchers.
 local function each_part(values, command, key, width)
   local step = MOST - MOST % (width or 1)
   for first = 1, #values, step do
     call(command, key, unpack(values, first, min(#values, first + step - 1)))
   end
-end
-
--- The field of a job in the hashes: its seq without the zeros that its name in the indexes begins with.
-local field_starts, field_from, field_below = 16, 0, 10
-local function field_of(name, seq)
-  if seq < field_from or seq >= field_below then
-    field_starts, field_from, field_below = 16, 0, 10
-    while seq >= field_below do
-      field_starts, field_from, field_below = field_starts - 1, field_below, field_below * 10
-    end
-  end
-  return sub(name, field_starts)
-end
-
--- A count as msgpack has it, in most cases one byte. `pack` makes a text of each of its arguments and then one of them
--- all: what is the same in many records is packed once and put between what differs.
-local function small(count)
-  return count < 128 and char(count) or pack(count)
-end
-
--- The name and the field of a job.
-local function texts_of(seq)
-  local name = format('%016.0f', seq)
-  return name, field_of(name, seq)
 end
 
 local function push_events(events, number)
@@ -39,28 +15,70 @@ local function push_events(events, number)
   end
 end
 
--- Those first who sleep the longest from now: whoever's time is nearly over looks by itself, or was killed and is still
--- written down.
-local function wake(queue, jobs)
-  local key = P .. 'idle:' .. queue
-  if call('EXISTS', key) == 0 then -- the usual with work to do, and less than a look for the right ones
+-- Remove a sleeper from all its sets. Returns its listener, or nil if it is not registered. A sleeper is in a set for
+-- each of its queues and its kind (the name of its set of tasks), and in one for each limit that keeps a due job from it.
+-- A kind without sleepers is removed, so that a busy queue costs one read.
+local function remove_sleeper(name)
+  local record = call('HGET', P .. 'asleep', name)
+  if not record then
+    return nil
+  end
+  local listener, kind, queues, rooms = unpacked(record)
+  call('HDEL', P .. 'asleep', name)
+  for _, queue in ipairs(queues) do
+    local key = P .. 'idle:' .. queue .. ':' .. kind
+    call('ZREM', key, name)
+    if call('EXISTS', key) == 0 then
+      call('HDEL', P .. 'idle:' .. queue, kind)
+    end
+  end
+  for _, room in ipairs(rooms) do
+    call('ZREM', P .. 'room:' .. room, name)
+  end
+  return listener
+end
+
+-- Wake up to so many sleepers of a set; return how many. Those with the longest time left come first, because the others
+-- wake up soon by themselves. A sleeper whose process was killed has no connection, so PUBLISH reaches no receiver.
+local function wake_sleepers(key, jobs)
+  local woken = 0
+  while woken < jobs do
+    local names = call('ZREVRANGEBYSCORE', key, '+inf', server_time, 'LIMIT', 0, jobs - woken)
+    if #names == 0 then
+      break
+    end
+    for _, name in ipairs(names) do
+      local listener = remove_sleeper(name)
+      call('ZREM', key, name)
+      if listener and call('PUBLISH', P .. 'hear:' .. listener, 'w' .. name) > 0 then
+        woken = woken + 1
+      end
+    end
+  end
+  return woken
+end
+
+-- Send a hint to sleepers that can use it. Places are those of domain/rules/outlook.py; without a task or a queue, there
+-- is room under the limit of that queue or task.
+local function wake(queue, task, jobs)
+  jobs = min(jobs, 100)
+  if not task or not queue then
+    wake_sleepers(P .. 'room:' .. (queue and 'q:' .. queue or 't:' .. task), jobs)
     return
   end
-  for _, name in ipairs(call('ZREVRANGEBYSCORE', key, '+inf', server_time, 'LIMIT', 0, min(jobs, 100))) do
-    local sleeper = call('HGET', P .. 'asleep', name)
-    call('ZREM', key, name)
-    if sleeper then
-      local listener, queues = unpacked(sleeper)
-      call('HDEL', P .. 'asleep', name)
-      for _, other in ipairs(queues) do
-        call('ZREM', P .. 'idle:' .. other, name)
-      end
-      call('PUBLISH', P .. 'hear:' .. listener, 'w' .. name)
+  local kinds = call('HGETALL', P .. 'idle:' .. queue)
+  for i = 1, #kinds, 2 do
+    local known = jobs > 0 and unpacked(kinds[i + 1])
+    if known and (known == true or known[task]) then
+      jobs = jobs - wake_sleepers(P .. 'idle:' .. queue .. ':' .. kinds[i], jobs)
     end
+  end
+  if queue == CANCELS and jobs > 0 then -- the worker is between two waits: its next one returns at once
+    call('SET', P .. 'cancelled:' .. task, 1, 'PX', CANCEL_KEPT)
   end
 end
 
-local function be_told(id, listener, length, wanted)
+local function register_watch(id, listener, length, wanted)
   local listeners = {}
   for name in (call('HGET', P .. 'watch', id) or ''):gmatch('%S+') do
     if name ~= listener then
@@ -79,9 +97,9 @@ local function be_told(id, listener, length, wanted)
   end
 end
 
--- Whoever watches one of these hears of its end: by its id alone, or with the job itself, where `news_of` gives it by
--- its place among the ids. Who has been given the job has nothing more to wait for.
-local function tell_of_ends(ids, news_of)
+-- Notify the watchers of these jobs of their end: by id, or with the job itself if `news_of` returns it for the index of
+-- the id. A watcher that gets the job itself is removed.
+local function notify_ended(ids, news_of)
   if #ids == 0 or call('EXISTS', P .. 'watch') == 0 then
     return
   end

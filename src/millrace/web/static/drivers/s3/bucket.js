@@ -1,7 +1,7 @@
-// One bucket: signed requests, one attempt each for writes, a few for reads, and answers in words.
+// One bucket: signed requests, one attempt for writes, several for reads, and errors as messages.
 
 import { ServerClock } from "./clock.js";
-import { refusal, refused, silence } from "./refusals.js";
+import { refusal, refused, silence } from "./problems.js";
 import { signer, spelledPath, spelledQuery } from "./sign.js";
 
 export const PAGE = 1_000;
@@ -13,7 +13,7 @@ const bytes = new TextEncoder();
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-/** Where a bucket is reached: {origin, host, base}, `base` being what comes before its keys. */
+/** The address of a bucket: {origin, host, base}; `base` is the path before its keys. */
 export function placeOf({ bucket, endpoint = null, region = "us-east-1", addressing = null }) {
   const style = addressing ?? (endpoint ? "path" : "virtual");
   const url = new URL(endpoint ?? `https://s3.${region}.amazonaws.com`);
@@ -28,14 +28,14 @@ export class Bucket {
   #prefix;
   #free = AT_ONCE;
   #queue = [];
-  #quoted = true; // whether tags are sent in quotation marks; Ceph wants them bare
+  #quoted = true; // whether tags are sent in quotation marks; Ceph requires them without
 
   constructor(config, credentials, clock = new ServerClock()) {
     if (!globalThis.crypto?.subtle) {
       throw refused(
         400,
         "insecure_page",
-        "Browsers sign nothing on a page that came over plain HTTP from another machine. Open it over HTTPS, or from localhost.",
+        "Browsers do not allow signatures on a page that was loaded over plain HTTP from another machine. Open it over HTTPS, or from localhost.",
       );
     }
     this.#place = placeOf(config);
@@ -52,7 +52,7 @@ export class Bucket {
 
   // objects
 
-  /** {key, text, tag, at}; null when there is none. */
+  /** {key, text, tag, at}; null if the object does not exist. */
   async get(key, { version = null, signal } = {}) {
     const reply = await this.#read(key, version ? { versionId: version } : {}, signal);
     if (reply === null) return null;
@@ -64,7 +64,7 @@ export class Bucket {
     return Promise.all(keys.map((key) => this.get(key, options)));
   }
 
-  /** Whatever is there: for objects whose name nobody else uses. */
+  /** Write unconditionally: for objects whose name no other client uses. */
   async put(key, text) {
     for (let attempt = 1; ; attempt++) {
       const reply = await this.#write(key, text, {});
@@ -75,10 +75,10 @@ export class Bucket {
     }
   }
 
-  /** If what is there still has this tag (null: if nothing is there).
+  /** Write if the object still has this tag (null: if it does not exist).
    *
-   * {won: tag}, or {lost: what is there now, unsure}. Every body is unique, so after a lost answer or a refusal the
-   * object itself tells whether the write was ours. `unsure`: ours may have been there for a moment. */
+   * {won: tag}, or {lost: the current object, unsure}. Every body is unique, so after a lost response or a refusal the
+   * object itself shows whether this write was done. `unsure`: it may have been done and overwritten. */
   async swap(key, text, tag) {
     let doubtful = false;
     for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
@@ -98,16 +98,16 @@ export class Bucket {
       const current = await this.get(key);
       if (current !== null && current.text === text) return { won: current.tag };
       if ((current?.tag ?? null) !== tag) return { lost: current, unsure: doubtful };
-      if (reply?.status === 412) this.#quoted = !this.#quoted; // refused, though it is what was expected
+      if (reply?.status === 412) this.#quoted = !this.#quoted; // refused although the object is as expected
     }
     throw refused(
       503,
       "unwritten",
-      `${key} ${doubtful ? "may or may not have been written" : "was not written"}: the bucket did not answer as it should. Look again, then repeat.`,
+      `${key} ${doubtful ? "may have been written" : "was not written"}: the bucket did not confirm the write. Refresh, then repeat the action if necessary.`,
     );
   }
 
-  /** Gone afterwards; false where that may not be done. A key that is left behind is removed by the store's sweep. */
+  /** Delete an object; false if that is not allowed. The store's sweep removes keys that are left behind. */
   async remove(key) {
     try {
       const reply = await this.#send("DELETE", key, {}, {}, null);
@@ -131,19 +131,22 @@ export class Bucket {
     if (after !== null) query["start-after"] = this.#prefix + after;
     const page = await this.#xml(query, signal);
     const cut = this.#prefix.length;
-    return { keys: texts(page, "Key").map((key) => key.slice(cut)), more: texts(page, "IsTruncated")[0] === "true" };
+    const keys = texts(page, "Key").map((key) => key.slice(cut));
+    return { keys, written: texts(page, "LastModified"), more: texts(page, "IsTruncated")[0] === "true" };
   }
 
-  /** Every key under a prefix, at most `pages` pages: {keys, more}. */
+  /** Every key under a prefix, at most `pages` pages, and when each was written: {keys, written, more}. */
   async listAll(prefix, { pages = Infinity, size = PAGE, after = null, signal } = {}) {
     const keys = [];
+    const written = [];
     for (let page = 0; page < pages; page++) {
       const found = await this.list(prefix, after, size, { signal });
       keys.push(...found.keys);
-      if (!found.more || found.keys.length === 0) return { keys, more: false };
+      written.push(...found.written);
+      if (!found.more || found.keys.length === 0) return { keys, written, more: false };
       after = found.keys.at(-1);
     }
-    return { keys, more: true };
+    return { keys, written, more: true };
   }
 
   /** Versions of one object, newest first: {versions: [{id, at, size, deleted}], next}. */
@@ -178,7 +181,7 @@ export class Bucket {
     if (reply === null) throw refusal(404, "NoSuchBucket", "", "");
     const page = new DOMParser().parseFromString(await reply.text(), "text/xml");
     if (page.querySelector("parsererror")) {
-      throw refused(502, "store", `${this.#place.origin} did not answer as a bucket does. Check the endpoint.`);
+      throw refused(502, "store", `${this.#place.origin} does not respond like a bucket. Check the endpoint.`);
     }
     return page;
   }
@@ -202,7 +205,7 @@ export class Bucket {
     return this.#send("PUT", key, {}, headers, bytes.encode(text));
   }
 
-  /** The answer; null when there was none. */
+  /** The response; null if there was none. */
   async #send(method, key, query, headers, body, signal) {
     const path = this.#place.base + (key === null ? "/" : `/${spelledPath(this.#prefix + key)}`);
     const place = { ...this.#place, path, query };
@@ -260,7 +263,7 @@ export function hiddenTags() {
   return refused(
     502,
     "cors",
-    `The bucket does not show ETags to pages of ${location.origin}, so nothing can be swapped safely: millrace init --origin ${location.origin}`,
+    `This page cannot read the ETags of the bucket (CORS), so it cannot change jobs safely. Run: millrace init --origin ${location.origin}`,
   );
 }
 

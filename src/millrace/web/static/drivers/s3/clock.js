@@ -1,4 +1,4 @@
-// The bucket's clock, from the Date of its answers: only that one decides what is due and what has lapsed.
+// The bucket's clock, from the Date header of its responses: only this clock decides what is due or has expired.
 //
 // A Date has whole seconds, but each bounds the difference between the two clocks from both sides, and the bounds of
 // several narrow each other down. Within them this machine's time of day is the best guess.
@@ -25,7 +25,7 @@ export class ServerClock {
     if (this.#seen !== null) {
       const aged = (received - this.#seen) * DRIFT;
       const narrow = [Math.max(low, this.#low - aged), Math.min(high, this.#high + aged)];
-      if (narrow[0] <= narrow[1]) [low, high] = narrow; // else a clock was set, and only the newest answer counts
+      if (narrow[0] <= narrow[1]) [low, high] = narrow; // otherwise a clock was set, and only the newest response counts
     }
     [this.#low, this.#high, this.#seen] = [low, high, received];
   }
@@ -45,7 +45,7 @@ export class ServerClock {
     return Math.floor(local + Math.min(Math.max(guess, this.#low), this.#high));
   }
 
-  /** How far this machine's time of day is from the server's, in milliseconds; 0 within what cannot be told. */
+  /** The difference between this machine's clock and the server's, in milliseconds; 0 if it cannot be measured. */
   get difference() {
     if (this.#seen === null) return 0;
     const guess = this.#wall() - this.#local();

@@ -1,10 +1,10 @@
-// Causes of death: dead jobs gathered by the error that they died of, the most frequent first.
+// Causes of death: dead jobs grouped by their error, the most frequent first.
 
-import { find, readQuery } from "./finding.js";
+import { find, readQuery } from "./search.js";
 import { cause, fingerprint } from "./fingerprint.js";
-import { secretsOf, when } from "./shapes.js";
+import { secretsOf, when } from "./views.js";
 
-const PATIENCE = 3_000; // milliseconds; what was read is not read again, so the next look gets further
+const PATIENCE = 3_000; // milliseconds; records are cached, so the next call reads further
 
 export async function causes(store, query, signal) {
   const limit = Math.min(500, Math.max(1, Number(query.limit ?? 50) || 50));
@@ -38,7 +38,7 @@ async function add(known, job) {
 }
 
 function causeShown({ mark, count, first, last, queues, example }, rule) {
-  // Hidden before what varies is left out: half of a secret would no longer be known as one.
+  // Redact before removing the varying parts: part of a secret would no longer be recognized.
   const error = cause({ ...example, error: secretsOf(example, rule).failure(example.error) });
   return {
     fingerprint: mark,

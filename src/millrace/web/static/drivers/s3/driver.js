@@ -1,7 +1,7 @@
-// The driver for a bucket: the page asks S3 itself, with no server of ours in between.
+// The driver for a bucket: the page sends requests to S3 directly, without a server.
 //
-// Where the bucket is stands in `config.json` beside the page, as `millrace init` has written it; else the user is
-// asked. Keys are asked for and stay in this module's memory: they are gone with the page.
+// The address of the bucket is in `config.json` next to the page, written by `millrace init`; otherwise the user is
+// asked. The user is asked for credentials, which are kept in memory until the page is closed.
 
 import { wasAborted } from "../problem.js";
 import { answered } from "./routes.js";
@@ -15,7 +15,7 @@ export async function open(base, ask) {
   return new S3Driver(await signedIn(config, ask), (wrong) => signedIn(config, ask, wrong));
 }
 
-/** For whoever has keys at hand: `config` as in config.json, credentials {accessKey, secretKey, sessionToken}. */
+/** For a page with credentials: `config` as in config.json, credentials {accessKey, secretKey, sessionToken}. */
 export async function connect(config, credentials) {
   return new S3Driver(await Store.open(config, credentials), null);
 }
@@ -37,7 +37,7 @@ class S3Driver {
     return this.#store.now;
   }
 
-  /** Requests sent so far, by method: what the bucket's owner pays for. */
+  /** Requests sent so far, by method, which the owner of the bucket pays for. */
   get requests() {
     return { ...this.#store.bucket.requests };
   }
@@ -56,16 +56,16 @@ class S3Driver {
     }
   }
 
-  /** Look further than usual from now on: at four times as many keys. */
+  /** Read four times as many keys from now on. */
   further() {
     this.#store.index.widen();
   }
 
   stream() {
-    return null; // a bucket tells nobody
+    return null; // a bucket sends no events
   }
 
-  /** Requests that find the keys expired at the same time ask once between them. */
+  /** Concurrent requests with expired credentials share one dialog. */
   #again(wrong) {
     this.#asking ??= this.#signIn(wrong)
       .then((store) => {
@@ -88,8 +88,8 @@ async function configured(base) {
   }
 }
 
-/** A page that came out of the bucket itself asks where it came from: the same origin needs no leave (CORS), and workers
- * may know the bucket by an address that browsers cannot reach. */
+/** A page that is served by the bucket itself uses its own origin: that needs no CORS rule, and workers may use an
+ * address of the bucket that browsers cannot reach. */
 export function from(base, { bucket, prefix = "" }) {
   const url = new URL(base);
   const place = decodeURIComponent(url.pathname);
@@ -105,8 +105,8 @@ async function signedIn(config, ask, wrong = "") {
   let last = { region: "us-east-1" };
   for (;;) {
     const given = await ask({
-      title: config ? `Look into ${placed(config)}` : "Look into a bucket",
-      text: "This page has no server: it asks the bucket itself, and signs each request with these keys. They stay in the memory of this page. Use keys that are short-lived and may do no more than they must.",
+      title: config ? `Open ${placed(config)}` : "Open a bucket",
+      text: "This page has no server. It reads the bucket directly, and signs each request with these keys. They stay in the memory of this page. Use temporary keys with as few permissions as possible.",
       fields: [...(config ? [] : place(last)), ...KEYS],
       submit: "Open",
       wrong,
@@ -114,7 +114,7 @@ async function signedIn(config, ask, wrong = "") {
     last = trimmed(given);
     const { accessKey, secretKey, sessionToken, ...named } = last;
     if (isLasting(accessKey) && !sessionToken) {
-      wrong = "These keys are good until somebody revokes them: too much for a browser. Use temporary ones, with their session token: aws sts get-session-token.";
+      wrong = "These keys are valid until they are revoked, which is too risky in a browser. Use temporary keys with a session token: aws sts get-session-token.";
       continue;
     }
     try {

@@ -1,4 +1,4 @@
-// Fingerprints of errors: jobs that died of one cause get one (the rule of src/millrace/runtime/fingerprint.py).
+// Fingerprints of errors: jobs that died of the same cause have the same one (src/millrace/views/fingerprint.py).
 
 import { sha256 } from "./sign.js";
 
@@ -16,7 +16,7 @@ const VARIES = new RegExp(
 );
 const OUTER_SPACE = /^[\s\x1c-\x1f\x85]+|[\s\x1c-\x1f\x85]+$/g;
 
-/** The error of a dead job in one line, without what varies. */
+/** The error of a dead job in one line, without the parts that vary. */
 export function cause(job) {
   const [line] = (job.error?.message ?? "").replace(OUTER_SPACE, "").split("\n", 1);
   const message = Array.from(line).slice(0, 500).join("");

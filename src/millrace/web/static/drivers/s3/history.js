@@ -2,23 +2,23 @@
 // the record (where the bucket keeps them) tell also what no event does: payload, result, progress.
 
 import { STORE } from "./layout.js";
-import * as raw from "./raw.js";
+import * as raw from "./raw_json.js";
 import { facts, whole } from "./record.js";
-import { refused } from "./refusals.js";
+import { refused } from "./problems.js";
 import { Secrets } from "./secrets.js";
-import { eventShown, secretsOf } from "./shapes.js";
-import { changes, factsAfter } from "./steps.js";
+import { eventShown, secretsOf } from "./views.js";
+import { changes, factsAfter } from "./timeline.js";
 import { changedBetween } from "./versions.js";
 
 export async function history(store, id) {
-  const { events, shown } = await told(store, id);
+  const { events, shown } = await eventsOf(store, id);
   const known = factsAfter(events);
   const steps = shown.map((event, place) => ({ event, changes: changes(known[place - 1] ?? null, known[place]) }));
   return { id, steps };
 }
 
 export async function diff(store, id, query) {
-  const { events, shown } = await told(store, id);
+  const { events, shown } = await eventsOf(store, id);
   const numbers = events.map((event) => `${event.generation}:${event.n}`);
   const place = (text, otherwise) => {
     if (!text) return otherwise;
@@ -34,14 +34,14 @@ export async function diff(store, id, query) {
   return { from: shown[from], to: shown[to], changes: [...changes(known[from], known[to]), ...more] };
 }
 
-/** Some may see objects, and not their versions: then the events are all there is. */
+/** Credentials may allow reading objects but not their versions: then only the events are shown. */
 function withoutVersions(error) {
   if (!error.detail) throw error;
   return [];
 }
 
 /** The events, oldest first, and the same as they are shown. */
-async function told(store, id) {
+async function eventsOf(store, id) {
   const [seen, cut] = await Promise.all([store.objects.one(await store.layout.job(id)), trimmed(store)]);
   const record = seen.value === null ? new Map() : raw.fields(seen.value);
   const spilled = await store.bucket.getMany(raw.read(record, "spilled", []));
@@ -58,7 +58,7 @@ async function told(store, id) {
   const known = now && secretsOf(now, rule);
   const gone = new Secrets(rule.phrases.length ? null : []);
   const shown = found.map((event) => {
-    // The payload of a job that is gone, or was enqueued anew, is not known, and neither is what its error may quote.
+    // The payload of a job that was deleted, or enqueued again, is not known, and neither is what its error may quote.
     return eventShown(event, now?.generation === event.generation ? known : gone);
   });
   const events = found.map((event, place) => ({ ...event, error: shown[place].error }));

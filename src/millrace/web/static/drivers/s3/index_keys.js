@@ -1,22 +1,22 @@
-// The index: keys tell queue, task, state, time and number of every job, so that listing finds and counts them.
+// The index: keys contain queue, task, state, time and number of every job, so that a listing finds and counts them.
 //
-// A listing serves for a while that grows with what it has cost, so that a page which looks again every few seconds
-// asks a bucket with many jobs no more often than one with few.
+// A listing is cached for a time that grows with its cost, so that a page that refreshes every few seconds does not
+// cost more for a bucket with many jobs.
 
 import { minuteOf, parsed, word } from "./layout.js";
 
 const LETTERS = { completed: "c", dead: "d", cancelled: "x" };
 const WAITING = new Set(["waiting", "ready", "scheduled", "retrying", "blocked"]);
 const LIMITS = {
-  pages: 10, // of one listing, before only what is newest is looked for
+  pages: 10, // of one listing; beyond that, only the newest keys are listed
   size: 1_000, // keys of a page
-  enough: 2_000, // keys of what is newest
+  enough: 2_000, // newest keys
 };
 const KEPT = 200; // listings
 const HOUR = 3_600_000;
 const CENTURY = 100 * 365 * 24 * HOUR;
 const LEAST = 1_000;
-const MOST = 60_000; // milliseconds that a listing serves
+const MOST = 60_000; // milliseconds that a listing is cached
 
 export class Index {
   #kept = new Map();
@@ -27,19 +27,19 @@ export class Index {
     this.limits = limits;
   }
 
-  /** Bounds are there so that a look costs little; whoever wants more can have it. */
+  /** Limits keep a read cheap; the caller can ask for more. */
   widen() {
     const { pages, size, enough } = this.limits;
     this.limits = { pages: pages * 4, size, enough: enough * 4 };
     this.forget();
   }
 
-  /** Look anew the next time: this page has changed something. */
+  /** Read again the next time: this page has changed something. */
   forget() {
     this.#kept.clear();
   }
 
-  /** Entries that may answer: {entries, complete}. All that is given narrows what is listed. */
+  /** Entries that may match: {entries, complete}. Each filter reduces what is listed. */
   async entries({ state = null, queue = null, shard = null } = {}) {
     const named = queue === null ? null : await word(queue);
     const shards = shard === null ? null : [shard];
@@ -55,7 +55,7 @@ export class Index {
     }
     if (state === null || state in LETTERS) asked.push(this.#done(named, LETTERS[state] ?? null));
     const found = await Promise.all(asked);
-    let entries = found.flatMap((one) => one.keys.map(parsed)).filter((one) => one !== null);
+    let entries = found.flatMap(entriesOf).filter((one) => one !== null);
     if (named !== null) entries = entries.filter((one) => one.queue === named);
     if (shard !== null) entries = await this.#ofShard(entries, shard);
     return { entries, complete: found.every((one) => !one.more) };
@@ -66,7 +66,7 @@ export class Index {
     return entries.filter((_, place) => shards[place] === shard);
   }
 
-  /** Is there an object of this very name? To ask for one that is not would be an error in the browser's console. */
+  /** Whether an object with exactly this name exists. A GET of a missing one would log an error in the console. */
   async has(key, folder = key) {
     const { keys } = await this.#keys(folder);
     return keys.includes(key);
@@ -81,11 +81,11 @@ export class Index {
   async #done(queue, letter) {
     const prefix = queue === null ? "done/" : letter === null ? `done/${queue}/` : `done/${queue}/${letter}/`;
     const found = await this.#keys(prefix);
-    if (!found.more) return { keys: letter === null ? found.keys : found.keys.filter((key) => key.split("/")[2] === letter) };
+    if (!found.more) return letter === null ? found : only(found, (key) => key.split("/")[2] === letter);
     const queues = queue === null ? await this.queues() : [queue];
     const letters = letter === null ? Object.values(LETTERS) : [letter];
     const parts = await Promise.all(queues.flatMap((one) => letters.map((state) => this.#newest(`done/${one}/${state}/`))));
-    return { keys: parts.flat(), more: true };
+    return { keys: parts.flatMap((one) => one.keys), written: parts.flatMap((one) => one.written), more: true };
   }
 
   /** Of more than can be listed, those that ended last. */
@@ -93,7 +93,7 @@ export class Index {
     for (let span = HOUR; ; span *= 12) {
       const since = `${prefix}${minuteOf(this.bucket.clock.now() - span)}`;
       const found = await this.#keys(prefix, since);
-      if (found.keys.length >= this.limits.enough || span > CENTURY) return found.keys;
+      if (found.keys.length >= this.limits.enough || span > CENTURY) return found;
     }
   }
 
@@ -120,7 +120,20 @@ export class Index {
   }
 }
 
-/** One entry per job: what an older one says was so before, and is about to be deleted. */
+/** The entries of keys, and when each was written, which was the last change of its job. */
+function entriesOf({ keys, written }) {
+  return keys.map((key, place) => {
+    const entry = parsed(key);
+    return entry && { ...entry, written: Date.parse(written[place]) || 0 };
+  });
+}
+
+function only({ keys, written }, fits) {
+  const places = [...keys.keys()].filter((place) => fits(keys[place]));
+  return { keys: places.map((place) => keys[place]), written: places.map((place) => written[place]), more: false };
+}
+
+/** One entry per job: an older one is stale, and about to be deleted. */
 export function newest(entries) {
   const best = new Map();
   for (const entry of entries) {

@@ -1,4 +1,4 @@
-// Where each thing lies in the bucket, and what a key alone tells: the same names as the store itself uses.
+// The keys of all objects in the bucket, and what a key contains: the same names as in the store.
 
 import { sha256 } from "./sign.js";
 
@@ -11,7 +11,7 @@ const LETTERS = { completed: "c", dead: "d", cancelled: "x" };
 const STATES = { c: "completed", d: "dead", x: "cancelled" };
 const bytes = new TextEncoder();
 
-export const NUMBERS = "control/numbers.json";
+export const LAYOUT = "control/layout.json";
 export const STORE = "control/store.json";
 export const TASK_LIMITS = "control/tasks.json";
 
@@ -37,6 +37,7 @@ const millisecondOf = (stamp) => Number(BigInt(stamp) >> 20n);
 
 export const feedKey = (stamp) => `feed/${minuteOf(millisecondOf(stamp))}/${number(stamp)}.json`;
 export const dueKey = (at, stamp) => `due/${minuteOf(at)}/${instant(at)}.${number(stamp)}.json`;
+export const writerKey = (writer) => `writers/${String(writer).padStart(5, "0")}.json`;
 export const queueKey = async (name) => `control/queues/${await word(name)}.json`;
 export const laneKey = async (queue, lane) => `lines/${await word(queue)}/l-${lane}.json`;
 
@@ -61,7 +62,7 @@ export class Layout {
     return this.jobByName(await nameOf(id));
   }
 
-  /** Where a job that waits, open to be claimed, stands in the index. */
+  /** The index key of an open, waiting job. */
   async readyKey({ id, queue, task, priority, hook, seq, availableAt }, rev) {
     const name = await nameOf(id);
     const rest = `${instant(availableAt)}.${number(seq)}.${rev}.${hook ? "k" : "-"}.${await word(task)}.${name}`;
@@ -69,14 +70,14 @@ export class Layout {
     return `ready/${await this.shardOf(name)}/${await word(queue)}/${rank}/${minuteOf(availableAt)}/${rest}`;
   }
 
-  /** Where one that has ended does. */
+  /** The index key of an ended job. */
   async doneKey({ id, queue, task, seq, state, finishedAt, archived }, rev) {
     const rest = `${instant(finishedAt)}.${number(seq)}.${rev}.${archived ? "a" : "-"}.${await word(task)}.${await nameOf(id)}`;
     return `done/${await word(queue)}/${LETTERS[state]}/${minuteOf(finishedAt)}/${rest}`;
   }
 }
 
-/** A job as its key in the index tells of it; null for a key that is not one. `seq` stays text: it has 61 bits. */
+/** A job as described by its key in the index; null for a key that is not one. `seq` stays text: it has 61 bits. */
 export function parsed(key) {
   const [family, ...parts] = key.split("/");
   const leaf = (parts.pop() ?? "").split(".");

@@ -1,11 +1,11 @@
 // Objects that change, and transactions over them, by the store's own protocol (docs/decisions/0010).
 //
-// An object holds an envelope: a value, and what is needed to change several of them as one. All but one are first
-// written as pending; the swap of the last, the primary, decides and names the others. Whoever meets a pending value
-// asks its primary. Values are texts here, and go back as they came.
+// An object holds an envelope: a value, and what is needed to change several objects atomically. All but one are first
+// written as pending; the swap of the last, the primary, commits and names the others. A client that finds a pending
+// value reads the primary. Values are kept as text, and written back unchanged.
 
 import { hiddenTags } from "./bucket.js";
-import * as raw from "./raw.js";
+import * as raw from "./raw_json.js";
 
 const KNOWN = 20_000;
 
@@ -49,9 +49,9 @@ export class Objects {
 
   // reading
 
-  /** What counts, whatever is pending: {key, tag, value, envelope, lock}. `lock` is a transaction that is undecided. */
+  /** The committed value: {key, tag, value, envelope, lock}. `lock` is an undecided transaction. */
   async read(keys, options) {
-    const primaries = new Map(); // one question for all that wait for the same answer
+    const primaries = new Map(); // one read for all objects with the same primary
     return Promise.all(keys.map(async (key) => this.#decided(key, await this.bucket.get(key, options), primaries)));
   }
 
@@ -68,7 +68,7 @@ export class Objects {
       const seen = { key, tag: blob.tag, value: envelope.value, envelope, lock: null };
       if (pending === null) return seen;
       if (await this.#isDone(pending, primaries)) return { ...seen, value: pending.next };
-      const again = await this.bucket.get(key); // it may have been carried through, and cleared away, meanwhile
+      const again = await this.bucket.get(key); // it may have been committed and cleaned up meanwhile
       if ((again?.tag ?? null) === blob.tag) return { ...seen, lock: pending };
       blob = again;
       primaries = new Map();
@@ -84,7 +84,7 @@ export class Objects {
     return true;
   }
 
-  /** Of a version of an object: what counted, given what the next one above it says (docs: versions.py). */
+  /** The committed value of a version of an object, given the next version above it (see versions.py). */
   async settled(envelope, above, isNewest, key) {
     const { pending, value } = envelope;
     if (pending === null) return { value, undecided: false };
@@ -103,7 +103,7 @@ export class Objects {
 
   /** Several changes {seen, value}, all or nothing; the first one decides.
    *
-   * {done: true}, or {done: false, lost: keys that were not as they had been seen, unsure}. */
+   * {done: true}, or {done: false, lost: keys that had changed, unsure}. */
   async commit(changes) {
     if (changes.some(({ seen }) => seen.envelope !== null && seen.tag === null)) throw hiddenTags();
     for (const { seen } of changes) await this.#carryThrough(seen);
@@ -129,12 +129,12 @@ export class Objects {
     return { done, lost, unsure };
   }
 
-  /** After the decision everybody sees what is meant, whether this can be written or not. */
+  /** After the decision every client sees the new value, whether this can be written or not. */
   async #tidy(seen, value, { won }) {
     if (won) await this.bucket.swap(seen.key, sealed(value), won).catch(() => null);
   }
 
-  /** Before a primary is overwritten: what its list names is given its value. */
+  /** Before a primary is overwritten: write the values of the objects that it names. */
   async #carryThrough({ envelope }) {
     for (let [tx, keys] of envelope?.commits ?? []) {
       while (keys.length) {

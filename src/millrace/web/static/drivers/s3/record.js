@@ -1,50 +1,9 @@
-// A job's object: the record as it lies in the bucket, and the facts in it with what the store leaves out.
+// A job's object: the record as stored in the bucket, with the defaults that the store leaves out.
 
-import * as raw from "./raw.js";
+import * as raw from "./raw_json.js";
+import { JOB, SPEC } from "./tables.js";
 
-const SPEC = {
-  queue: "default",
-  serde: "json",
-  priority: 0,
-  group: null,
-  key: null,
-  after: [],
-  on_dependency: "bury",
-  max_attempts: 4,
-  expires: null,
-  timeout: 300_000,
-  lease: 30_000,
-  hook: false,
-  headers: null,
-};
-const JOB = {
-  expires_at: null,
-  started_at: null,
-  finished_at: null,
-  attempt: 0,
-  failures: 0,
-  stalls: 0,
-  snoozes: 0,
-  releases: 0,
-  replays: 0,
-  blocked: 0,
-  lane: null,
-  open: false,
-  in_line: false,
-  holds: false,
-  worker: null,
-  lease_until: null,
-  cancel_requested: false,
-  archived: false,
-  result_until: null,
-  result_expired: false,
-  error: null,
-  reason: null,
-  next_retry_at: null,
-  attempts: [],
-};
-
-/** The facts of a record; null when it holds no job (any more). Large parts that are not read yet are in `data`. */
+/** The fields of a record; null if it has no job (any more). Large parts that are not read yet are in `data`. */
 export function facts(value) {
   if (value === null) return null;
   const record = raw.fields(value);
@@ -53,6 +12,7 @@ export function facts(value) {
   const job = raw.fields(text);
   const given = JSON.parse(text);
   const spec = { ...SPEC, ...given.spec };
+  const [payloadFormat, resultFormat = payloadFormat] = spec.serde.split("/");
   return {
     ...JOB,
     ...given,
@@ -66,8 +26,8 @@ export function facts(value) {
     parents: raw.read(record, "parents", []),
     awaited: raw.read(record, "awaited", false),
     data: raw.read(record, "data", {}),
-    payload: part(record.get("input"), given.spec.payload, spec.serde),
-    result: part(record.get("output"), given.result, spec.serde),
+    payload: part(record.get("input"), given.spec.payload, payloadFormat),
+    result: part(record.get("output"), given.result, resultFormat),
     progress: part(undefined, given.progress, "json"),
   };
 }
@@ -87,7 +47,7 @@ function part(text, base64, serde) {
   return { base64 };
 }
 
-/** The same facts, with payload and result from objects of their own. `missing` names those that are gone. */
+/** The same fields, with payload and result from separate objects. `missing` names those that do not exist. */
 export async function whole(bucket, found) {
   const names = { input: "payload", output: "result" };
   const missing = [];
@@ -106,7 +66,7 @@ export async function whole(bucket, found) {
   return { ...found, ...Object.fromEntries(parts), missing };
 }
 
-/** The state as people see it. */
+/** The state as it is displayed. */
 export function wordOf(job, now) {
   if (job.state !== "waiting") return job.state;
   if (job.blocked) return "blocked";
@@ -114,7 +74,7 @@ export function wordOf(job, now) {
   return job.failures ? "retrying" : "scheduled";
 }
 
-/** A result whose time is over is as good as gone, whoever has not removed it yet. */
+/** A result past its retention counts as deleted, even if it has not been removed yet. */
 export function withoutExpiredResult(job, now) {
   if (job.result_until === null || job.result_until > now) return job;
   const { output: _, ...data } = job.data;

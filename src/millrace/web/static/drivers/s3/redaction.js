@@ -1,61 +1,11 @@
-// What nobody is shown: the rule of the HTTP API, the command line and the logs, as data (src/millrace/runtime/redaction.py).
+// Redaction: the rule of the HTTP API, the command line and the logs, as data (src/millrace/app/telemetry/redaction.py).
 
 import { Exact } from "../../core/json.js";
 import { HIDDEN } from "./secrets.js";
+import { COUNTS, PHRASES } from "./tables.js";
 
-export const USUAL = [
-  "access key",
-  "access keys",
-  "api key",
-  "api keys",
-  "apikey",
-  "apikeys",
-  "auth",
-  "authorization",
-  "bearer",
-  "card number",
-  "card numbers",
-  "cookie",
-  "cookies",
-  "credential",
-  "credentials",
-  "cvc",
-  "cvv",
-  "iban",
-  "ibans",
-  "passphrase",
-  "passphrases",
-  "passwd",
-  "password",
-  "passwords",
-  "pin",
-  "pins",
-  "private key",
-  "private keys",
-  "pwd",
-  "secret",
-  "secrets",
-  "session id",
-  "session ids",
-  "ssn",
-  "token",
-  "tokens",
-];
-// Of a language model, say: how many, not which.
-export const COUNTS = [
-  "completion tokens",
-  "input tokens",
-  "max tokens",
-  "min tokens",
-  "num tokens",
-  "number of tokens",
-  "output tokens",
-  "prompt tokens",
-  "tokens used",
-  "total tokens",
-  "used tokens",
-];
 const SHORTEST = 4;
+const LONG = 5; // letters of a phrase that is looked for at the end of longer words: `token`, not `pin`
 const DEEPEST = 100;
 
 /** `userAPIKey` as "user api key". */
@@ -63,23 +13,31 @@ export function wordsOf(name) {
   return (name.match(/[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\p{Nd}+/gu) ?? []).join(" ").toLowerCase();
 }
 
+/** Phrases as whole words, in the plural too, and run together; long ones also as the end of a word. */
+function anyOf(phrases, withinWords = false) {
+  const choices = phrases.map(
+    (phrase) => (withinWords && phrase.length >= LONG ? "" : "(?<![^ ])") + phrase.replaceAll(" ", " ?"),
+  );
+  return choices.length ? new RegExp(`(?:${choices.join("|")})s?(?![^ ])`, "g") : null;
+}
+
 export class Redaction {
-  #phrases;
+  #pattern;
   #counts;
   #known = new Map();
 
-  constructor(phrases = USUAL) {
+  constructor(phrases = PHRASES) {
     this.phrases = [...new Set(phrases.map(wordsOf).filter(Boolean))].sort();
-    this.#phrases = this.phrases.map((phrase) => ` ${phrase} `);
-    this.#counts = COUNTS.filter((phrase) => !this.phrases.includes(phrase)).map((phrase) => ` ${phrase} `);
+    this.#pattern = anyOf(this.phrases, true);
+    this.#counts = anyOf(COUNTS.filter((phrase) => !this.phrases.includes(phrase)));
   }
 
   hides(name) {
+    if (this.#pattern === null) return false;
     let known = this.#known.get(name);
     if (known === undefined) {
-      let words = ` ${wordsOf(name)} `;
-      for (const phrase of this.#counts) words = words.replaceAll(phrase, "  ");
-      known = this.#phrases.some((phrase) => words.includes(phrase));
+      const words = this.#counts ? wordsOf(name).replace(this.#counts, "") : wordsOf(name);
+      known = words.search(this.#pattern) >= 0;
       if (this.#known.size < 10_000) this.#known.set(name, known);
     }
     return known;
@@ -97,7 +55,7 @@ export class Redaction {
     return shown;
   }
 
-  /** The texts that stand in hidden fields, the longest first: an error must not quote them. */
+  /** The texts in hidden fields, the longest first: an error must not quote them. */
   secrets(...values) {
     const found = new Set();
     const look = (value, hidden, depth) => {

@@ -1,17 +1,18 @@
-// What can be asked: the paths of the HTTP API that a bucket can answer by itself, and `versions`, which only it can.
+// Routes: the paths of the HTTP API that a bucket supports, and `versions`, which only a bucket supports.
 
-import { actOn } from "./acts.js";
+import { actOn } from "./actions.js";
 import { bulk } from "./bulk.js";
-import { getPool, getQueue, listPools, listQueues, overview } from "./counting.js";
+import { getPool, getQueue, listPools, listQueues, overview } from "./counts.js";
 import { causes } from "./dead.js";
-import { listJobs } from "./finding.js";
+import { listJobs } from "./search.js";
 import { fingerprint } from "./fingerprint.js";
-import { throughput } from "./flow.js";
+import { throughput } from "./throughput.js";
 import { diff, history } from "./history.js";
-import { getSchedule, health, listSchedules, listWorkers } from "./looking.js";
+import { queueKey } from "./layout.js";
+import { getSchedule, health, listSchedules, listWorkers } from "./workers.js";
 import { HIDDEN } from "./secrets.js";
-import { refused } from "./refusals.js";
-import { shown } from "./shapes.js";
+import { refused } from "./problems.js";
+import { settingsOf, shown, when } from "./views.js";
 import { versions, versionsDiff } from "./versions.js";
 import { why } from "./why.js";
 
@@ -64,7 +65,19 @@ function named(part) {
 async function getJob(store, id) {
   const job = await store.job(id, { large: true });
   if (job === null) throw refused(404, "not_found", `There is no job ${id}.`);
-  return { ...shown(job, store.now, store.redaction), fingerprint: job.state === "dead" ? await fingerprint(job) : null };
+  return {
+    ...shown(job, store.now, store.redaction),
+    ...(job.finished_at === null ? {} : { expires_at: await removedAt(store, job) }),
+    fingerprint: job.state === "dead" ? await fingerprint(job) : null,
+  };
+}
+
+/** When the record of a finished job is removed, by the current settings of its queue. */
+async function removedAt(store, job) {
+  const queue = await store.objects.one(await queueKey(job.queue));
+  const settings = settingsOf(queue.value === null ? {} : JSON.parse(queue.value));
+  const keep = job.state === "dead" ? settings.keep_dead : settings.keep_completed;
+  return keep === null ? null : when(job.finished_at + keep);
 }
 
 /** Links to large payloads and results, good for a quarter of an hour: {links: {input: url, …}}. What is in them is

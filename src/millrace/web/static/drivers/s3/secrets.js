@@ -1,5 +1,5 @@
-// What stood in a job's hidden fields, taken out of its errors: the rule of src/millrace/runtime/secrets.py.
-// tests/web/redaction.json holds both to it.
+// Removes the values of a job's hidden fields from its errors: the rule of src/millrace/app/telemetry/redaction.py.
+// tests/web/redaction.json has the cases for both.
 
 import { Exact } from "../../core/json.js";
 
@@ -15,7 +15,7 @@ export class Secrets {
   #instead = null;
   #known = null;
 
-  /** `texts` null: nobody knows them. */
+  /** `texts` null: they are not known. */
   constructor(texts) {
     this.#texts = [...(texts ?? [])].sort((a, b) => b.length - a.length);
     if (texts === null) this.#instead = HIDDEN;
@@ -48,7 +48,7 @@ export class Secrets {
     return shown + text.slice(end);
   }
 
-  /** Plain data that was redacted, its texts without what is hidden elsewhere. */
+  /** Redacted data, with the values of hidden fields removed from all other texts. */
   within(value) {
     if (this.none || value === null || value instanceof Exact) return value;
     if (typeof value === "string") return this.without(value);
@@ -96,7 +96,7 @@ export class Secrets {
   }
 }
 
-/** As itself, and as repr, JSON and URLs spell it. */
+/** A secret as text, and as repr, JSON and URLs encode it. */
 function spellings(text) {
   if (text.length > LONGEST) return [...spellings(text.slice(0, LONGEST)), ...spellings(text.slice(-LONGEST))];
   if (/^[A-Za-z0-9_.~-]*$/.test(text)) return [text];
@@ -129,7 +129,7 @@ function quoted(text, twice) {
 
 const hex = (one, digits) => one.charCodeAt(0).toString(16).padStart(digits, "0");
 
-/** Those that overlap become one: of two secrets that do, no rest is left. */
+/** Merge overlapping matches, so that no part of two overlapping secrets is left. */
 function merged(spans) {
   const found = [];
   for (const [start, stop] of spans.sort(([a, b], [c, d]) => a - c || b - d)) {

@@ -1,10 +1,10 @@
-// Signature Version 4, as S3 wants it, on the browser's own cryptography.
+// Signature Version 4, as S3 requires it, with the browser's own cryptography.
 //
-// A path is spelled once and signed as it is sent. Secrets stay in this closure: nothing is written anywhere.
+// A path is encoded once and signed as it is sent. Secrets stay in this closure and are stored nowhere.
 
 const ALGORITHM = "AWS4-HMAC-SHA256";
 const UNSIGNED = "UNSIGNED-PAYLOAD";
-const LONGEST = 7 * 86_400; // seconds that a link may be good for
+const LONGEST = 7 * 86_400; // seconds; the longest validity of a link
 const bytes = new TextEncoder();
 
 export function spelled(text) {
@@ -79,7 +79,7 @@ export function signer({ accessKey, secretKey, sessionToken = null, region, serv
       return { ...sent, authorization: `${ALGORITHM} ${who}, SignedHeaders=${names}, Signature=${proof}` };
     },
 
-    /** The query of a link that needs no headers: good for one object, for a while, for whoever holds it. */
+    /** The query of a link that needs no headers: valid for one object, for a limited time, for anyone who has it. */
     async link(method, place, seconds, at) {
       const time = stamp(at);
       const query = {

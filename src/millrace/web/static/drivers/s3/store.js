@@ -2,29 +2,29 @@
 
 import { Bucket } from "./bucket.js";
 import { Index } from "./index_keys.js";
-import { Layout, NUMBERS, queueKey } from "./layout.js";
+import { LAYOUT, Layout, queueKey } from "./layout.js";
 import { Objects } from "./objects.js";
-import { refused } from "./refusals.js";
-import * as raw from "./raw.js";
+import { refused } from "./problems.js";
+import * as raw from "./raw_json.js";
 import { facts, whole } from "./record.js";
 import { Redaction } from "./redaction.js";
 
-const KEPT = 3_000; // records that need not be read again
-const SMALL = 8_000; // characters of one that is kept: a page may be open for days
+const KEPT = 3_000; // cached records
+const SMALL = 8_000; // characters; longer records are not cached, because a page may be open for days
 const KEPT_VERSIONS = 300;
 
 export class Store {
   #versions = new Map(); // a version never changes
-  #records = new Map(); // by the key it is filed under: that changes whenever a job that does not run is written
+  #records = new Map(); // by index key, which changes with every write of a job that is not running
 
-  /** Proves that there is a store, and learns its number of shards. */
+  /** Checks that there is a store, and reads its number of shards. */
   static async open(config, credentials) {
     const bucket = new Bucket(config, credentials);
     const objects = new Objects(bucket);
-    const seen = await objects.one(NUMBERS);
+    const seen = await objects.one(LAYOUT);
     if (seen.value === null) {
       const where = `${config.bucket}/${config.prefix ?? ""}`;
-      throw refused(404, "no_store", `There is no store at ${where}. Check the prefix, or make one with \`millrace init\`.`);
+      throw refused(404, "no_store", `There is no store at ${where}. Check the prefix, or create a store with \`millrace init\`.`);
     }
     return new Store(config, bucket, objects, raw.read(raw.fields(seen.value), "shard_digits") ?? 1);
   }
@@ -48,7 +48,7 @@ export class Store {
     return found === null || !large ? found : whole(this.bucket, found);
   }
 
-  /** The jobs behind entries of the index, in their order; null for one that is gone. */
+  /** The jobs of index entries, in the same order; null for a job that was deleted. */
   jobs(entries) {
     return Promise.all(entries.map((entry) => this.#jobOf(entry)));
   }
@@ -64,7 +64,7 @@ export class Store {
     return found;
   }
 
-  /** A version of an object as it was written; null when it is gone. */
+  /** A version of an object as it was written; null if it was deleted. */
   async version(key, id) {
     const name = `${key} ${id}`;
     const known = this.#versions.get(name);
@@ -74,7 +74,7 @@ export class Store {
     return blob;
   }
 
-  /** What is kept of queues: [{name, settings, …}], those that were ever used. */
+  /** All queues that were ever used: [{name, settings, …}]. */
   async queues() {
     const words = await this.index.queues();
     const seen = await this.objects.read(words.map((one) => `control/queues/${one}.json`));
@@ -87,7 +87,7 @@ export class Store {
     return seen.value === null ? null : JSON.parse(seen.value);
   }
 
-  /** The value of an object that may well not be there, as text; null then. */
+  /** The value of an object as text; null if it does not exist. */
   async setting(key, folder = key) {
     return (await this.index.has(key, folder)) ? (await this.objects.one(key)).value : null;
   }

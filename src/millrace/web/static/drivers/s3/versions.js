@@ -1,17 +1,17 @@
 // A job as each version of its object had it, on a bucket that keeps them; any two can be compared.
 //
-// A version that was pending shows what became of it, as the one above it tells. One that repeats the one below (a write
-// that was carried through, or taken back) is told as a repeat.
+// A pending version is shown with its outcome, which follows from the version above it. A version that repeats the one
+// below it (after a commit or an abort) is shown as a repeat.
 
 import { opened } from "./objects.js";
 import { facts, whole } from "./record.js";
-import { refused } from "./refusals.js";
-import { shown, when } from "./shapes.js";
+import { refused } from "./problems.js";
+import { shown, when } from "./views.js";
 
 const PAGE = 50;
-const MOST = 300; // versions that are looked through for what a job was after some event
+const MOST = 300; // versions that are read to find the job's state after an event
 const NOT_COMPARED = new Set(["seq", "attempts", "missing", "rev"]);
-const TOLD_BY_EVENTS = new Set([
+const SHOWN_BY_EVENTS = new Set([
   ...["state", "attempt", "failures", "worker", "reason", "error", "archived", "queue", "task", "generation"],
   ...["available_at", "started_at", "finished_at", "enqueued_at", "id"],
 ]);
@@ -31,10 +31,10 @@ export async function versions(store, id, query) {
     above = one.envelope;
   }
   const below = listed.next && (await valueBelow(store, key, here.at(-1), listed.next));
-  const told = await Promise.all(
-    here.map((one, place) => toldOf(store, one, place + 1 < here.length ? here[place + 1].value : below)),
+  const described = await Promise.all(
+    here.map((one, place) => describe(store, one, place + 1 < here.length ? here[place + 1].value : below)),
   );
-  return { id, kept: told.length > 1 || told[0]?.version !== "null", versions: told, cursor: listed.next };
+  return { id, kept: described.length > 1 || described[0]?.version !== "null", versions: described, cursor: listed.next };
 }
 
 /** What differs between two versions, field by field: {from, to, changes}. */
@@ -44,7 +44,7 @@ export async function versionsDiff(store, id, query) {
   return { from, to, changes: compared(from.job, to.job) };
 }
 
-/** What two versions show to have changed between two events ("generation:n") beyond what the events tell. */
+/** Changes between two events ("generation:n") that only the versions show, and not the events. */
 export async function changedBetween(store, id, from, to) {
   const found = new Map();
   let cursor = null;
@@ -59,7 +59,7 @@ export async function changedBetween(store, id, from, to) {
     if (cursor === null) break;
   }
   if (!found.has(from) || !found.has(to)) return [];
-  return compared(found.get(from), found.get(to)).filter(({ fact }) => !TOLD_BY_EVENTS.has(fact));
+  return compared(found.get(from), found.get(to)).filter(({ fact }) => !SHOWN_BY_EVENTS.has(fact));
 }
 
 async function versionOf(store, id, key, version) {
@@ -68,7 +68,7 @@ async function versionOf(store, id, key, version) {
   if (envelope === null) throw refused(404, "not_found", `Job ${id} has no version ${version} (any more).`);
   const above = await envelopeAbove(store, key, version);
   const settled = await store.objects.settled(envelope, above.envelope, above.isNewest, key);
-  return toldOf(store, { version: { id: version, at: null, deleted: false }, envelope, ...settled }, null);
+  return describe(store, { version: { id: version, at: null, deleted: false }, envelope, ...settled }, null);
 }
 
 /** The version written after this one: only a pending write needs it to be understood. */
@@ -105,7 +105,7 @@ async function valueBelow(store, key, last, cursor) {
   return (await store.objects.settled(one.envelope, last.envelope, false, key)).value;
 }
 
-async function toldOf(store, { version, envelope, value, undecided = false }, below) {
+async function describe(store, { version, envelope, value, undecided = false }, below) {
   const found = value === null ? null : facts(value);
   const job = found && shown(await whole(store.bucket, found), version.at ?? store.now, store.redaction);
   return {

@@ -1,10 +1,11 @@
-// Why is this job not running? The facts that hold it back, the strongest first (src/millrace/runtime/why.py).
+// Why is this job not running? The facts that hold it back, the strongest first (src/millrace/views/why.py).
 
-import { counted } from "./counting.js";
+import { plural } from "../../core/text.js";
+import { counted } from "./counts.js";
 import { TASK_LIMITS } from "./layout.js";
 import { lineOf, wordOf } from "./record.js";
-import { refused } from "./refusals.js";
-import { settingsOf } from "./shapes.js";
+import { refused } from "./problems.js";
+import { settingsOf } from "./views.js";
 
 const SHOWN = 5;
 
@@ -24,7 +25,7 @@ async function explained(store, job, now) {
     store.values("workers/"),
   ]);
   const settings = settingsOf(queue ?? {});
-  const ofTask = limits === null ? {} : (JSON.parse(limits).rows[job.task]?.limits ?? {});
+  const ofTask = limits === null ? null : (JSON.parse(limits).rows[job.task] ?? null);
   const running = queues.find((one) => one.queue === job.queue)?.running ?? 0;
   const alive = records.map((text) => JSON.parse(text)).filter((one) => one.last_beat + one.ttl >= now).map((one) => one.info);
   const reasons = [
@@ -38,7 +39,7 @@ async function explained(store, job, now) {
   }
   if (reasons.length) return reasons;
   const ahead = await before(store, job, now);
-  return [ahead ? reason("behind_others", `${plural(ahead, "job")} before it`) : reason("next", "it is next: a worker should take it now")];
+  return [ahead ? reason("behind_others", `${plural(ahead, "job")} before it`) : reason("next", "it is next: a worker should claim it now")];
 }
 
 const reason = (code, text, command = null) => ({ code, text, command });
@@ -63,18 +64,19 @@ function notYet(job, now) {
     found.push(reason("not_due", `it is due in ${span(job.available_at - now)}${after}`));
   } else if (!job.blocked && !job.open && lineOf(job) !== null) {
     const line = job.lane !== null ? `lane ${job.lane}` : `group ${job.spec.group}`;
-    found.push(reason("line_busy", `another job of ${line} runs, is in backoff or comes first: one runs at a time`));
+    found.push(reason("line_busy", `another job of ${line} runs, is in backoff or is ahead of it; one job runs at a time`));
   }
   return found;
 }
 
+/** `ofTask`: {limits, running}, the count being of all queues and exact. */
 function limited(job, settings, ofTask, running) {
   const { max_running: limit } = settings;
   if (limit !== null && running >= limit) {
     return [reason("queue_limit", `queue ${job.queue} runs ${running} jobs, and its limit is ${limit}`)];
   }
-  const most = ofTask.max_running ?? null;
-  if (most !== null && (most === 0 || running >= most)) {
+  const most = ofTask?.limits.max_running ?? null;
+  if (most !== null && ofTask.running >= most) {
     return [reason("task_limit", `of task ${job.task}, at most ${plural(most, "job runs", "jobs run")} at a time`)];
   }
   return [];
@@ -85,14 +87,14 @@ function workers(job, alive) {
   const serving = alive.filter((info) => (info.queues ?? []).includes(job.queue));
   if (serving.length === 0) return [reason("queue_unserved", `no live worker serves queue ${job.queue}`)];
   const able = serving.filter((info) => (info.tasks ?? []).includes(job.task));
-  if (able.length === 0) return [reason("task_unknown", `no live worker of queue ${job.queue} knows task ${job.task}`)];
+  if (able.length === 0) return [reason("task_unknown", `no live worker of queue ${job.queue} has task ${job.task}`)];
   const slots = able.reduce((sum, info) => sum + (info.slots ?? 1), 0);
   const busy = able.reduce((sum, info) => sum + (info.running ?? []).length, 0);
   if (busy >= slots) return [reason("slots_busy", `all ${plural(slots, "slot")} of the workers that could run it are busy`)];
   return [];
 }
 
-/** How many jobs that are due come before it, as far as the index tells. */
+/** How many due jobs come before it, according to the index. */
 async function before(store, job, now) {
   const { entries } = await store.index.entries({ state: "ready", queue: job.queue });
   const seq = job.seq.padStart(19, "0");
@@ -102,8 +104,6 @@ async function before(store, job, now) {
       (one.at < job.available_at || (one.at === job.available_at && one.seq.padStart(19, "0") < seq)));
   return entries.filter((one) => one.flags.startsWith("r") && one.at <= now && one.seq !== job.seq && first(one)).length;
 }
-
-const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 
 function span(duration) {
   if (duration < 1_000) return `${Math.round(duration)}ms`;

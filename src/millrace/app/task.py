@@ -1,0 +1,337 @@
+"""Tasks: Python functions under stable names, with typed methods to enqueue their jobs.
+
+The enqueue methods of a `Task[P, R]` take the function's parameters (without the context), and `call` returns the
+function's result type. Calling the object that `app.task` returns calls the function itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+import msgspec
+
+from millrace.app import result_wait
+from millrace.app.connection import join
+from millrace.app.enqueue_chunks import put_all
+from millrace.app.ids import new_ids, new_token
+from millrace.app.options import Options, TaskOptions, read_job_options
+from millrace.app.payloads.message import Message
+from millrace.app.payloads.payload import Payload, Result, bind
+from millrace.app.payloads.serde import TypedSerde
+from millrace.app.payloads.signature import read_signature
+from millrace.domain.errors import InvalidInput, ResultExpired
+from millrace.domain.job import Job, Spec
+from millrace.domain.request import Enqueued
+from millrace.domain.rules.check import specs_like
+from millrace.domain.rules.precedence import NAMES, is_explicit
+from millrace.store.protocol import Ending
+
+if TYPE_CHECKING:
+    from millrace.app.app import App
+    from millrace.app.handler.context import Context
+    from millrace.app.host import Middleware
+    from millrace.app.sync.app import SyncTask
+    from millrace.store.protocol import Within
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = ParamSpec("Q")
+D = TypeVar("D")
+
+CHUNK = 2_000
+
+
+class Task(Generic[P, R]):
+    """A registered task, made by `@app.task`. A task object is immutable: `options(…)` returns another one."""
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        handler: Callable[..., Any],
+        options: TaskOptions,
+        template: Spec,
+        *,
+        layers: tuple[Middleware, ...] = (),
+        inherits: bool = True,
+    ) -> None:
+        functools.update_wrapper(cast("Callable[..., Any]", self), handler, updated=())
+        self.name = name
+        self.handler = handler
+        self.is_async = _is_async(handler)
+        self._app = app
+        self._signature = read_signature(
+            name,
+            handler,
+            message=isinstance(app.serdes.get(template.payload_serde), TypedSerde),
+            message_back=isinstance(app.serdes.get(template.result_serde), TypedSerde),
+        )
+        self.context_parameter = self._signature.context
+        self.layers = layers  # the task's own middleware
+        self.inherits = inherits  # whether the middleware of the app and the worker applies too
+        self._options = options
+        self._template = template
+        self._named = False  # whether the caller has set an id
+        self._reruns: bool | None = None  # `rerun_expired`, if the caller has set it
+        self.connection: object = None  # the caller's connection, whose transaction its enqueues join
+        self._payloads: dict[str, Payload | Message] = {}
+        self._results: dict[str, Result] = {}
+        self._payload = self._make_payload(template.serde)
+        self._make_result(template.serde)
+
+    @property
+    def options(self) -> Options[Self]:
+        """The options of the task. Call it to set other options for some jobs: `task.options(delay="1m")`."""
+        fields = {name: getattr(self._options, name) for name in TaskOptions.__struct_fields__}
+        return Options(task=self, **fields)
+
+    @property
+    def explicit_options(self) -> dict[str, Any]:
+        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        return {name: getattr(self._template, name) for name in NAMES if is_explicit(self._template, name)}
+
+    @property
+    def named(self) -> bool:
+        """Whether the caller has set the job's id with `options(id=…)`."""
+        return self._named
+
+    def bound(self, changes: Mapping[str, Any]) -> Self:
+        """Return the same task with other options. Users call `options(…)` instead."""
+        twin = copy.copy(self)
+        if "within" in changes:
+            changes = dict(changes)
+            twin.connection = changes.pop("within")
+        twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
+        twin._named = self._named or "id" in changes
+        twin._reruns = changes.get("rerun_expired", self._reruns)
+        return twin
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Enqueue one job and return the answer. Once this returns, the job is stored.
+
+        A duplicate raises no exception: see `status` of the answer.
+        """
+        spec = self.spec(*args, **kwargs)  # raises for invalid arguments before any I/O
+        put_in = await self._put_in()
+        [answer] = await put_in([spec])
+        return answer
+
+    async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
+        """Return the function that enqueues specs, either in the store or in the caller's transaction.
+
+        The store is opened unless the caller's transaction is used.
+        """
+        joined = await self._app.connected() if self.connection is None else self.join(self.connection)
+        tracing = self._app.tracing
+        return joined.enqueue if tracing is None else tracing.around(joined.enqueue)
+
+    def join(self, connection: object) -> Within:
+        """Return the store operations that run inside the open transaction of `connection`.
+
+        Raises InvalidInput if the store cannot take part in a caller's transaction.
+        """
+        return join(self._app.store, connection)
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The blocking API, for programs without an event loop: `task.sync.enqueue(…)`, `task.sync.call(…)`."""
+        return self._app.sync.task(self)
+
+    async def enqueue_many(
+        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int = CHUNK
+    ) -> list[Enqueued]:
+        """Enqueue many jobs and return one answer per item.
+
+        An item has the parameters of one job, as a dict by name or a tuple by position. The items are enqueued in
+        chunks of `chunk` (default 2,000) jobs, each chunk all or nothing. If an item is refused, the chunks before it
+        are already enqueued. A note on the exception has the number of their jobs.
+        """
+        answers: list[Enqueued] = []
+        with noting_enqueued(answers):
+            chunks = self.chunks(items, chunk)
+            first = next(chunks, None)  # raises for invalid items before any I/O
+            if first is not None:
+                put_in = await self._put_in()
+                direct = self.connection is None and self._app.tracing is None
+                store = self._app.store if direct else None
+                await put_all(chain([first], chunks), put_in, store, chunk, answers)
+        return answers
+
+    def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
+        """Yield the specs of many jobs in lists of up to `chunk`. An invalid item raises when its chunk is built."""
+        if self._named:
+            raise InvalidInput(
+                f"many jobs of task {self.name!r} cannot share one id; remove it, or enqueue them one by one"
+            )
+        if chunk < 1:
+            raise InvalidInput(f"chunk must be at least 1, not {chunk!r}")
+        rest, done = iter(items), 0
+        while part := list(islice(rest, chunk)):
+            yield self._specs(part, done)
+            done += len(part)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Enqueue one job, wait until it has finished, and return its result.
+
+        The wait is limited to 30 s. `options(wait=…)` sets another limit; None means no limit.
+
+        Raises WaitTimeout (the job continues), JobFailed, JobCancelled or ResultExpired. For a duplicate, wait for the
+        existing job, or return its stored result. A completed job whose result has expired runs again; with
+        `options(rerun_expired=False)`, ResultExpired is raised instead.
+        """
+        spec = self.spec(*args, **kwargs)
+        if self._named and self._reruns is None:
+            spec = msgspec.structs.replace(spec, rerun_expired=True)
+        self.refuse_within()
+        store = await self._app.connected()
+        tracing = self._app.tracing
+        put_in = store.enqueue if tracing is None else tracing.around(store.enqueue)
+        async with store.watch(spec.id) as watch:
+            [answer] = await put_in([spec])
+            if answer.status == "completed":
+                return self.load_result(answer.result)
+            if answer.result_expired or not answer.generation:
+                raise ResultExpired(answer.id)
+            if answer.id == spec.id:
+                wait_for = result_wait.answered if answer.status == "queued" else result_wait.finished
+                return self._result_of(await wait_for(store, watch, *self._awaited(answer)), spec)
+        async with store.watch(answer.id) as watch:  # another job holds the key: wait for that one
+            return self._result_of(await result_wait.finished(store, watch, *self._awaited(answer)), spec)
+
+    def refuse_within(self) -> None:
+        if self.connection is not None:
+            raise InvalidInput(
+                "call would wait for a job that no worker sees before you commit. Enqueue it within the transaction, "
+                "commit, then wait: await app.jobs.result(job, wait=30)"
+            )
+
+    def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
+        """Return the spec that `enqueue` would store, for `app.enqueue([…])` and `ctx.carry(…)`.
+
+        Raises PayloadInvalid if the arguments do not fit the handler.
+        """
+        payload = self._payload.pack(bind(self.name, self._signature, args, kwargs))
+        if self._named:
+            return msgspec.structs.replace(self._template, payload=payload, token=new_token())
+        [job_id] = new_ids(self._app.store.ids, 1)
+        return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
+
+    def load(self, payload: bytes, serde: str) -> dict[str, Any]:
+        """Decode a payload and return the handler's arguments by name, validated. Raises PayloadInvalid.
+
+        `serde` is the serde of the job's spec: one name, or "json/msgpack" if payload and result have different serdes.
+        """
+        return (self._payloads.get(serde) or self._make_payload(serde)).unpack(payload)
+
+    def dump_result(self, value: Any, serde: str | None = None) -> bytes:
+        """Return the encoded result.
+
+        `serde` is the serde of the job's spec; None means the task's. Raises ResultInvalid.
+        """
+        serde = serde or self._template.serde
+        return (self._results.get(serde) or self._make_result(serde)).dump(value)
+
+    def load_result(self, data: bytes | None, serde: str | None = None) -> R:
+        """Return the decoded result, converted to the return annotation. Raises PayloadInvalid.
+
+        Returns None if `data` is None, which means that the job was settled without a result.
+        """
+        if data is None:
+            return cast("R", None)
+        serde = serde or self._template.serde
+        return cast("R", (self._results.get(serde) or self._make_result(serde)).load(data))
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r} on queue {self._options.queue!r}>"
+
+    def _specs(self, items: list[Mapping[str, Any] | tuple[Any, ...]], first: int) -> list[Spec]:
+        payloads = self._payload.pack_many([self._by_name(item) for item in items], first)
+        return specs_like(self._template, new_ids(self._app.store.ids, len(items)), payloads)
+
+    def _by_name(self, item: Mapping[str, Any] | tuple[Any, ...]) -> dict[str, Any]:
+        if type(item) is dict:
+            return item
+        if isinstance(item, tuple):
+            return bind(self.name, self._signature, item, {})
+        if isinstance(item, Mapping):
+            return dict(item)
+        raise InvalidInput(f"task {self.name!r}: an item is a dict by name or a tuple by position, not {item!r}")
+
+    def _awaited(self, answer: Enqueued) -> tuple[str, int, float | None]:
+        wait = self._options.wait
+        return answer.id, answer.generation, None if wait is None else wait / 1000
+
+    def _result_of(self, done: Job | Ending, asked: Spec) -> R:
+        if isinstance(done, Ending):
+            return self.load_result(done.result, asked.serde)
+        return self.load_result(result_wait.result_of(done), done.spec.serde)
+
+    def _make_payload(self, serde: str) -> Payload | Message:
+        known = self._app.serdes.get(serde.partition("/")[0])
+        kind = Message if isinstance(known, TypedSerde) else Payload
+        made = self._payloads[serde] = kind(self.name, self._signature, known)  # type: ignore[arg-type]
+        return made
+
+    def _make_result(self, serde: str) -> Result:
+        known = self._app.serdes.get(serde.rpartition("/")[2])
+        made = self._results[serde] = Result(self.name, self._signature.result, known)
+        return made
+
+
+class FunctionTask(Task[P, R], Generic[P, R, Q, D]):
+    """A task that can be called like its function. Such a call runs the function and enqueues nothing."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> D:
+        return cast("D", self.handler(*args, **kwargs))
+
+
+class TaskDecorator(Protocol):
+    """The decorator that `app.task(…)` returns when it is called with options."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> FunctionTask[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> FunctionTask[P, R, Concatenate[Context, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> FunctionTask[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R, P, R]: ...
+
+
+@contextmanager
+def noting_enqueued(answers: Sequence[Enqueued]) -> Iterator[None]:
+    """Add the number of jobs that are already enqueued as a note to an exception raised inside the `with` block."""
+    try:
+        yield
+    except Exception as error:
+        if answers:
+            error.add_note(f"{len(answers):,} jobs of this call were enqueued before the chunk that failed.")
+        raise
+
+
+def default_name(handler: Callable[..., Any]) -> str:
+    """Return the function's name without its module, so that a function that moves to another file keeps its task name.
+
+    Raises InvalidInput for a function without a name, such as a lambda.
+    """
+    name: str = getattr(handler, "__qualname__", "")
+    name = name.rpartition("<locals>.")[2]
+    if not name or "<" in name:
+        raise InvalidInput(f"{handler!r} has no name to store in a job; pass one: app.task(name=…)")
+    return name
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

@@ -1,0 +1,120 @@
+"""Options that pipeline commands share: the lake, the Spark session, and the store that Spark reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.app.settings import masked
+from millrace.cli.paths import path_option
+from millrace.cli.pipeline.spark_start import quietly
+from millrace.cli.session import NO_STORE, CommandSession
+from millrace.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LakePath = Annotated[Path, path_option("--lake", "DIR", "The lake's directory.")]
+Comparing = Annotated[
+    bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
+]
+SECRET_URL = "MILLRACE_PIPELINE_URL"  # the URL may hold a password, which must not appear in plans and logs
+SERIES = ("throughput", "durations", "errors", "worker_use")
+
+
+@dataclass
+class SparkOptions:
+    """Options that determine where Spark runs, and with how much memory."""
+
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="MASTER", help="Where Spark runs: local[4], spark://…, sc://… .")
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Memory of Spark's driver, if it runs here (default: a quarter of the machine's).",
+        ),
+    ] = None
+
+    @contextmanager
+    def session(self, *, spoken: bool = False) -> Iterator[SparkSession]:
+        """Start a Spark session, yield it, and stop it at the end. With `spoken`, the stderr of Spark's processes is
+        shown.
+        """
+        remote = self.master is not None and self.master.startswith("sc://")  # the driver already runs elsewhere
+        settings = {} if remote or self.memory is None else {"spark.driver.memory": self.memory}
+        spark = spark_session(self.master, settings, spoken=spoken)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def spark_session(master: str | None, settings: dict[str, str], *, spoken: bool) -> SparkSession:
+    """Start a Spark session and return it. Raises MissingExtra if Spark is not installed."""
+    from millrace.spark import require_spark
+
+    require_spark()
+    from millrace.spark.session import session
+
+    # The command reports why a query was refused. Spark would log it again, as a page of JSON.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    place = "" if master is None else f" on {master.partition(';')[0]}"  # a token may follow, with Spark Connect
+    with quietly(f"starting Spark{place}", spoken=spoken):
+        return session(master=master, settings=settings)
+
+
+def url_of(session: CommandSession) -> str | None:
+    """Return the URL of the configured store, or None if no store is configured. Paths in the URL are made absolute, so
+    that it is valid in every process.
+    """
+    url = session.settings["url"]
+    if url is None and session.has_app:
+        url = session.app().store.url
+    return None if url is None else _absolute(url)
+
+
+def require_url(session: CommandSession) -> str:
+    url = url_of(session)
+    if url is None:
+        raise InvalidInput(NO_STORE)
+    return url
+
+
+def options_for(url: str) -> dict[str, str]:
+    """Return the Spark options that name the store. A URL with a password is passed in an environment variable. Spark's
+    processes inherit the variable, so call this before the session starts.
+    """
+    if masked(url) == url:
+        return {"url": url}
+    os.environ[SECRET_URL] = url
+    return {"urlEnv": SECRET_URL}
+
+
+def keywords_for(url: str) -> dict[str, str | None]:
+    """Return the options of `options_for` as keyword arguments for functions in `millrace.spark`."""
+    options = options_for(url)
+    return {"url": options.get("url"), "url_env": options.get("urlEnv")}
+
+
+def progress_printer(session: CommandSession) -> Callable[[str], None]:
+    """Return a function that prints progress messages on a terminal, and does nothing elsewhere."""
+    if session.output.json or not sys.stderr.isatty():
+        return lambda _text: None
+    return session.output.say
+
+
+def _absolute(url: str) -> str:
+    from millrace.spark.open import absolute_url
+
+    return absolute_url(url)

@@ -1,0 +1,136 @@
+"""`millrace pipeline run`: copies new events from the store into a lake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic, time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.app.format import moment, plural
+from millrace.cli import exits
+from millrace.cli.output import Cell
+from millrace.cli.pipeline.options import SERIES, LakePath, SparkOptions, options_for, progress_printer, require_url
+from millrace.cli.session import CommandSession
+from millrace.cli.text import duration
+from millrace.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from millrace.spark.lake.retention import Retained
+    from millrace.spark.lake.taking import Taken
+
+EXAMPLES = {
+    "run": (
+        "Examples:\n"
+        "  millrace pipeline run --url sqlite:///jobs.db --lake lake\n"
+        "  millrace pipeline run --lake lake --since 7d                 start with the last week\n"
+        "  millrace pipeline run --lake lake --keep-events 90d          and drop older events",
+        "Run it as often as you like, from cron or by hand: each run copies new events. You can interrupt it at any\n"
+        "time; the next run continues where it stopped.",
+    )
+}
+
+
+@dataclass
+class Keep:
+    """Options that say how long the lake keeps its tables. Retention drops only whole days."""
+
+    keep_events: Annotated[
+        str | None, typer.Option("--keep-events", metavar="DURATION", help="Drop events of days older than this.")
+    ] = None
+    keep_attempts: Annotated[
+        str | None, typer.Option("--keep-attempts", metavar="DURATION", help="Drop attempts of days older than this.")
+    ] = None
+    keep_series: Annotated[
+        str | None, typer.Option("--keep-series", metavar="DURATION", help="Drop time series of days older than this.")
+    ] = None
+
+
+async def run(
+    session: CommandSession,
+    keep: Keep,
+    lake: LakePath,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="WHEN", help="Where a new lake starts: 7d (ago), or 2026-01-31.")
+    ] = None,
+    max_events: Annotated[
+        int | None,
+        typer.Option("--max-events", min=1, metavar="N", help="Approximate maximum number of events to copy."),
+    ] = None,
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", help="Continue, even if retention removed events that were not copied yet.")
+    ] = False,
+    moved: Annotated[bool, typer.Option("--moved", help="The store of this lake has a new address.")] = False,
+    groups: Annotated[
+        bool | None,
+        typer.Option(
+            "--groups/--no-groups", help="Look up the groups of jobs (default: if the store has at most 200,000 jobs)."
+        ),
+    ] = None,
+    *,
+    spark_options: SparkOptions,
+) -> int:
+    """Copy new events from the store into a lake of Parquet files."""
+    url = require_url(session)
+    lengths = _lengths(keep)
+    begin = None if since is None else moment("--since", since, int(time() * 1000))
+    where = options_for(url)
+    began = monotonic()
+    with spark_options.session() as spark:
+        from millrace.spark.lake import LakePlace, StoreFeed, TakeRequest, take
+        from millrace.spark.lake.retention import retain
+
+        place = LakePlace(lake)
+        request = TakeRequest(max_events, begin, accept_gap, moved, groups)
+        taken = take(place, spark, StoreFeed(spark, **where), request, progress_printer(session))
+        retained = retain(place, lengths, int(time() * 1000)) if lengths else None
+    _report(session, str(lake), taken, retained, monotonic() - began)
+    return exits.OK
+
+
+def _lengths(keep: Keep) -> dict[str, int]:
+    """Return the retention of each table in milliseconds, for the options that were given. Raises InvalidInput if one
+    is shorter than a day.
+    """
+    flags: dict[str, tuple[str | None, tuple[str, ...]]] = {
+        "--keep-events": (keep.keep_events, ("events",)),
+        "--keep-attempts": (keep.keep_attempts, ("attempts",)),
+        "--keep-series": (keep.keep_series, SERIES),
+    }
+    found: dict[str, int] = {}
+    for flag, (text, tables) in flags.items():
+        if text is not None:
+            length = duration(flag, text)
+            if length < 86_400_000:
+                raise InvalidInput(f"{flag} {text} is less than a day, and whole days are dropped. Use 1d or more")
+            found |= dict.fromkeys(tables, length)
+    return found
+
+
+def _report(session: CommandSession, lake: str, taken: Taken, retained: Retained | None, seconds: float) -> None:
+    manifest = taken.manifest if retained is None else retained.manifest
+    document: dict[str, Any] = {
+        "lake": lake,
+        "run": None if manifest is None else manifest.run,
+        "taken": taken.events,
+        "events": 0 if manifest is None else manifest.taken,
+        "lost": sum(gap.lost for gap in taken.gaps),
+        "cursor": None if manifest is None else manifest.cursor,
+        "dropped_rows": 0 if retained is None else retained.rows,
+        "files": 0 if manifest is None else len(manifest.paths),
+        "bytes": 0 if manifest is None else sum(file.bytes for files in manifest.files.values() for file in files),
+        "seconds": round(seconds, 1),
+    }
+    if session.output.json:
+        session.output.document(document)
+        return
+    rows: list[tuple[str, Cell]] = list(document.items())
+    session.output.record(rows)
+    for gap in taken.gaps:
+        session.output.say(
+            f"a gap was accepted: {plural(gap.lost, 'event')} were removed by retention before they were copied"
+        )
+    if not taken.events:
+        session.output.hint("There are no new events since the last run.")
+    session.output.hint(f"To see the result: millrace pipeline report --lake {lake} --out report.html")

@@ -1,1 +1,0 @@
-"""The runtime: what producers and workers use. asyncio lives here and above, nowhere below."""

@@ -1,0 +1,133 @@
+"""The fast path: an enqueue, a claim or a completion in one statement, because no further rule applies to it.
+
+An enqueue or a completion is checked twice: here by its arguments, and in the database by the stored rows. A claim is
+checked in the database only. The database calls jobs and queues of the fast path plain. Any other call runs as a step
+of the ledger. The model test checks that both ways have the same result. A combination is a (queue, task, priority),
+which has an id in the database.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from millrace.domain.change import Change
+from millrace.domain.job import Job, Lease, Spec, State
+from millrace.domain.request import Claim, Enqueued, Receipt
+from millrace.domain.rules.fast_path import is_simple, only_completes
+from millrace.domain.tables import Place
+from millrace.store.sql.record import claimed_job_from_row, encode_spec
+
+T = TypeVar("T")
+ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
+
+
+Floor = tuple[int, int, int]  # combination, available_at and seq of the last job of a full claim
+SOON = 10_000  # milliseconds; jobs due by then are worth waking a worker for
+_NO_FLOOR = (None, None, None)
+_FLOOR_LASTS = 0.25  # seconds; a job that appears below the floor may be delayed by that
+
+
+class Floors:
+    """The floor: a position in the index of ready jobs, after which the next claim of this process may start to read.
+
+    All jobs up to the floor were claimed recently (see `claim_plain`). A floor is valid for a short time. It is dropped
+    when this process makes a call outside the fast path, because that call may return jobs to the queue.
+    """
+
+    def __init__(self) -> None:
+        self._floor: Floor | None = None
+        self._until = 0.0
+
+    def forget(self) -> None:
+        self._floor = None
+
+    def at(self, time: float) -> Floor | None:
+        return self._floor if time < self._until else None
+
+    def taken(self, jobs: Sequence[Job], limit: int, combo_ids: ComboIds, used: Floor | None, time: float) -> None:
+        names = {(job.queue, job.task, job.priority) for job in jobs}
+        if len(jobs) < limit or len(names) != 1 or (combo := combo_ids.get(names.pop())) is None:
+            self._floor = None
+            return
+        self._floor = combo[0], jobs[-1].available_at, jobs[-1].seq
+        if used is None:
+            self._until = time + _FLOOR_LASTS
+
+
+def enqueue_arguments(
+    specs: Sequence[Spec], combo_ids: ComboIds, watched: Mapping[str, int], reply_to: str | None
+) -> list[Any] | None:
+    """Return the arguments of `enqueue_plain`; None if a spec is not on the fast path or has an unknown combination."""
+    combos: list[tuple[int, int]] = []
+    for spec in specs:
+        if not is_simple(spec):
+            return None
+        combo = combo_ids.get((spec.queue, spec.task, spec.priority))
+        if combo is None:
+            return None
+        combos.append(combo)
+    delays = [spec.delay for spec in specs]
+    expires = [spec.expires for spec in specs]
+    return [
+        [spec.id for spec in specs],
+        [encode_spec(spec) for spec in specs],
+        _once([combo for combo, _ in combos]),
+        _once([queue for _, queue in combos]),
+        delays if any(delays) else None,
+        None if expires.count(None) == len(expires) else expires,
+        _once([spec.lease for spec in specs]),
+        _once([spec.keep_result for spec in specs]),
+        [reply_to if spec.id in watched else None for spec in specs] if watched else [None],
+    ]
+
+
+def _once(values: list[T]) -> list[T]:
+    """If all values are equal, return a list with this single value. Otherwise return the values unchanged."""
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def opened(specs: Sequence[Spec]) -> Counter[Place]:
+    """Count by (queue, task) the jobs that are due soon. Workers are woken for these jobs."""
+    return Counter([(spec.queue, spec.task) for spec in specs if spec.delay <= SOON])
+
+
+def enqueued(specs: Sequence[Spec], seqs: Sequence[int]) -> list[Enqueued]:
+    return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for spec, seq in zip(specs, seqs, strict=True)]
+
+
+def claim_arguments(request: Claim, claim_id: str, floor: Floor | None) -> list[Any]:
+    tasks = None if request.tasks is None else list(request.tasks)
+    return [list(request.queues), tasks, request.limit, request.lease, request.worker, claim_id, *(floor or _NO_FLOOR)]
+
+
+def claimed(rows: Sequence[Any], request: Claim) -> list[Job] | None:
+    """Return the claimed jobs. Return None if the database has found that the claim is not on the fast path."""
+    if rows and rows[0][0] == -1:
+        return None
+    return [claimed_job_from_row(row, request.worker) for row in rows]
+
+
+def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int], list[Any]] | None:
+    """Return the indexes of the items in order of seq, and the arguments of the statement in this order.
+
+    Because of this order, two calls cannot deadlock. Return None if a change does more than complete its job.
+    """
+    if not all(only_completes(change) for _, change in items):
+        return None
+    order = sorted(range(len(items)), key=lambda index: items[index][0].seq)
+    ordered = [items[index] for index in order]
+    return order, [
+        [lease.seq for lease, _ in ordered],
+        [lease.id for lease, _ in ordered],
+        [change.result for _, change in ordered],
+        [change.duration for _, change in ordered],
+    ]
+
+
+def receipts(held: Sequence[int], order: Sequence[int]) -> list[Receipt]:
+    found = [Receipt.LOST] * len(order)
+    for n in held:
+        found[order[n - 1]] = Receipt.OK
+    return found

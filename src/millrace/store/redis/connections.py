@@ -1,0 +1,227 @@
+"""Connections to the server. Each one sends one batch of commands at a time, and waits for all replies with one timer.
+
+For each command, the client library takes a lock, checks the socket, starts two timers and an asyncio task, and reads
+the reply through four levels of coroutines. That takes longer than the server needs to run the command. So the library
+only opens connections, including TLS, sentinels and logins. On an open connection, `ReplyReader` sends the commands and
+passes received data to hiredis, the parser that the library uses too. A connection that fails is dropped, and `wire.py`
+repeats the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError, InvalidResponse, ResponseError
+
+from millrace.store.redis.address import close_client
+
+_CLOSED = "the server has closed the connection"
+_SWITCHED = "the store has switched to another server"
+_MORE = object()  # returned by the parser while a reply is incomplete
+_READABLE = frozenset({Connection, SSLConnection, UnixDomainSocketConnection})  # those of sentinels do more than read
+
+
+def _library() -> ModuleType | None:
+    try:
+        import hiredis
+    except ImportError:  # then the client library reads the replies
+        return None
+    return hiredis
+
+
+hiredis = _library()
+
+
+class Connections:
+    def __init__(self, client: Redis, most: int, timeout: float) -> None:
+        self._client = client
+        self._room = asyncio.Semaphore(most)
+        self._timeout = timeout
+        self._free: list[tuple[_Connection, float]] = []  # with the time of the last reply, the latest at the end
+        self._busy: set[_Connection] = set()
+        self._closed = asyncio.Event()
+        self.has_opened = False  # whether any connection was ever opened
+
+    async def exchange(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Send commands and return one reply for each. Error replies of the server are returned, not raised.
+
+        Raise an exception if the connection fails or the replies do not arrive in time.
+        """
+        async with self._room:
+            if self._closed.is_set():  # closed while this call waited for room
+                raise ConnectionError(_SWITCHED)
+            began = time.monotonic()
+            connection = self._free.pop()[0] if self._free else self._new()
+            self._busy.add(connection)
+            try:
+                if not connection.is_connected:
+                    async with asyncio.timeout(self._timeout):
+                        await connection.connect()
+                self.has_opened = True
+                answers = await connection.exchange(commands, self._timeout)
+            except BaseException as error:
+                await connection.drop()
+                await self._drop_idle(before=began)  # idle connections as old as this one have mostly failed too
+                if isinstance(error, AttributeError) and self._closed.is_set():  # the library was connecting
+                    raise ConnectionError(_SWITCHED) from error
+                raise
+            finally:
+                self._busy.discard(connection)
+                if self._closed.is_set():  # closed during the exchange
+                    await self._close_late(connection)
+            if not self._closed.is_set():
+                self._free.append((connection, time.monotonic()))
+            return answers
+
+    async def _close_late(self, connection: _Connection) -> None:
+        await connection.drop()
+        if not self._busy:  # this connection may have opened the sentinels' connections again
+            await close_client(self._client)
+
+    async def abandon(self) -> None:
+        """Close all connections immediately. An exchange that is in progress raises ConnectionError."""
+        for connection in list(self._busy):
+            await connection.drop()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all idle connections; those in use are closed once they have their replies."""
+        self._closed.set()
+        await self._drop_idle(before=math.inf)
+        await asyncio.sleep(0)  # lets the event loop close their sockets
+        await close_client(self._client)
+
+    def _new(self) -> _Connection:
+        return _Connection(cast(Any, self._client.connection_pool).make_connection())
+
+    async def _drop_idle(self, before: float) -> None:
+        """Drop idle connections that received their last reply before the monotonic time `before`."""
+        old = [connection for connection, answered in self._free if answered < before]
+        self._free = [free for free in self._free if free[1] >= before]
+        for connection in old:
+            await connection.drop()
+
+
+class _Connection:
+    def __init__(self, connection: Any) -> None:
+        connection.socket_timeout = None  # an exchange has its own timer
+        self._connection = connection
+        self._reader: ReplyReader | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._connection.is_connected)
+
+    async def connect(self) -> None:
+        await self._connection.connect()  # also asks the sentinels, if there are any
+        self._reader = take_over(self._connection)
+
+    async def exchange(self, commands: Sequence[tuple[Any, ...]], timeout: float) -> list[Any]:
+        connection, reader = self._connection, self._reader
+        if reader is not None and hiredis is not None:
+            packed = b"".join(map(hiredis.pack_command, commands))
+            return await reader.request(packed, len(commands), timeout)
+        parts = [part for words in commands for part in connection.pack_command(*words)]
+        async with asyncio.timeout(timeout):
+            await connection.send_packed_command(parts, check_health=False)
+            return [await _answer(connection) for _ in commands]
+
+    async def drop(self) -> None:
+        """Close the connection immediately, without sending what is still buffered."""
+        writer = self._connection._writer
+        if writer is not None:
+            writer.transport.abort()
+        await self._connection.disconnect(nowait=True)
+
+
+async def _answer(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+class ReplyReader(asyncio.Protocol):
+    """Sends requests on one connection, one at a time. A caller gets all replies to its request at once."""
+
+    def __init__(self, transport: asyncio.Transport, parser: Any) -> None:
+        self._transport = transport
+        self._parser = parser
+        self._loop = asyncio.get_running_loop()
+        self._answered: asyncio.Future[list[Any]] | None = None
+        self._answers: list[Any] = []
+        self._missing = 0
+        self.is_over = False  # whether the connection is closed
+
+    async def request(self, packed: bytes, count: int, timeout: float) -> list[Any]:
+        """Send packed commands and return their `count` replies. Error replies of the server are returned, not raised.
+
+        Raise an exception if the connection fails or the replies do not arrive within `timeout` seconds.
+        """
+        if self.is_over:
+            raise ConnectionError(_CLOSED)
+        answered: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._answered = answered
+        self._answers, self._missing = [], count
+        timer = self._loop.call_later(timeout, self._give_up, answered)
+        try:
+            self._transport.write(packed)
+            return await answered
+        finally:
+            timer.cancel()
+            self._answered = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed(data)
+            while self._missing:
+                answer = self._parser.gets()
+                if answer is _MORE:
+                    return
+                if isinstance(answer, ConnectionError):
+                    raise answer
+                self._answers.append(answer)
+                self._missing -= 1
+        except Exception as error:
+            self._fail(error)
+            return
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(self._answers)
+
+    def eof_received(self) -> bool:
+        return False  # lets the transport close itself
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_over = True
+        self._fail(ConnectionError(_CLOSED if error is None else f"{_CLOSED}: {error}"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error)
+
+    def _give_up(self, answered: asyncio.Future[list[Any]]) -> None:
+        if not answered.done():
+            answered.set_exception(TimeoutError("no answer in time"))
+
+
+def take_over(connection: Any) -> ReplyReader | None:
+    """Take over an open connection from the client library, and return a reader for it.
+
+    Return None if the library must read the replies itself: hiredis is not installed, or sentinels chose the server.
+    """
+    if hiredis is None or type(connection) not in _READABLE:
+        return None
+    parser = hiredis.Reader(
+        protocolError=InvalidResponse, replyError=connection._parser.parse_error, notEnoughData=_MORE
+    )
+    transport = cast(asyncio.Transport, connection._writer.transport)
+    reader = ReplyReader(transport, parser)
+    transport.set_protocol(reader)
+    return reader

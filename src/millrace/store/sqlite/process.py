@@ -1,0 +1,294 @@
+"""The state of a store in one process: the writer and reader threads, the wake-ups, and the waiters.
+
+A sleeper is an idle worker that waits for jobs. A watcher waits for the end of a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from millrace.domain.errors import StoreError
+from millrace.domain.ledger import Ledger
+from millrace.domain.tables import Place
+from millrace.store.clock import Clock
+from millrace.store.forks import register_for_forks
+from millrace.store.sqlite.commit_watch import CommitWatch, JoinedStep
+from millrace.store.sqlite.connection import Io, OpenedFile
+from millrace.store.sqlite.file import check
+from millrace.store.sqlite.self_deadlock import bounded, bounded_now, joined_by_caller, may_wait_for_itself
+from millrace.store.sqlite.threads import BlockingCall, Call, Reader
+from millrace.store.sqlite.wake import Wake, mask_for
+from millrace.store.sqlite.writer import Writer
+from millrace.store.waiters import Sleeper, Sleepers, Waiters
+
+T = TypeVar("T")
+
+FORK_PATIENCE = 5.0  # seconds for running calls to finish; then the fork proceeds, and the child cannot use the store
+
+
+class ProcessState:
+    def __init__(self, path: str, io: Io, clock: Clock, durability: str, salt: str | None, *, shared: bool) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.suspended = False  # no connection is open, so a fork inherits none
+        self.clock = clock
+        self.ready = False  # whether the tables exist, created or found by this process
+        self._opening = False
+        self.watchers = Waiters()
+        self.watching: Counter[str] = Counter()
+        self.path = path
+        self.io = io
+        self._durability = durability
+        self._sleepers = Sleepers()
+        self._wake: Wake | None = None
+        self._seen: int | None = None  # the claimable version of the file when a claim last looked
+        self._salt = os.urandom(6).hex() if salt is None else salt
+        self._claims = itertools.count(1)
+        opened = OpenedFile(path)
+        self._writer = Writer(
+            path,
+            io,
+            clock,
+            opened,
+            durability=durability,
+            shared=shared,
+            watched=self.watching,
+            reply_to=self.reply_to,
+            ready=self._note_ready,
+            announce=self._announce,
+            enter=self._open_wake,
+            leave=self._close_wake,
+        )
+        self._reader = Reader(path, io, clock, opened)
+        self._commit_watch = CommitWatch(path, io, self._announce)
+        register_for_forks(self)
+
+    def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True) -> asyncio.Future[T]:
+        """Run one step of the ledger in the writer's thread. Return a future for its result.
+
+        If `durable` is False, the step survives a crash of the process, but a crash of the machine may undo it.
+        """
+        if joined_by_caller.get() is not None and (joined := may_wait_for_itself(self)):  # see `self_deadlock.py`
+            return asyncio.ensure_future(bounded(joined, self._writer, run))
+        call = Call(run, durable)
+        self._writer.submit(call)
+        return call.future
+
+    def write_now(self, run: Callable[[Ledger, int], T]) -> T:
+        """Like `write`, for a thread without an event loop: block until the step is committed. Return its result."""
+        if joined := may_wait_for_itself(self):
+            return bounded_now(joined, self._writer, run)
+        call = BlockingCall(run)
+        self._writer.submit(call)
+        answer: T = call.future.result()
+        return answer
+
+    async def read(self, run: Callable[[Ledger, int], T]) -> T:
+        if not self.ready:
+            await self.open()
+        call = Call(run)
+        self._reader.submit(call)
+        return await call.future
+
+    async def read_durable(self, run: Callable[[Ledger, int], T]) -> T:
+        """Like `read`, but flush the log to disk before returning. A crash of the machine then cannot undo what was
+        read.
+        """
+        if self._durability != "full":
+            return await self.read(run)
+
+        def run_and_sync(ledger: Ledger, now: int) -> T:
+            answer = run(ledger, now)
+            self.io.sync(self.path + "-wal")
+            return answer
+
+        return await self.read(run_and_sync)
+
+    async def open(self) -> None:
+        """Wait until the writer's thread has created the file and its tables. Do nothing if the store is open."""
+        if self.ready and not self.closed:
+            return  # nothing to wait for: the caller may hold the lock that the writer would wait for
+        call = Call(_nothing)
+        self._writer.submit(call)
+        await call.future
+
+    def open_now(self) -> None:
+        call = BlockingCall(_nothing)
+        self._writer.submit(call)
+        call.future.result()
+
+    async def check(self) -> list[str]:
+        return await self.read(lambda _ledger, _now: check(self._reader.connection, self.io, self.path, thorough=True))
+
+    def claim_id(self) -> str:
+        return f"{self._salt}-{next(self._claims):x}"
+
+    def close(self) -> None:
+        self.closed = True
+        self._commit_watch.suspend()
+        self._reader.close()
+        self._writer.close()
+        self._close_wake()
+
+    def abandon(self) -> None:
+        """In a forked child, mark this state as closed, without closing the handles that belong to the parent.
+
+        Raise StoreError if a connection was open during the fork, because closing SQLite's handles would release locks
+        of the parent.
+        """
+        if self.ready and not self.suspended:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            raise StoreError(
+                f"{self.path}: this process was forked while its parent had the database open: in the middle of a "
+                "call, or by code that does not run Python's fork handlers. SQLite's locks cannot be inherited. "
+                "Close the app before the fork, or start processes by spawn instead."
+            )
+        self.closed = True
+
+    # ── forks ─────────────────────────────────────────────────────────────────────────────────
+
+    def before_fork(self) -> None:
+        """Close all connections before a fork.
+
+        SQLite keeps one table of locks per process. The child inherits that table, but not the locks in it. So a
+        connection that the child opens would rely on locks that the child does not hold.
+        """
+        if self.pid != os.getpid():
+            return
+        self._commit_watch.suspend()
+        self.suspended = self._reader.suspend(FORK_PATIENCE) and self._writer.suspend(FORK_PATIENCE)
+        if self.suspended:
+            self._close_wake()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child or self.closed:  # a child opens connections of its own at first use
+            return
+        self.suspended = False
+        self._writer.resume()
+        self._reader.resume()
+        self._commit_watch.resume()
+
+    # ── steps in transactions of callers ──────────────────────────────────────────────────────
+
+    def joined(self, awaited: JoinedStep) -> None:
+        """Watch for the commit of the caller's transaction. After the commit, wake the sleepers and watchers for its
+        jobs.
+        """
+        if not self.ready and not self._opening:
+            self._opening = True
+            self._writer.submit(BlockingCall(_nothing, waits=False))  # it needs the caller's lock
+        if any(awaited.news):
+            self._commit_watch.expect(awaited)
+
+    # ── on the writer's thread ────────────────────────────────────────────────────────────────
+
+    def _open_wake(self) -> bool:
+        self._wake = Wake(self.path, self.io, self._woken, self._ended)
+        if self._sleepers:
+            self._publish()  # tasks that waited during a fork of this process are listed again
+        return self._wake.alone
+
+    def _close_wake(self) -> None:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake.close()
+
+    def _note_ready(self) -> None:
+        self.ready = True
+
+    def reply_to(self) -> str | None:
+        slot = None if self._wake is None else self._wake.slot()
+        return None if slot is None else str(slot)
+
+    def _announce(self, opened: Counter[Place], ended: list[str], replies: list[tuple[str, str]]) -> None:
+        """Wake sleepers for claimable jobs, and watchers of ended jobs: first in this process, then in others."""
+        if opened:
+            if self._wake is not None:
+                self._wake.note_claimable()
+            left = self._sleepers.wake(opened)
+            if left and self._wake is not None:
+                self._wake.wake(left)
+        if ended and self.watching:
+            self.watchers.wake(ended)
+        if replies and self._wake is not None:
+            for slot, job_id in replies:
+                self._wake.notify_ended(int(slot), job_id)
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
+    def begin_claim(self) -> str:
+        """Return a new claim id, and remember the current `claimable_version` for `has_just_looked`.
+
+        A claim calls this in its transaction, before it reads the index of open jobs.
+        """
+        self._seen = None if self._wake is None else self._wake.claimable_version()
+        return self.claim_id()
+
+    def has_just_looked(self) -> bool:
+        """Return True if no job seems to have become claimable since the last claim of this process.
+
+        This is only a hint, so the caller must check again later.
+        """
+        wake = self._wake
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            return wake is not None and wake.claimable_version() == self._seen
+        return False
+
+    async def fall_asleep(self, queues: Sequence[str], tasks: frozenset[str] | None) -> Sleeper:
+        if not self.ready:
+            await self.open()
+        sleeper = self._sleepers.register(queues, tasks)
+        self._publish()
+        return sleeper
+
+    def looked(self, sleeper: Sleeper, held_by: frozenset[Place]) -> None:
+        """Record the limits (`held_by`) that block due jobs for this sleeper. Publish them to other processes if they
+        have changed.
+        """
+        if sleeper.held_by != held_by:
+            self._sleepers.looked(sleeper, held_by)
+            self._publish()
+
+    def wake_up(self, sleeper: Sleeper) -> None:
+        self._sleepers.forget(sleeper)
+        self._publish()
+
+    def pass_on(self, sleeper: Sleeper) -> None:
+        left = self._sleepers.pass_on(sleeper)
+        if left and self._wake is not None:
+            self._wake.wake(left)
+
+    def _publish(self) -> None:
+        wake = self._wake
+        if wake is None or self.closed:
+            return
+        sleepers = self._sleepers.all()
+        mask = 0
+        for sleeper in sleepers:
+            mask |= mask_for(sleeper.queues, sleeper.tasks, sleeper.held_by)
+        with contextlib.suppress(ValueError):  # closed meanwhile: the next one publishes again
+            wake.publish(len(sleepers), mask)
+
+    def _woken(self, place: Place, jobs: int, tried: int) -> None:
+        """Handle a hint from another process: wake sleepers here, and pass the hint on for jobs that found no sleeper.
+
+        `tried` is a bit set of the slots that have received the hint.
+        """
+        left = self._sleepers.wake({place: jobs})
+        self._publish()
+        if left and self._wake is not None:
+            self._wake.wake(left, tried)
+
+    def _ended(self, job_id: str) -> None:
+        self.watchers.wake([job_id])
+
+
+def _nothing(_ledger: Ledger, _now: int) -> None:
+    """Do nothing. A call with this step only makes the writer open the file."""

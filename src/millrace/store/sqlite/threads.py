@@ -1,0 +1,268 @@
+"""The calls of a store, the base class of the threads that run them, and the reader.
+
+SQLite calls block, so they run in two threads with their own connections: the writer (`writer.py`) and the reader. A
+thread takes all waiting calls, runs them, and delivers their results together. So many callers share one commit, and
+each event loop is woken once. The reader never waits for the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from millrace.domain.errors import StoreError
+from millrace.domain.ledger import Ledger
+from millrace.store.caller import acting_for
+from millrace.store.clock import Clock
+from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
+from millrace.store.sqlite.errors import store_error
+from millrace.store.sqlite.file import open_reader
+from millrace.store.sqlite.tables import SqliteTables
+
+T = TypeVar("T")
+log = logging.getLogger("millrace.sqlite")
+
+
+class Call(Generic[T]):
+    """One step to run, and a future for its result. The caller runs on an event loop."""
+
+    __slots__ = ("answered", "blocks", "durable", "error", "future", "loop", "result", "run", "thread")
+
+    def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
+        self.run = run
+        self.durable = durable
+        blocked = acting_for.get()
+        self.blocks = blocked is not None  # its caller is blocked until it has the result
+        self.thread: int | None = threading.get_ident() if blocked is None else blocked
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.answered = False
+
+
+class _OnThisThread:
+    """A replacement for the event loop of a caller that has none. It runs callbacks immediately, in the same thread."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: Any) -> None:
+        callback(*arguments)
+
+
+_ON_THIS_THREAD: Any = _OnThisThread()
+
+
+class BlockingCall(Call[T]):
+    """One step to run for a caller without an event loop. Unless `waits` is False, the caller's thread blocks for the
+    result.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, run: Callable[[Any, int], T], *, waits: bool = True) -> None:
+        self.run = run
+        self.blocks, self.thread = waits, threading.get_ident() if waits else None
+        self.loop = _ON_THIS_THREAD
+        self.future: Any = concurrent.futures.Future()
+        self.result, self.error, self.answered, self.durable = None, None, False, True
+
+
+def answer_all(calls: Sequence[Call[Any]]) -> None:
+    """Deliver the result or error of each call to its caller, with one wake-up per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
+    for call in calls:
+        call.answered = True
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_answer, own)
+        except RuntimeError:  # the loop is closed: its callers no longer wait
+            continue
+
+
+def _answer(calls: list[Call[Any]]) -> None:
+    for call in calls:
+        if call.future.done():  # its caller was cancelled
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)
+
+
+class CallThread:
+    """A thread that runs calls; the first call starts it.
+
+    After `idle_after` seconds without a call, the thread runs `idle` once.
+    """
+
+    def __init__(self, name: str, idle_after: float | None = None) -> None:
+        self._name = name
+        self._idle_after = idle_after
+        self._wakeup = threading.Condition()
+        self._waiting: list[Call[Any]] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._suspended = False
+        self._was_up = False  # before it was suspended
+
+    def submit(self, call: Call[Any]) -> None:
+        """Pass a call to the thread. The caller waits for `call.future`. Raise StoreError if the store is closed."""
+        with self._wakeup:
+            if self._closing:
+                raise StoreError(f"the store is closed; connect() it again before using it ({self._name})")
+            self._waiting.append(call)
+            if self._thread is None:
+                if not self._suspended:
+                    self._start()
+            elif len(self._waiting) == 1:
+                self._wakeup.notify()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+        self._thread.start()
+
+    def suspend(self, patience: float) -> bool:
+        """Finish the running calls, close the connection and end the thread, before a fork. Calls that wait are kept.
+
+        Returns False if the thread did not end within `patience` seconds.
+        """
+        with self._wakeup:
+            self._suspended = True
+            self._was_up = self._thread is not None
+            thread = self._thread
+            self._wakeup.notify()
+        if thread is not None:
+            thread.join(patience)
+        return thread is None or not thread.is_alive()
+
+    def resume(self) -> None:
+        with self._wakeup:
+            self._suspended = False
+            if self._thread is None and (self._was_up or self._waiting):
+                self._start()
+
+    def close(self) -> None:
+        """Finish all calls, close the connection, and wait until the thread has ended."""
+        with self._wakeup:
+            self._closing = True
+            thread = self._thread
+            self._wakeup.notify()
+        if thread is not None:
+            thread.join()
+
+    def give_up(self, error: BaseException) -> None:
+        """Set this error as the result of all calls that have not begun."""
+        with self._wakeup:
+            calls, self._waiting = self._waiting, []
+        fail_all(calls, error)
+
+    def _main(self) -> None:
+        try:
+            self.open()
+        except BaseException as error:
+            with self._wakeup:
+                self._thread = None
+            self.give_up(error)
+            return
+        try:
+            while calls := self._next_calls():
+                try:
+                    self.serve(calls)
+                except Exception as error:  # fail the calls, or their callers would wait forever
+                    log.exception("unexpected error in %s; the calls it was serving have failed", self._name)
+                    fail_all([call for call in calls if not call.answered], error)
+        finally:
+            self.shut()
+            with self._wakeup:
+                if not self._closing:  # suspended, or a call arrived while the thread was ending
+                    self._thread = None
+                    if self._waiting and not self._suspended:
+                        self._start()
+
+    def _next_calls(self) -> list[Call[Any]]:
+        """Wait until there are calls, and return all of them. Return an empty list if the thread should end."""
+        rest = self._idle_after
+        while True:
+            with self._wakeup:
+                if not self._waiting and not self._closing and not self._suspended:
+                    self._wakeup.wait(rest)
+                if self._suspended or (self._closing and not self._waiting):
+                    return []
+                waiting, self._waiting = self._waiting, []
+            if calls := [call for call in waiting if not call.future.cancelled()]:
+                return calls
+            if rest is not None and not waiting:
+                self.idle()
+                rest = None
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def serve(self, calls: list[Call[Any]]) -> None:
+        """Run these calls, and deliver a result or an error to each."""
+        raise NotImplementedError
+
+    def idle(self) -> None:
+        """Do background work. This is called once when no call has arrived for `idle_after` seconds."""
+
+    def shut(self) -> None:
+        raise NotImplementedError
+
+
+def fail_all(calls: Sequence[Call[Any]], error: BaseException) -> None:
+    for call in calls:
+        call.error = error
+    answer_all(calls)
+
+
+class Reader(CallThread):
+    """The thread that runs the read-only calls of a store."""
+
+    def __init__(self, path: str, io: Io, clock: Clock, opened: OpenedFile) -> None:
+        super().__init__("millrace-sqlite-reader")
+        self._path = path
+        self._io = io
+        self._clock = clock
+        self._opened = opened
+
+    def open(self) -> None:
+        try:
+            self.connection = open_reader(self._path, self._io)
+        except sqlite3.Error as error:
+            raise self._opened.file_error() or store_error(error, self._path) from error
+        self._tables = SqliteTables(self.connection, self._io)
+        self._ledger = Ledger(self._tables)
+
+    def serve(self, calls: list[Call[Any]]) -> None:
+        """Run each call in its own snapshot. Snapshots are short, because a long one blocks checkpoints of the log."""
+        for call in calls:
+            try:
+                retry_while_busy(lambda call=call: self._run(call))  # type: ignore[misc]
+            except sqlite3.Error as error:
+                call.error = store_error(error, self._path)
+            except Exception as error:
+                call.error = error
+        if (file_error := self._opened.file_error()) is not None:
+            fail_all(calls, file_error)
+        else:
+            answer_all(calls)
+
+    def _run(self, call: Call[Any]) -> None:
+        self._io.begin_read(self.connection)
+        try:
+            self._tables.refresh()
+            call.result = call.run(self._ledger, self._clock())
+        finally:
+            self._tables.trim_cache()
+            with contextlib.suppress(sqlite3.Error):
+                self._io.rollback(self.connection)
+
+    def shut(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._io.close(self.connection)

@@ -1,0 +1,425 @@
+"""The executor: runs handlers, from the start of a run to its end.
+
+The dispatcher creates a `Run` for each claimed job and passes it to `Executor.start`. When the run has ended, the
+executor passes its outcome to the settler and wakes the dispatcher, because a slot is free.
+
+- Start: an `async def` handler runs in an asyncio task on the worker's loop, a `def` handler in a thread. A handler
+  with middleware, in a child process or in a batch has a *strategy*: a coroutine function that the asyncio task awaits
+  instead of the handler. The strategy of each task is determined once, when the worker starts.
+- Timeout: there is one timer for all runs, set to the earliest deadline.
+- Abort: the asyncio task is cancelled, or the handler is asked to stop in its thread, process or batch (`Execution`).
+  A handler may ignore this. When the grace period is over, a child process is killed; a coroutine or thread is
+  abandoned. An abandoned handler that still runs is called a zombie. It cannot change the job, because of the fence.
+- End: what the handler returned or raised, or why it was aborted, becomes an `Outcome` (`run.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from millrace.app.batch_task import BatchTask
+from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.host import Middleware, Runnable
+from millrace.app.telemetry.log_context import current_job
+from millrace.domain.outcome import Outcome, Released
+from millrace.worker.batch import Batcher, BatchRunnable
+from millrace.worker.process.remote import Encoded, for_future
+from millrace.worker.run import Run
+from millrace.worker.threads import Threads, call_in_loop
+
+if TYPE_CHECKING:
+    from millrace.app.task import Task
+    from millrace.worker.dispatcher import WakeUp
+    from millrace.worker.process.children import Children
+    from millrace.worker.settler import Settler
+
+KILL_WAIT = 1.0  # seconds within which the end of a killed process is noticed
+
+Strategy = Callable[["Run"], Awaitable[object]]
+
+
+# ── the executor ──────────────────────────────────────────────────────────────────────────────
+
+
+class Executor:
+    """Runs up to `slots` jobs, or batches of jobs, at a time. All methods must be called on the event loop."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Runnable],
+        settler: Settler,
+        wake_up: WakeUp,
+        *,
+        slots: int,
+        threads: int,
+        grace: float,
+        name: str,
+        middleware: Sequence[Middleware] = (),
+        processes: int = 1,
+        max_jobs_per_child: int | None = None,
+        max_memory_per_child: int | None = None,
+        on_empty: Callable[[], None],
+    ) -> None:
+        self.slots = slots
+        self.grace = grace
+        self.running: dict[str, Run] = {}  # by lease id
+        self.abandoned = 0
+        self.zombies = 0  # abandoned handlers that still run
+        self.threads = Threads(threads, name)
+        self._settler = settler
+        self._wake_up = wake_up
+        self._on_empty = on_empty
+        self._loop = asyncio.get_running_loop()
+        self._shared = 0  # runs that need no slot of their own, because their batch has one
+        self._orphans: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self.children = self._make_children(tasks, processes, max_jobs_per_child, max_memory_per_child)
+        self.batchers = {
+            name: Batcher(cast("BatchRunnable", task), self, self.children if task.options.process else None)
+            for name, task in tasks.items()
+            if isinstance(task, BatchTask)
+        }
+        self.strategies: dict[str, Strategy] = {}  # by task; a task without one is called directly
+        for task in tasks.values():
+            layers = (*middleware, *task.layers) if task.inherits else task.layers
+            if (strategy := self._strategy(task, layers)) is not None:
+                self.strategies[task.name] = strategy
+
+    def _make_children(
+        self, tasks: Mapping[str, Runnable], processes: int, max_jobs: int | None, max_memory: int | None
+    ) -> Children | None:
+        in_process = [task for task in tasks.values() if task.options.process]
+        if not in_process:
+            return None
+        from millrace.app.handler.address import address_of
+        from millrace.worker.process.children import Children
+
+        addresses = [address_of(cast("Task[..., Any]", task)) for task in in_process]
+        return Children(addresses, processes, begin=self.begin, max_jobs=max_jobs, max_memory=max_memory)
+
+    def _strategy(self, task: Runnable, layers: Sequence[Middleware]) -> Strategy | None:
+        strategy: Strategy
+        if task.name in self.batchers:
+            strategy = self.batchers[task.name].run
+        elif task.options.process:
+            assert self.children is not None
+            strategy = self.children.call
+        elif not layers:
+            return None
+        else:
+            strategy = run_on_loop if task.is_async else self.run_in_thread
+        return with_middleware(layers, strategy) if layers else strategy
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.running) + self._shared
+
+    # ── start ─────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, run: Run) -> None:
+        """Start a run. When it ends, its outcome is passed to the settler."""
+        self.running[run.lease.id] = run
+        strategy = self.strategies.get(run.task.name) if self.strategies else None
+        if strategy is not None or run.task.is_async:
+            run.loop_task = self._loop.create_task(self._execute(run, strategy))
+        else:
+            self._start_in_thread(run)
+        if run.deadline < self._timer_at:
+            self._set_timer(run.deadline)
+
+    async def _execute(self, run: Run, strategy: Strategy | None) -> None:
+        """Await the handler, or its strategy, and end the run. This is the body of the run's asyncio task."""
+        current_job.set(run.job)
+        try:
+            if strategy is None:
+                value = await run.task.handler(**run.arguments())
+            else:
+                value = await strategy(run)
+            outcome = run.returned(value)
+        except KeyboardInterrupt:
+            self._handler_ended(run, Released())
+            raise
+        except BaseException as error:  # CancelledError and SystemExit too: a handler cannot end its worker
+            if isinstance(error, GeneratorExit) and not _in_own_task(run):
+                raise  # not raised by the handler: the loop is closed and discards this coroutine
+            outcome = run.raised(error)
+        self._handler_ended(run, outcome)
+
+    def _start_in_thread(self, run: Run) -> None:
+        """Start a `def` handler that has no strategy, in a thread and without an asyncio task."""
+        loop = self._loop
+        waited = True
+
+        def work() -> None:
+            if waited:
+                call_in_loop(loop, self.begin, run)
+            call_in_loop(
+                loop, self._handler_ended, run, _call_in_thread(run) if run.why is None else run.aborted(run.why)
+            )
+
+        waited = not self.threads.submit(work)  # a thread that is faster than this line calls `begin` again: harmless
+        if waited:
+            run.wait_to_begin()
+
+    def begin(self, run: Run) -> None:
+        """Start the timeout of a run.
+
+        This is called for a handler that had to wait for a thread, a process or a batch.
+        """
+        if not run.ended and run.why is None:
+            run.begin(self._loop.time(), self.grace)
+            if run.deadline < self._timer_at:
+                self._set_timer(run.deadline)
+
+    async def run_in_thread(self, run: Run) -> object:
+        """Run a `def` handler in a thread and return its result. This is the strategy of `def` handlers with
+        middleware.
+
+        The handler sees the context variables that the middleware has set.
+        """
+        future: asyncio.Future[object] = self._loop.create_future()
+        execution = _ThreadExecution(self.threads)
+
+        def call() -> object:
+            if run.why is not None:
+                raise Aborted(run.job.id, run.why)
+            if future.cancelled():
+                raise Aborted(run.job.id, "its middleware no longer waits for it")
+            return run.task.handler(**run.arguments())
+
+        def end(value: object, error: BaseException | None) -> None:
+            if execution.abandoned:
+                self.zombies_ended(1, in_thread=True)
+            elif future.done():
+                return
+            elif error is not None:
+                future.set_exception(for_future(error))
+            else:
+                future.set_result(value)
+
+        if not self.threads.call(self._loop, call, lambda: self.begin(run), end):
+            run.wait_to_begin()
+        run.runs_in(execution)
+        try:
+            return await future
+        finally:
+            if not execution.abandoned:
+                run.runs_in(None)
+                if future.cancelled():  # by middleware with a time limit of its own: the thread runs on
+                    execution.abandon()
+                    self.zombies += 1
+
+    # ── timeout ───────────────────────────────────────────────────────────────────────────────
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None if math.isinf(at) else self._loop.call_at(at, self._abort_overdue)
+
+    def _abort_overdue(self) -> None:
+        now = self._loop.time()
+        earliest = math.inf
+        for run in list(self.running.values()):
+            if run.why is not None:
+                continue
+            if run.deadline <= now:
+                self.abort(run, Abort.TIMEOUT)
+            elif run.deadline < earliest:
+                earliest = run.deadline
+        self._set_timer(earliest)
+
+    # ── abort ─────────────────────────────────────────────────────────────────────────────────
+
+    def abort(self, run: Run, why: Abort) -> None:
+        """Ask a handler to stop. If its run has not ended when the grace period is over, the handler is abandoned."""
+        if run.ended or run.why is why or (run.why is not None and why is not Abort.LOST):
+            return
+        first = run.why is None
+        run.abort(why)
+        if run.execution is not None:
+            run.execution.stop(why)
+        elif run.loop_task is not None:
+            run.loop_task.cancel(why.value)
+            run.loop_task.add_done_callback(lambda _: self._end_unstarted(run, why))
+        if first:
+            self._loop.call_later(self.grace, self.abandon, run)
+
+    def _end_unstarted(self, run: Run, why: Abort) -> None:
+        """End an aborted run if `_execute` has not done so. It never runs if its task is cancelled before it starts."""
+        if not run.ended:
+            self._finish(run, run.aborted(why))
+
+    def abandon(self, run: Run) -> None:
+        """Kill the child process of an aborted handler, or leave the handler behind. Called after the grace period."""
+        if run.ended or run.why is None:
+            return
+        if run.execution is not None and run.execution.abandon():
+            self._loop.call_later(KILL_WAIT, self.leave_behind, run)
+        else:
+            self.leave_behind(run)
+
+    def leave_behind(self, run: Run) -> None:
+        """End an aborted run although its handler still runs. The handler is counted as a zombie from now on."""
+        if run.ended or run.why is None:
+            return
+        self.abandoned += 1
+        self.zombies += 1
+        if run.loop_task is None:
+            self.threads.abandoned()
+        else:
+            run.loop_task.cancel(run.why.value)
+            self.keep(run.loop_task)
+        self._finish(run, run.aborted(run.why))
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a reference to an abandoned asyncio task, because the event loop has only a weak reference."""
+        self._orphans.add(task)
+        task.add_done_callback(self._orphans.discard)
+
+    def abort_all(self, why: Abort) -> None:
+        for run in list(self.running.values()):
+            self.abort(run, why)
+
+    def abandon_all(self) -> None:
+        for run in list(self.running.values()):
+            self.abandon(run)
+
+    def leave_all_behind(self) -> None:
+        for run in list(self.running.values()):
+            self.leave_behind(run)
+
+    # ── end ───────────────────────────────────────────────────────────────────────────────────
+
+    def _handler_ended(self, run: Run, outcome: Outcome | None) -> None:
+        """End the run of a handler that has ended.
+
+        If the handler was left behind before, only count one zombie less.
+        """
+        if not run.ended:
+            self._finish(run, outcome)
+        elif run.loop_task is None:
+            self.zombies_ended(1, in_thread=True)
+        elif run.execution is None:  # otherwise the handler still runs, and its execution counts its end
+            self.zombies -= 1
+
+    def _finish(self, run: Run, outcome: Outcome | None) -> None:
+        """End a run: free its slot and pass its outcome to the settler. Called once per run."""
+        run.ended = True
+        del self.running[run.lease.id]
+        self._settler.submit(run, outcome)
+        self._wake_up.slot_freed()
+        if not self.running:
+            self._on_empty()
+
+    def zombies_ended(self, runs: int, *, in_thread: bool) -> None:
+        """Count an abandoned handler that has ended. `runs` is the number of its runs, more than one for a batch."""
+        self.zombies -= runs
+        if in_thread:
+            self.threads.returned()
+
+    def joined_batch(self, *, first: bool) -> None:
+        """Count a run that has joined a batch. Only the first run of a batch takes a slot."""
+        self._shared += not first
+        self._wake_up.joined_batch()
+
+    def left_batch(self, *, last: bool) -> None:
+        self._shared -= not last
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for orphan in self._orphans:
+            _unregister(orphan)
+        self.threads.close()
+
+
+class _ThreadExecution:
+    """The `Execution` of a handler in a thread. A thread cannot be stopped: the handler must check its context."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.abandoned = False
+        self._threads = threads
+
+    def stop(self, why: Abort) -> None: ...
+
+    def abandon(self) -> bool:
+        self.abandoned = True
+        self._threads.abandoned()
+        return False
+
+
+def _call_in_thread(run: Run) -> Outcome | None:
+    current_job.set(run.job)
+    try:
+        return run.returned(run.task.handler(**run.arguments()))
+    except BaseException as error:
+        return run.raised(error)
+
+
+def _in_own_task(run: Run) -> bool:
+    try:
+        return asyncio.current_task() is run.loop_task
+    except RuntimeError:  # no loop is running
+        return False
+
+
+def _unregister(task: asyncio.Task[Any]) -> None:
+    """Hide an abandoned task from asyncio: if it ignores cancellation, `asyncio.run` would wait for it forever."""
+    unregister = getattr(asyncio.tasks, "_unregister_task", None)
+    if unregister is not None:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        unregister(task)
+
+
+# ── middleware ────────────────────────────────────────────────────────────────────────────────
+
+
+async def run_on_loop(run: Run) -> object:
+    """Await a handler and return its result. This is the strategy of `async def` handlers with middleware."""
+    result: object = await run.task.handler(**run.arguments())
+    return result
+
+
+def with_middleware(layers: Sequence[Middleware], strategy: Strategy) -> Strategy:
+    """Return a strategy that calls `strategy` through all layers of middleware, the first layer outermost.
+
+    All layers run in the asyncio task of the run. So the context variables that a layer sets are visible to the inner
+    layers and to the handler, even in a thread. The outcome of the attempt is what the outermost layer returns or
+    raises. The lease, the timeout, an abort and the settle are handled outside of all layers.
+    """
+
+    async def run_layers(run: Run) -> object:
+        return await _CallNext(run, strategy, layers, 0)()
+
+    return run_layers
+
+
+class _CallNext:
+    """The `call_next` argument of a layer. It calls the next layer; in the last layer, it calls the strategy."""
+
+    __slots__ = ("_called", "_index", "_layers", "_run", "_strategy")
+
+    def __init__(self, run: Run, strategy: Strategy, layers: Sequence[Middleware], index: int) -> None:
+        self._run = run
+        self._strategy = strategy
+        self._layers = layers
+        self._index = index
+        self._called = False
+
+    async def __call__(self) -> Any:
+        if self._called:
+            raise RuntimeError(
+                "call_next() was called twice in one attempt, and an attempt happens once. "
+                "Raise Retry(…) to have another one."
+            )
+        self._called = True
+        run, index = self._run, self._index
+        if index < len(self._layers):
+            return await self._layers[index](run.own_context(), _CallNext(run, self._strategy, self._layers, index + 1))
+        value = await self._strategy(run)
+        return run.task.load_result(value.data, run.job.spec.serde) if isinstance(value, Encoded) else value

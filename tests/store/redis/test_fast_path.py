@@ -1,0 +1,87 @@
+"""Which calls use the fast path: those that the domain allows, for every setting of a queue, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from millrace.domain.change import Change
+from millrace.domain.rules.fast_path import accepts_all, claims_by_order, ends_alone
+from millrace.domain.settings import QueueSettings, updated
+from millrace.store.redis import RedisStore
+from millrace.testing.builders import a_claim, a_spec
+from tests.servers.redis_server import url_for
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"paused_lanes": ()},
+    {"max_running": 10},
+    {"rate": 100.0, "burst": 5},
+    {"fair_share": 0.5},
+    {"on_empty": "emptied"},
+    {"keep_completed": 0},
+    {"keep_completed": 60_000},
+    {"keep_completed": None},
+    {"keep_dead": 0},
+    {"max_depth": 10},
+    {"lanes": 2},
+    {"dead_cap": 5},
+    {"dead_overflow": "archive"},
+    {"dead_overflow": "reject"},
+    {"dead_overflow": "reject", "dead_cap": None},
+    {"auto_retries": 1, "auto_retry_delay": 5},
+]
+
+
+@pytest.fixture
+async def store(tmp_path) -> AsyncIterator[RedisStore]:
+    made = RedisStore(url_for(tmp_path))
+    yield made
+    await made.close()
+
+
+async def general_steps(store: RedisStore) -> int:
+    """How many general steps the server has run: each begins with a DEL, and the fast path has none."""
+    client = store._wire.connect()
+    stats = await client.info("commandstats")
+    await client.aclose()
+    return int(stats.get("cmdstat_del", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+async def test_a_call_uses_the_fast_path_if_the_settings_allow_it(
+    store: RedisStore, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    settings = updated(QueueSettings(), changes)
+    assert await store.control("queue", "default", changes) == settings
+    assert await store.control("queue", "default", {}) == settings  # as it was stored
+    sent: list[str] = []
+    change = store._wire.change
+
+    def recorded(name: str, *rest: Any, **more: Any) -> Any:
+        sent.append(name)
+        return change(name, *rest, **more)
+
+    monkeypatch.setattr(store._wire, "change", recorded)
+
+    await store.enqueue([a_spec(), a_spec()])
+    assert ("enqueue" not in sent) == accepts_all(settings)
+
+    before = await general_steps(store)
+    jobs = await store.claim(a_claim(2))
+    claimed = await general_steps(store)
+    assert (claimed == before) == (claims_by_order(settings) and settings.lanes is None)
+
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+    assert (await general_steps(store) == claimed) == (ends_alone(settings) and settings.lanes is None)
+
+
+def test_a_queue_without_settings_allows_every_fast_path():
+    """Scripts take the fast path if a queue has no stored settings."""
+    settings = QueueSettings()
+
+    assert accepts_all(settings)
+    assert claims_by_order(settings)
+    assert ends_alone(settings)
