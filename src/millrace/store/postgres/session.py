@@ -32,7 +32,7 @@ from millrace.store.postgres.locks import Plan, RetryStep
 from millrace.store.postgres.sql import Held, statements
 from millrace.store.postgres.step_connection import StepConnection, StepConnections
 from millrace.store.postgres.tables import PostgresTables
-from millrace.store.sql.ports import Effects
+from millrace.store.sql.ports import Effects, News
 from millrace.store.sql.record import KIND_NUMBER, job_from_row
 
 T = TypeVar("T")
@@ -50,9 +50,14 @@ _LOOK = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_BY_INDEX}"
 
 @dataclass(frozen=True)
 class Before(Generic[T]):
-    """The result (`answer`) of a call that was already committed when its reply was lost."""
+    """The result (`answer`) of a call that was already committed when its reply was lost.
+
+    `ended` and `replies` are what to announce, because the first attempt may not have announced it.
+    """
 
     answer: T
+    ended: Sequence[str] = ()
+    replies: Sequence[tuple[str, str]] = ()
 
 
 LostReply = Callable[[], Awaitable[Before[T] | None]]
@@ -63,7 +68,14 @@ def call_lock(name: str) -> str:
 
 
 class NotOnFastPath(Exception):
-    """Raised if a fast-path statement cannot run the call. The call must then run as a step of the ledger."""
+    """Raised if a fast-path statement cannot run the call. The call must then run as a step of the ledger.
+
+    `may_have_committed` is True if an earlier attempt may have been committed. Its notification may then be missing.
+    """
+
+    def __init__(self, may_have_committed: bool = False) -> None:
+        super().__init__()
+        self.may_have_committed = may_have_committed
 
 
 class Session:
@@ -154,7 +166,9 @@ class Session:
                     notifies = False
                     raise ConnectionError("the server has no room for notifications") from error
 
-        return await _uninterrupted(self._with_retries(ask, again, fast_path=True, numbered=numbered))
+        return await _uninterrupted(
+            self._with_retries(ask, again, fast_path=True, numbered=numbered, commits_early=True)
+        )
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
 
@@ -165,9 +179,8 @@ class Session:
         queues: Iterable[str] = (),
         call: str | None = None,
         again: LostReply[T] | None = None,
-    ) -> tuple[T, PostgresTables | None]:
-        """Run a step. Return its result and its tables; the tables are None if `again` found the result after a lost
-        reply.
+    ) -> tuple[T, News]:
+        """Run a step. Return its result, and what to announce (see `Effects.take`).
 
         `queues` are the queues that the step reads. The locks of those that need exact counts are taken at the start.
         `call` is a unique name for this call. When the call is repeated after a lost reply, it first waits until the
@@ -189,7 +202,10 @@ class Session:
             return answer, tables
 
         done: tuple[T, PostgresTables] | Before[T] = await _uninterrupted(self._with_retries(step, again))
-        return (done.answer, None) if isinstance(done, Before) else done
+        if isinstance(done, Before):
+            return done.answer, ({}, done.ended, done.replies)
+        answer, tables = done
+        return answer, tables.effects.take()
 
     def _run(self, connection: StepConnection, question: Question[T], plan: Plan) -> tuple[T, PostgresTables]:
         tables = PostgresTables(connection, self.sql, plan, self._new_effects(), combo_ids=self.combo_ids)
@@ -248,19 +264,21 @@ class Session:
         again: Callable[[], Awaitable[Any]] | None,
         fast_path: bool = False,
         numbered: bool = False,
+        commits_early: bool = False,
     ) -> Any:
         """Run `step` until it succeeds, and return its result. After a lost reply, return the result that `again`
         finds, if any.
 
-        Raise NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and `numbered` is set.
+        Set `commits_early` if the step continues after its commit: any error may then be one of the continuation. Raise
+        NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and `numbered` is set.
         Raise StoreError after `PATIENCE` seconds.
         """
         deadline = self.loop.time() + PATIENCE
-        attempt, cut = 0, False
+        attempt, cut, may_have_committed = 0, False, False
         while True:
             generation = self.connections.generation
             try:
-                if cut and again is not None:
+                if may_have_committed and again is not None:
                     known = await again()
                     if known is not None:
                         return known
@@ -271,15 +289,15 @@ class Session:
                 raise
             except Exception as error:
                 if code_of(error) == NOT_ON_FAST_PATH or (code_of(error) == TAKEN and fast_path):
-                    raise NotOnFastPath from None
+                    raise NotOnFastPath(may_have_committed) from None
                 if isinstance(error, Held) or passes(error):
-                    pass
+                    may_have_committed |= commits_early
                 elif is_cut(error):
-                    cut = True
+                    cut = may_have_committed = True
                     if may_have_moved(error):
                         await self._renew(generation)
                     if numbered:
-                        raise NotOnFastPath from None
+                        raise NotOnFastPath(may_have_committed) from None
                 else:
                     if not code_of(error):
                         raise
@@ -347,7 +365,7 @@ def settled_before(session: Session, items: Sequence[tuple[Lease, Change]]) -> L
         rows = await session.after_call(
             settle_name(items), "ended_under", seqs, ids, _ENDS, KIND_NUMBER[Kind.CANCELLED]
         )
-        ended = {row[0]: row[1] for row in rows}
+        ended = {lease: cancelled for lease, cancelled, _, _ in rows}
         if not ended:
             return None
         cancelling = [change.verb.value in ("retry", "snooze", "release") for _, change in items]
@@ -359,7 +377,9 @@ def settled_before(session: Session, items: Sequence[tuple[Lease, Change]]) -> L
                 if ended[lease.id] and back
                 else Receipt.OK
                 for (lease, _), back in zip(items, cancelling, strict=True)
-            ]
+            ],
+            ended=[job_id for _, _, job_id, _ in rows if job_id is not None],
+            replies=[(channel, job_id) for _, _, job_id, channel in rows if channel is not None],
         )
 
     return look

@@ -230,9 +230,8 @@ class PostgresStore(BaseStore):
         call: str | None = None,
     ) -> T:
         self.floors.forget()
-        answer, tables = await self.session().write(question, queues=queues, call=call, again=lost_reply)
-        if tables is not None:
-            self.announce(*tables.effects.take())
+        answer, news = await self.session().write(question, queues=queues, call=call, again=lost_reply)
+        self.announce(*news)
         return answer
 
     async def _read(self, question: Question[T]) -> T:
@@ -244,7 +243,7 @@ class PostgresStore(BaseStore):
         check_specs(specs)
         if not specs:
             return []
-        session = self.session()
+        session, repeated = self.session(), False
         arguments = await self.plain_arguments(specs)
         if arguments is not None:
             opened = fast_path.opened(specs)
@@ -253,13 +252,18 @@ class PostgresStore(BaseStore):
                 notification = self.listener().notification_for(opened)
             try:
                 seqs = await self._enqueue_plain(session, arguments, notification)
-            except NotOnFastPath:
-                seqs = None
+            except NotOnFastPath as error:
+                seqs, repeated = None, error.may_have_committed
             if seqs is not None:
                 if notification is None:
                     self.announce(opened, (), ())
                 return fast_path.enqueued(specs, seqs)
-        return await self._write(lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs})
+        answer = await self._write(
+            lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs}
+        )
+        if repeated:  # the step found the jobs that the fast path has stored, and opened none
+            self.announce(fast_path.opened(specs), (), ())
+        return answer
 
     async def enqueue_behind(
         self, specs: Sequence[Spec], before: asyncio.Future[list[Enqueued]] | None
@@ -338,6 +342,7 @@ class PostgresStore(BaseStore):
         except NotOnFastPath:
             return None
         if isinstance(rows, Before):
+            self.announce({}, rows.ended, rows.replies)
             return cast("list[Receipt]", rows.answer)
         if not rows or rows[0][0] is None:
             return None

@@ -22,7 +22,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 Row = Sequence[Any]
 Named = tuple[str, str]  # (queue, name of a line or key)
-News = tuple[Counter[Place], list[str], list[tuple[str, str]]]
+News = tuple[Mapping[Place, int], Sequence[str], Sequence[tuple[str, str]]]
 
 
 class Statements(ABC):

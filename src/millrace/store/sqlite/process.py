@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from millrace.domain.errors import StoreError
@@ -207,7 +207,7 @@ class ProcessState:
         slot = None if self._wake is None else self._wake.slot()
         return None if slot is None else str(slot)
 
-    def _announce(self, opened: Counter[Place], ended: list[str], replies: list[tuple[str, str]]) -> None:
+    def _announce(self, opened: Mapping[Place, int], ended: Sequence[str], replies: Sequence[tuple[str, str]]) -> None:
         """Wake sleepers for claimable jobs, and watchers of ended jobs: first in this process, then in others."""
         if opened:
             if self._wake is not None:

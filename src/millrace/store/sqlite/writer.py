@@ -13,8 +13,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,7 @@ SOON = 5_000  # ms; a sleeper checks again at least this often, so a job due lat
 IDLE = 0.5  # seconds without a call, after which the log is checkpointed
 SMALL_LOG = 1 << 20
 
-Announce = Callable[[Counter[Place], list[str], list[tuple[str, str]]], None]
+Announce = Callable[[Mapping[Place, int], Sequence[str], Sequence[tuple[str, str]]], None]
 
 
 class _AllRefused(Exception):

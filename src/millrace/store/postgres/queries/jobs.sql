@@ -88,8 +88,9 @@ SELECT millrace.clock($1::bigint), record.* FROM millrace.record
 WHERE seq > $2::bigint AND seq <= $3::bigint ORDER BY seq LIMIT $4::integer;
 
 -- name: ended_under
--- Which of these leases have ended a run, and whether it was cancelled, according to the job's newest events.
-SELECT DISTINCT ended.lease, ended.kind = $4::smallint
+-- Which of these leases have ended a run, and whether it was cancelled, according to the job's newest events. With the id
+-- of the job and the channel that waits for its end, if the job is final.
+SELECT DISTINCT ended.lease, ended.kind = $4::smallint, final.id, final.reply
 FROM unnest($1::bigint[], $2::text[]) AS i (seq, lease)
 JOIN LATERAL (
     SELECT newest FROM millrace.job WHERE job.seq = i.seq
@@ -118,4 +119,7 @@ JOIN LATERAL (
          AS u (seq, lease, kind)
     CROSS JOIN LATERAL (SELECT coalesce(u.lease, walk.leases[1]) AS lease, coalesce(u.kind, walk.kinds[1]) AS kind) AS e
     WHERE u.seq = i.seq AND e.lease = i.lease AND e.kind = ANY ($3::smallint[])
-) AS ended ON true;
+) AS ended ON true
+LEFT JOIN LATERAL (
+    SELECT job.id, job.reply FROM millrace.job WHERE job.seq = i.seq AND job.state >= 2
+) AS final ON true;
