@@ -29,7 +29,9 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Arguments of `claim`. `tasks=None` claims any task; `lease=None` uses the lease of each job's spec."""
+    """Arguments of `claim`. `tasks=None` claims any task. `lease` is the lease duration; None uses that of each job's
+    spec.
+    """
 
     queues: tuple[str, ...]
     worker: str

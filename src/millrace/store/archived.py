@@ -22,7 +22,7 @@ class Compactable(msgspec.Struct, frozen=True):
 class NotYet(msgspec.Struct, frozen=True):
     """An archived job that cannot be compacted before the time `until`, in milliseconds.
 
-    Until then, its result is kept or an automatic retry is planned.
+    Until then, its result is kept or an automatic retry is due later.
     """
 
     queue: str

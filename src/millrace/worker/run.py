@@ -30,7 +30,7 @@ from millrace.worker.process.remote import Encoded, OutcomeError, ProcessDied
 if TYPE_CHECKING:
     from millrace.store.protocol import Within
 
-MARGIN = 0.1  # share of a lease that is left when a worker that cannot extend it aborts the run
+MARGIN = 0.1  # share of the lease duration that is left when a worker that cannot extend it aborts the run
 CANCELLED_DELAY = 1_000  # milliseconds; a handler that cancels its own task must not run again at once, in a loop
 NOT_COMMITTED = Raised(
     Failure(

@@ -1,7 +1,6 @@
-"""Attempts: one row for each run of a job that has ended. Runs that are still open are carried into the next pipeline
-run.
+"""Attempts: one row for each run of a job that has ended. Other runs are carried into the next pipeline run.
 
-A step is the row with everything that is known about one run of a job; see `steps.py`.
+A run row has everything that is known about one run of a job; see `steps.py`. A run is called open until it has ended.
 """
 
 from __future__ import annotations

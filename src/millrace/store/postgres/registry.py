@@ -104,7 +104,7 @@ class Registry:
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
     def next_seqs(self, count: int) -> Sequence[int]:
-        """Return new seqs. The first call draws as many as the batch may need."""
+        """Return new seqs. The first call draws as many as the specs of the enqueue may need."""
         missing = count - len(self._seqs)
         if missing > 0:
             drawn = self._db.seqs("next_seqs", max(missing, self._batch.new_jobs - self._drawn))

@@ -1,7 +1,7 @@
 """Wake-ups between processes on one machine, within a fraction of a millisecond and without polling.
 
-Next to the database is a small file that every process maps into memory. It has one slot for each process that has
-waited for jobs. (This slot has nothing to do with the slots of a worker.) A slot contains the number of sleepers, which
+Next to the database is a small file that every process maps into memory. It has one process slot for each process that
+has waited for jobs. (It has nothing to do with the slots of a worker.) A slot contains the number of sleepers, which
 are the idle workers of that process, and a bit mask of the places that they wait for. A place is a (queue, task);
 different places may share a bit.
 

@@ -293,7 +293,7 @@ class Writer(CallThread):
 
 
 def set_error(calls: list[Call[Any]], error: BaseException) -> None:
-    """Set the error of these calls. It is delivered later, together with the results of the whole batch."""
+    """Set the error of these calls. It is delivered later, together with the results of the other calls."""
     for call in calls:
         call.result, call.error = None, error
 

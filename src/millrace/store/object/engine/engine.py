@@ -3,7 +3,8 @@
     read (`view.py`) → decide (the ledger over `tables.py`) → plan (`plan.py`) → write (`commit.py`)
 
 A question is a function that asks the ledger for a decision. An operation over many items is split into independent
-groups, which are written concurrently. Only items whose group lost a race are decided again, from the current objects.
+swap groups, which are written concurrently. Only items whose group lost a race are decided again, from the current
+objects.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class Engine:
         """Decide the items and write the changes.
 
         The `expected` objects are read first, in one request. The `guessed` objects are used as they are in the cache.
-        An item without a key may be written in part. With `together`, all items are written or none.
+        An item is (key of its object, question). Without a key, it is not repeated after a lost race, so it may be
+        written in part. With `together`, all items are written or none.
         """
         view = self.view() if view is None else view
         await view.begin(expected, guessed)

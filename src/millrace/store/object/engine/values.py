@@ -146,7 +146,7 @@ def decode(body: bytes, kind: type[V]) -> V:
 
 
 def events_in(part: Blob | None) -> tuple[FeedEvent, ...]:
-    """Return the events of a part of the feed; an empty tuple if the part was deleted."""
+    """Return the events of a feed part; an empty tuple if the part was deleted."""
     return () if part is None else decode(part.body, FeedPart).events
 
 

@@ -1,6 +1,6 @@
 """Publishes events to the feed: each event once, the events of one job in order, and no event overwritten.
 
-An operation writes its events first to the jobs' records, in the swap, and then to a part of the feed. A part is an
+An operation writes its events first to the jobs' records, in the swap, and then to a feed part. A feed part is an
 object named by the operation's stamp. It is created, or extended if it exists. After a crash in between, some events
 are in the record but not in the feed. The writer of the job's next event repairs that first, and the sweep does too:
 
