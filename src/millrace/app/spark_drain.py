@@ -24,7 +24,7 @@ Ended = Literal["empty", "stopped", "max_jobs", "orphaned", "refused"]
 
 
 class DrainFailed(QueueError):
-    """Raised if Spark aborted a Spark drain. No job is lost: other workers reclaim its jobs when their leases expire."""
+    """Raised if Spark aborted a Spark drain. No job is lost: other workers reclaim its jobs when the leases expire."""
 
 
 class DrainKeywords(TypedDict, total=False):

@@ -102,7 +102,7 @@ class Ledger:
         return [self._settle_one(step, lease, change) for lease, change in items]
 
     def _prefetch_new_jobs(self, items: Sequence[tuple[Lease, Change]]) -> None:
-        """Load what the rules need to enqueue the jobs of these changes: carried jobs, and hook jobs of jobs that die."""
+        """Load what is needed to enqueue the jobs of these changes: carried jobs, and hook jobs of jobs that die."""
         dying = [self.tables.by_seq(lease.seq) for lease, change in items if change.verb is Verb.BURY]
         specs = expected_hooks(job for job in dying if job is not None)
         specs += [spec for _, change in items for spec in change.jobs]

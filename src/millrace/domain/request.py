@@ -67,7 +67,7 @@ class Receipt(StrEnum):
 class Extension(msgspec.Struct, frozen=True):
     """One lease to extend, and the progress that the handler reported.
 
-    `by` is the time in milliseconds from now until the new expiry. None means the duration in the job's spec.
+    `by` is the time in milliseconds from now until the new expiry. None means the lease duration in the job's spec.
     """
 
     lease: Lease

@@ -205,8 +205,8 @@ class Operator(Protocol):
     async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
         """Move finished jobs back to waiting.
 
-        With `children`, also replay jobs that were buried because one of these jobs failed (`dependency_failed`), the
-        children of those jobs, and so on.
+        With `children`, also replay jobs that were buried because one of these jobs died or was cancelled
+        (`dependency_failed`), the children of those jobs, and so on.
         """
         ...
 

@@ -146,7 +146,7 @@ class Components:
     async def close(self, timeout: float) -> None:
         """Settle the jobs whose runs have ended, and stop all components.
 
-        The heartbeat stops last: it extends the leases until then, so no other worker takes over an unsettled job.
+        The heartbeat stops last: it extends the leases until then, so no other worker reclaims an unsettled job.
         """
         await self.settler.flush(timeout)
         await self.settler.close()

@@ -241,7 +241,8 @@ class Run(HeldJob):
 
     @contextmanager
     def _completing(self, value: Any, connection: object) -> Iterator[tuple[Within, tuple[Lease, Change], bool]]:
-        """Yield (operations of the caller's transaction, (lease, change), whether `complete` was called before).
+        """Prepare a call of `ctx.complete`. Yield what it needs: the store operations that run in the handler's
+        transaction, the lease with the change to settle, and whether `complete` was called before.
 
         From this call on, a lost lease does not abort the handler: its own transaction may have ended the lease.
         """

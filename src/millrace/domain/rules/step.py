@@ -44,7 +44,7 @@ class Step:
     # ── places ────────────────────────────────────────────────────────────────────────────────
 
     def added(self, job: Job) -> None:
-        """Add a new or replayed job to the counters. If it is not blocked, make it claimable or let it enter its line."""
+        """Add a new or replayed job to the counters. If it is unblocked, make it claimable or let it enter its line."""
         row = self.tables.queue(job.spec.queue)
         row.waiting += 1
         if not job.spec.hook:
@@ -73,7 +73,7 @@ class Step:
             self.tables.put_queue(row)
 
     def place(self, job: Job, line: Line | None) -> None:
-        """Make a waiting job claimable that is not blocked, or let it enter its line.
+        """Make a waiting, unblocked job claimable, or let it enter its line.
 
         A job without a line becomes open. A job with a line enters it now, or when it is due.
         """

@@ -115,8 +115,8 @@ def gathered(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def with_carried(steps: DataFrame, carried: DataFrame, partitions: int) -> DataFrame:
-    """Return the run rows `steps`, each merged with the row in `carried` of the same run, which had not ended in an
-    earlier pipeline run.
+    """Return the run rows `steps`. If `carried` has a row of the same run from an earlier pipeline run, both are
+    merged.
     """
     return STEPS.gathered(steps.unionByName(carried).repartition(partitions, "seq"))
 

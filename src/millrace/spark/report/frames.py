@@ -115,7 +115,7 @@ def busiest_workers(use: DataFrame) -> DataFrame:
 
 
 def use_of(use: DataFrame, workers: Sequence[str]) -> DataFrame:
-    """Return how long these workers held jobs in each interval of the period. The columns are start, worker, busy_ms."""
+    """Return how long these workers held jobs in each interval. The columns are start, worker, busy_ms."""
     chosen = use.where(F.col("worker").isin(list(workers)))
     return chosen.groupBy("start", "worker").agg(F.sum("busy_ms").alias("busy_ms"))
 

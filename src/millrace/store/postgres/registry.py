@@ -210,7 +210,7 @@ class Registry:
         return known
 
     def _write_queues(self, rows: Iterable[QueueRow]) -> None:
-        """Write each queue in at most one statement that updates its row: these run together."""
+        """Write the queues that have changed. No two statements update the same row, so they can be sent together."""
         written: dict[str, list[tuple[object, ...]]] = {"put_queues": [], "add_counts": [], "put_tally": []}
         for row in rows:
             number = self.made_queue_id(row.name)

@@ -132,7 +132,7 @@ class FirstMembers:
         self._is_whole: dict[Named, bool] = {}  # … and whether these are all
 
     def changed(self, job: Job, line: str, place: int | None) -> None:
-        """Take note that a member of a line has changed. `place` is its new place in the line (`record.place_of`)."""
+        """Remember that a member of a line has changed. `place` is how it relates to the line (`record.place_of`)."""
         where, member = (job.spec.queue, line), (-job.spec.priority, job.seq)
         waits = place == IN_LINE
         of_line = self._changed.setdefault(where, {})
@@ -185,7 +185,8 @@ class FirstMembers:
     def _read_first(self, place: Named) -> None:
         """Read the first members of this line and, in the same statement, those of all other lines of the call.
 
-        Each member that the call works on may leave its line, so as many are read, and one more.
+        The call may remove each member that it works on from its line. So for each line, one more member is read than
+        the call works on.
         """
         missing = {each: n for each, n in self._batch.lines().items() if each not in self._first}
         places = {place: 0} | {each: n for each, n in missing.items() if each not in self._stored}

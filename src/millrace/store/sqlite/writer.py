@@ -163,7 +163,7 @@ class Writer(CallThread):
     # ── calls that would deadlock with their callers ──────────────────────────────────────────
 
     def _refuse(self, calls: list[Call[Any]], waited: float) -> None:
-        """Fail the calls that wait for a lock of their own callers, and remove them from `calls`.
+        """Fail the calls that wait for a lock which their own callers hold, and remove them from `calls`.
 
         Raise `_AllRefused` if no call remains.
         """

@@ -176,6 +176,6 @@ class Archive:
 
 
 def _with(files: Sequence[ArchiveFile], more: Sequence[ArchiveFile]) -> tuple[ArchiveFile, ...]:
-    """Return `files` and `more` without duplicates. After a lost answer, a change is applied a second time."""
+    """Return `files` and `more` without duplicates. After a lost reply, a change is applied a second time."""
     known = {file.key for file in files}
     return (*files, *(file for file in more if file.key not in known))

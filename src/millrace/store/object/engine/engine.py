@@ -198,8 +198,8 @@ class Engine:
     async def _not_yet(self, view: View, groups: Sequence[SwapGroup]) -> bool:
         """Return True if the operation must be decided again.
 
-        That is the case if cached objects had to be read for a check, or if this has waited for a lock of another
-        transaction.
+        That is the case if objects from the cache had to be read again to check them, or if this call has waited for
+        the transaction of another process.
         """
         written = {key for group in groups for key in group.keys}
         unproved = [key for key in view.guessed if key not in written]
