@@ -2,7 +2,7 @@
 
 Each method is one atomic step over tables. The memory store is this ledger and a lock. SQLite and PostgreSQL run it
 inside a transaction, with faster SQL for common steps. The object store runs it over the objects that it has read.
-Redis implements it a second time in Lua. The model test compares every store with it, step by step.
+Redis implements it a second time in Lua. The model test compares every store with it, operation by operation.
 """
 
 from __future__ import annotations

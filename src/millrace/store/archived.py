@@ -1,7 +1,7 @@
 """Records about compacted jobs: the rows of archive files, and the manifest that lists the valid files.
 
 A compacted job is a finished, archived job that was moved from the store into an archive file. See
-`object/archive/files.py` for the order of the steps.
+`object/archive/files.py` for the order of the writes.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ class VersionDifference(msgspec.Struct, frozen=True):
 
 
 class _Read(msgspec.Struct):
-    """A version and its effective value: the new value if its transaction was committed, or else the value before it.
-    """
+    """A version and its effective value: the new value if its transaction was committed, else the value before it."""
 
     version: Version
     envelope: Envelope | None

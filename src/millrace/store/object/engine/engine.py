@@ -314,8 +314,8 @@ class Engine:
 
 
 def _each_of(items: Sequence[Item[T]], todo: Sequence[int], together: bool) -> Question[dict[int, T]]:
-    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps index to
-    answer.
+    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps the index
+    of each item to the answer for this item.
     """
 
     def question(ledger: Ledger, now: int) -> dict[int, T]:
