@@ -1,6 +1,6 @@
--- reclaim: give jobs whose lease has expired a new lease, oldest first. The caller decides about each job and settles
--- it. Takes {worker, limit, lease, queues or nil, tasks or nil, lease ids to ignore, claim id}; returns rows. Repeats
--- Ledger.reclaim of domain/ledger.py.
+-- reclaim: give jobs with expired leases a new lease, oldest first. The caller decides about each job and settles it.
+-- Takes {worker, limit, lease, queues or nil, tasks or nil, lease ids to ignore, claim id}; returns rows.
+-- Repeats Ledger.reclaim of domain/ledger.py.
 local PROMOTIONS, PAGE, MOST_LOOKED_AT = 100, 500, 10000
 local worker, limit, lease, queues, tasks, ignored, claim_id = unpack(args, 1, 7)
 
