@@ -84,7 +84,8 @@ expired, but not reclaimed; a double of its neighbour; of another queue."""
 async def running(
     store: Store, clock: VirtualClock, way: str, wanted: Sequence[Sequence[str]]
 ) -> list[list[BatchItem]]:
-    """Enqueue and claim jobs, and bring their leases into the wanted kinds, such as `stale` or `settled`.
+    """Enqueue and claim jobs. Then make their leases of the wanted kinds: let some become `stale`, settle others, and
+    so on.
 
     Return one list of leases for each list of kinds in `wanted`.
     """

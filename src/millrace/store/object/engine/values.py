@@ -106,9 +106,9 @@ class StoreValue(msgspec.Struct):
 
 
 class WriterValue(msgspec.Struct, frozen=True):
-    """The lease on a writer number. The holder draws only numbers before the time `until`, in milliseconds.
+    """The reservation of a writer number. Its owner draws only numbers before the time `until`, in milliseconds.
 
-    `free` means that there is no holder.
+    `free` means that it has no owner.
     """
 
     until: int
