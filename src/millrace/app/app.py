@@ -54,8 +54,8 @@ class App(Crontab):
     """A store and its tasks: `App("sqlite:///jobs.db")`. The store opens at first use; `async with app:` closes it.
 
     `serde` is the default serde of the app's tasks: "json", "msgpack" or a serde object. `result_serde` is the default
-    for results, if it differs. `serdes` are additional serdes, so that jobs written with them can be read. `lease`,
-    `timeout`, `retry` and `max_attempts` are defaults for tasks that do not set them.
+    for results, if it differs. `serdes` are additional serdes, so that jobs written with them can be read. `lease` (the
+    lease duration), `timeout`, `retry` and `max_attempts` are defaults for tasks that do not set them.
     """
 
     def __init__(
@@ -404,10 +404,11 @@ class App(Crontab):
         )
 
     def on_spark(self, spark: Any, **options: Unpack[DrainKeywords]) -> Drain:
-        """Run the waiting jobs with workers on Spark's executors. Return a handle for this drain at once.
+        """Start a Spark drain, which runs the waiting jobs with workers on Spark's executors. Return its handle at
+        once.
 
         Each of the `partitions` is one worker with `slots` slots. Its jobs have ordinary leases, so if an executor
-        dies, other workers reclaim them. `app.on_spark(spark).wait()` waits for the end of the drain. The drain ends
+        dies, other workers reclaim them. `app.on_spark(spark).wait()` waits for the end of the Spark drain. It ends
         when no job is left to claim, or earlier because of `stop()`, `duration` or `max_jobs` (docs/spark-drain.md).
         """
         from millrace.app.spark_drain import begin

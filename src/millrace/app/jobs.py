@@ -85,8 +85,8 @@ class Jobs:
     async def replay(self, jobs: OneJob | Many, *, children: bool = True) -> Replayed | list[Replayed]:
         """Move finished jobs back to waiting, with their failures reset to 0. Return what happened to each job.
 
-        Their history is kept. With `children`, children that were buried because one of these jobs failed
-        (`dependency_failed`) are replayed too.
+        Their history is kept. With `children`, children that were buried because one of these jobs died or was
+        cancelled (`dependency_failed`) are replayed too.
         """
         store = await self._app.connected()
         return await _each(lambda ids: store.replay(ids, children), jobs)

@@ -1,8 +1,8 @@
 """Jobs in the order of their last change, most recent first.
 
-No store has an index for this order, because every step of every job would have to update it. The event feed already
-has the changes in order. So the feed is read backwards, and a job is listed at its latest event. Jobs without an event
-within `keep_events` are not listed.
+No store has an index for this order, because every transition of every job would have to update it. The event feed
+already has the changes in order. So the feed is read backwards, and a job is listed at its latest event. Jobs without
+an event within `keep_events` are not listed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ SLOWEST_POLL = 1.0
 
 
 async def answered(store: Store, watch: Watch, job_id: str, generation: int, wait: float | None) -> Job | Ending:
-    """Wait for a job that was enqueued after the watch began. Return its `Ending` or, if none arrives soon, the job.
+    """Wait for a job that was enqueued after the watch began. Return its `Ending`, a notification that has the result,
+    or the job if none arrives soon.
 
     The notification with the `Ending` cannot have been sent before the watch began. So the job need not be read first.
     """

@@ -24,7 +24,7 @@ Ended = Literal["empty", "stopped", "max_jobs", "orphaned", "refused"]
 
 
 class DrainFailed(QueueError):
-    """Raised if Spark aborted the drain. No job is lost: other workers reclaim its jobs when their leases expire."""
+    """Raised if Spark aborted a Spark drain. No job is lost: other workers reclaim its jobs when the leases expire."""
 
 
 class DrainKeywords(TypedDict, total=False):
@@ -48,7 +48,7 @@ class DrainKeywords(TypedDict, total=False):
 
 
 class DrainWorker(msgspec.Struct, frozen=True):
-    """What one worker of a drain did, as one row of Spark's result."""
+    """What one worker of a Spark drain did, as one row of Spark's result."""
 
     partition: int
     attempt: int  # of Spark's task; above 0 if an earlier one was lost
@@ -93,7 +93,7 @@ class DrainOutcome(msgspec.Struct, frozen=True):
 
 
 class DrainProgress(msgspec.Struct, frozen=True):
-    """The current counts of the drain's queues.
+    """The current counts of the queues of a Spark drain.
 
     `completed` and `dead` count all jobs since the drain began, including those of workers outside the drain.
     """
@@ -107,7 +107,7 @@ class DrainProgress(msgspec.Struct, frozen=True):
 
 
 class Drain(Protocol):
-    """A running drain. Leaving its `with` block stops the drain and waits for its end."""
+    """A running Spark drain. Leaving its `with` block stops it and waits for its end."""
 
     id: str
 

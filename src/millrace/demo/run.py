@@ -40,7 +40,7 @@ class DemoSettings:
 
     @property
     def lease(self) -> float:
-        """The lease in seconds.
+        """The lease duration in seconds.
 
         It is shorter than the default of 30 s, so that the recovery happens during the demo.
         """

@@ -96,7 +96,7 @@ class DuplicateKey(QueueError):
 
 
 class QueueFull(QueueError):
-    """The queue or lane is at its max_depth, or the batch would exceed it. `depth` is the depth before the batch."""
+    """The queue or lane is at its max_depth, or the jobs of the call would exceed it. `depth` does not include them."""
 
     def __init__(self, queue: str, depth: int, max_depth: int, lane: int | None = None) -> None:
         self.queue, self.depth, self.max_depth, self.lane = queue, depth, max_depth, lane
@@ -122,7 +122,7 @@ class DeadLettersFull(QueueFull):
 
 
 class WaitTimeout(QueueError, TimeoutError):
-    """The job has not finished within the given time. It is not affected."""
+    """The job has not finished within the given time. The job itself continues."""
 
     def __init__(self, job: str, waited: float) -> None:
         self.job, self.waited = job, waited
@@ -172,7 +172,7 @@ class ResultExpired(QueueError):
 
 
 class LeaseLost(QueueError):
-    """Another worker has taken over the lease. This run can no longer settle the job."""
+    """The lease was reclaimed by another worker. This run can no longer settle the job."""
 
     def __init__(self, job: str) -> None:
         self.job = job

@@ -51,7 +51,8 @@ def mark_of(event: Event) -> str:
 class Cursor(msgspec.Struct, frozen=True):
     """The position in the feed after event number `at`.
 
-    `mark` is the mark of event number `witness`, which is `at` itself or a later event.
+    `witness` is the number of the event whose mark the cursor carries: `at` itself, or a later event. `mark` is that
+    mark.
     """
 
     at: int
@@ -164,7 +165,8 @@ def span_events(tables: FeedTables, after: int, until: Cursor, limit: int) -> li
 def check_span(tables: FeedTables, read_to: int, until: Cursor, last: Event | None, more: bool) -> None:
     """Raise CursorUnknown if the last event of a span has been replaced since the span was planned.
 
-    Do nothing before the span has been read to its end, unless the last read returned nothing (`more` is False).
+    Event number `read_to` is the last one that was read. If the span goes on after it and `more` is True, the check is
+    left to a later call.
     """
     if read_to < until.at and more:
         return

@@ -192,7 +192,7 @@ def is_expired(job: Job, now: int) -> bool:
 
 
 def is_lease_expired(job: Job, now: int) -> bool:
-    """Return whether the lease of a running job has expired, so that any worker may take over the job."""
+    """Return whether the lease of a running job has expired, so that any worker may reclaim the job."""
     return job.lease_until is not None and job.lease_until < now
 
 

@@ -2,7 +2,7 @@
 
 Each method is one atomic step over tables. The memory store is this ledger and a lock. SQLite and PostgreSQL run it
 inside a transaction, with faster SQL for common steps. The object store runs it over the objects that it has read.
-Redis implements it a second time in Lua. The model test compares every store with it, step by step.
+Redis implements it a second time in Lua. The model test compares every store with it, operation by operation.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Ledger:
         return [self._settle_one(step, lease, change) for lease, change in items]
 
     def _prefetch_new_jobs(self, items: Sequence[tuple[Lease, Change]]) -> None:
-        """Prepare for the jobs that these changes enqueue: carried jobs and hooks of jobs that die."""
+        """Load what is needed to enqueue the jobs of these changes: carried jobs, and hook jobs of jobs that die."""
         dying = [self.tables.by_seq(lease.seq) for lease, change in items if change.verb is Verb.BURY]
         specs = expected_hooks(job for job in dying if job is not None)
         specs += [spec for _, change in items for spec in change.jobs]
@@ -162,7 +162,9 @@ class Ledger:
         return job
 
     def reclaim(self, request: Reclaim, claim_id: str, now: int) -> list[Job]:
-        """Take over expired leases and return the jobs. The caller decides what happens to each job and settles it."""
+        """Reclaim jobs whose lease has expired, and return them. The caller decides what happens to each job and
+        settles it.
+        """
         step = self.step(now)
         self.promote(step, PROMOTIONS)
         seqs = self.tables.lapsed(now, request.limit, request.queues, request.tasks, request.ignore)

@@ -29,7 +29,9 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Arguments of `claim`. `tasks=None` claims any task; `lease=None` uses the lease of each job's spec."""
+    """Arguments of `claim`. `tasks=None` claims any task. `lease` is the lease duration; None uses that of each job's
+    spec.
+    """
 
     queues: tuple[str, ...]
     worker: str
@@ -65,7 +67,7 @@ class Receipt(StrEnum):
 class Extension(msgspec.Struct, frozen=True):
     """One lease to extend, and the progress that the handler reported.
 
-    `by` is the time in milliseconds from now until the new expiry. None means the duration in the job's spec.
+    `by` is the time in milliseconds from now until the new expiry. None means the lease duration in the job's spec.
     """
 
     lease: Lease

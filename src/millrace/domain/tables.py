@@ -58,9 +58,10 @@ class TaskRow(msgspec.Struct):
 
 
 class Line(msgspec.Struct):
-    """A line: a group or a lane. At most one job of a line is open (claimable).
+    """A line: a group or a lane. At most one job of a line is open (claimable once it is due).
 
-    While the line has a holder, no other job of the line can be open.
+    The holder is a job that runs, or that is in backoff and blocks the line. While there is a holder, no other job of
+    the line can be open.
     """
 
     queue: str
@@ -195,7 +196,9 @@ class Tables(Protocol):
         ...
 
     def wake(self, place: Place, jobs: int) -> None:
-        """After the step is committed, wake up to `jobs` idle workers that wait for this place."""
+        """After the step is committed, wake up to `jobs` idle workers that wait for this place (see
+        `rules/outlook.py`).
+        """
         ...
 
     # lines, keys, dependencies

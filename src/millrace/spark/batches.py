@@ -40,7 +40,7 @@ class Batches:
         self._build = _BUILD[table.name]
 
     def batch(self, records: Sequence[Any]) -> pa.RecordBatch | None:
-        """Return a batch of the records that match the conditions; None if no record matches."""
+        """Return an Arrow batch of the records that match the conditions; None if no record matches."""
         if not records:
             return None
         made: dict[str, pa.Array] = {}

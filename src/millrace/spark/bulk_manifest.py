@@ -1,8 +1,8 @@
 """The manifest of a bulk operation: the selected jobs, the progress, and the answer for each job.
 
-A manifest is an append-only file of JSON lines. It begins with the request and the selected jobs. Then each batch adds
-a line that marks its start, and one answer per job, in the order of the selection. If the process is killed, the
-outcome of at most one batch is unknown; the process that continues checks the jobs of this batch before it acts.
+A manifest is an append-only file of JSON lines. It begins with the request and the selected jobs. Then each chunk of
+jobs adds a line that marks its start, and one answer per job, in the order of the selection. If the process is killed,
+the outcome of at most one chunk is unknown; the process that continues checks the jobs of this chunk before it acts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Selected(ManifestLine, frozen=True, tag="selected"):
 
 
 class Begun(ManifestLine, frozen=True, tag="begun"):
-    """The line that marks the start of a batch. The batch ends with the selected job number `until`, counted from 1."""
+    """The line that marks the start of a chunk. The chunk ends with the selected job number `until`, counted from 1."""
 
     until: int
 

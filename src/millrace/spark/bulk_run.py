@@ -1,8 +1,8 @@
-"""Processes selected jobs batch by batch, in the driver.
+"""Processes selected jobs chunk by chunk, in the driver.
 
 Executors are not used, for three reasons: one process can limit the rate and write the manifest, SQLite has only one
 writer, and a Spark task that runs twice would act twice. Hours can pass between the selection of a job and its
-processing. So each batch is read again, and jobs that have changed since the selection are skipped.
+processing. So each chunk is read again, and jobs that have changed since the selection are skipped.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def carry_out(
 
 
 async def answers_to(store: Store, action: BulkAction, batch: Sequence[Planned], doubtful: int) -> list[str]:
-    """Process a batch and return the answer for each job. For the first `doubtful` jobs, an earlier process may have
-    acted already.
+    """Process a chunk of jobs and return the answer for each job. For the first `doubtful` jobs, an earlier process may
+    have acted already.
     """
     jobs = await store.get([planned.id for planned in batch])
     known = [

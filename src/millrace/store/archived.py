@@ -1,7 +1,7 @@
 """Records about compacted jobs: the rows of archive files, and the manifest that lists the valid files.
 
 A compacted job is a finished, archived job that was moved from the store into an archive file. See
-`object/archive/files.py` for the order of the steps.
+`object/archive/files.py` for the order of the writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Compactable(msgspec.Struct, frozen=True):
 class NotYet(msgspec.Struct, frozen=True):
     """An archived job that cannot be compacted before the time `until`, in milliseconds.
 
-    Until then, its result is kept or an automatic retry is planned.
+    Until then, its result is kept or an automatic retry is due later.
     """
 
     queue: str

@@ -99,7 +99,7 @@ class Consumer(Protocol):
         nothing.
 
         The jobs of a change are accepted even if their queue is full or their key is held. If a job is invalid (a bad
-        name, too large, a cycle), raise a QueueError and write nothing of the batch.
+        name, too large, a cycle), raise a QueueError and write nothing of the call.
         """
         ...
 
@@ -110,8 +110,8 @@ class Consumer(Protocol):
         ...
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
-        """Take over expired leases (lease_until < now) and return their jobs. The caller decides about each job and
-        settles it.
+        """Reclaim jobs whose lease has expired (lease_until < now), and return them. The caller decides about each job
+        and settles it.
         """
         ...
 
@@ -182,10 +182,10 @@ class Reader(Protocol):
         ...
 
     def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[Sequence[Event]]:
-        """Iterate over the events of a span, in order and in batches, without reading earlier events.
+        """Iterate over the events of a span, in order, as lists of events, without reading earlier events.
 
         A store may return instances of a subclass that it reads faster. Such an event does not compare equal to an
-        `Event` with the same fields. Raise CursorExpired and CursorUnknown as `events` does, also between batches, so
+        `Event` with the same fields. Raise CursorExpired and CursorUnknown as `events` does, also between two lists, so
         that no event is skipped silently.
         """
         ...
@@ -205,8 +205,8 @@ class Operator(Protocol):
     async def replay(self, ids: Sequence[str], children: bool = True) -> list[Replayed]:
         """Move finished jobs back to waiting.
 
-        With `children`, also replay jobs that were buried because one of these jobs failed (`dependency_failed`), the
-        children of those jobs, and so on.
+        With `children`, also replay jobs that were buried because one of these jobs died or was cancelled
+        (`dependency_failed`), the children of those jobs, and so on.
         """
         ...
 

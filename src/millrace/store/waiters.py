@@ -1,9 +1,9 @@
 """Waiting within one process, across threads and event loops: which waiters are woken when jobs are added or end.
 
-A sleeper is an idle worker. Each added job wakes one sleeper that can run it; a batch wakes as many sleepers as it has
-jobs. A sleeper waits for places. The place (queue, task) stands for a job of this task in this queue. (queue, None) and
-(None, task) stand for room under a limit of the queue or the task. A sleeper registers before it checks for jobs, so
-that it misses no wake-up.
+A sleeper is an idle worker. Each added job wakes one sleeper that can run it; an enqueue of several jobs wakes as many
+sleepers. A sleeper waits for places. The place (queue, task) stands for a job of this task in this queue. (queue, None)
+and (None, task) stand for room under a limit of the queue or the task. A sleeper registers before it checks for jobs,
+so that it misses no wake-up.
 """
 
 from __future__ import annotations

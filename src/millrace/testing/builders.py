@@ -85,7 +85,7 @@ def a_reclaim(
     tasks: Iterable[str] | None = None,
     ignore: Iterable[Job] = (),
 ) -> Reclaim:
-    """Return a reclaim request. `ignore` lists running jobs whose leases the request must not take over."""
+    """Return a reclaim request. `ignore` lists running jobs that the request must not reclaim."""
     return Reclaim(
         worker,
         limit,

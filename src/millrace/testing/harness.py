@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-UPKEEP = 60_000  # milliseconds of virtual time between maintenance rounds, as in a worker
+UPKEEP = 60_000  # milliseconds of virtual time between rounds of upkeep, as in a worker
 MOST_UPKEEP = 1_000  # the most rounds in one call
 MOST_RUNS = 100_000  # the most runs and instants in one call, in case a job enqueues itself for ever
 
@@ -99,7 +99,7 @@ class Harness:
         return await self._watched(failures, self._work, slots)
 
     async def advance(self, duration: Duration, *, failures: Failures = "raise", slots: int = 1) -> Drained:
-        """Move the clock forward by `duration`. Jobs, schedules and maintenance that become due on the way are run."""
+        """Move the clock forward by `duration`. Jobs, schedules and upkeep that become due on the way are run."""
         length = milliseconds("the time to advance", duration)
         return await self._watched(failures, self._travel, slots, length, False)
 

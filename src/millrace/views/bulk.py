@@ -109,9 +109,9 @@ class MatchedJobs:
     async def act(
         self, app: App, action: BulkAction, within: Within | None = None
     ) -> AsyncIterator[list[tuple[str, str]]]:
-        """Run the action in batches, and yield a list of (id, answer) for each batch.
+        """Run the action on chunks of jobs, and yield a list of (id, answer) for each chunk.
 
-        The action of each batch is awaited through `within`, for example to limit its time.
+        The action on each chunk is awaited through `within`, for example to limit its time.
         """
         ids, store = self.ids, await app.connected()
         for start in range(0, len(ids), BATCH):

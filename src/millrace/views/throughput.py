@@ -1,8 +1,8 @@
 """Throughput: how many jobs completed and died in each 10-second interval of the last 15 minutes.
 
-Every queue has counters of all jobs that it ever completed and buried. A mark is a reading of these counters. The
-throughput is the difference between marks, so its cost does not depend on the number of jobs. For the time before the
-first reading, marks are computed from the feed, from a limited number of events.
+Every queue has counters of all jobs that it ever completed and buried. A `Mark` is one reading of these counters. The
+throughput is the difference between readings, so its cost does not depend on the number of jobs. For the time before
+the first reading, readings are computed from the feed, from a limited number of events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOWS = (900_000, 300_000, 60_000)  # milliseconds; the longest one with at mo
 MOST = 20_000  # events to read
 PAGE = 2_000
 FRESH = 1_000  # milliseconds in which the counters are not read again
-KEPT = 2_000  # marks
+KEPT = 2_000  # readings
 DIGITS = 3  # after the decimal point of an interpolated number of jobs
 
 
@@ -67,9 +67,9 @@ def mark(counts: Sequence[QueueCounts], at: int) -> Mark:
 
 
 async def marks_before(store: Store, now: Mark) -> list[Mark]:
-    """Return marks for the time before `now`, computed from the events of the feed. The last mark is `now`.
+    """Return readings for the time before `now`, computed from the events of the feed. The last one is `now`.
 
-    The marks cover the longest of the `WINDOWS` that has at most `MOST` events and is still in the feed. If there is
+    The readings cover the longest of the `WINDOWS` that has at most `MOST` events and is still in the feed. If there is
     no such window, only `now` is returned.
     """
     for window in WINDOWS:
@@ -106,7 +106,7 @@ async def _marks_from_events(store: Store, cursor: str, now: Mark, since: int) -
 
 
 def series(marks: Sequence[Mark]) -> list[Point]:
-    """Return a point for each complete interval between the first mark and the last, oldest first."""
+    """Return a point for each complete interval between the first reading and the last, oldest first."""
     if len(marks) < 2:
         return []
     last = marks[-1].at // STEP * STEP
@@ -116,7 +116,7 @@ def series(marks: Sequence[Mark]) -> list[Point]:
 
 
 def unfinished(marks: Sequence[Mark]) -> Point:
-    """Return a point for the current, incomplete interval. It ends at the last mark."""
+    """Return a point for the current, incomplete interval. It ends at the last reading."""
     last = marks[-1]
     before = _at(marks, max(marks[0].at, last.at // STEP * STEP))
     return Point(last.at, max(0.0, last.completed - before[0]), max(0.0, last.died - before[1]))
@@ -128,7 +128,7 @@ def _step(marks: Sequence[Mark], end: int) -> Point:
 
 
 def _at(marks: Sequence[Mark], at: int) -> tuple[float, float]:
-    """Return the counters (completed, died) at an instant, interpolated between two marks.
+    """Return the counters (completed, died) at an instant, interpolated between two readings.
 
     The counters are rounded, and not the points that are computed from them. So the points of adjacent intervals add up
     to the number of jobs that was counted.
@@ -145,7 +145,7 @@ def _at(marks: Sequence[Mark], at: int) -> tuple[float, float]:
 
 
 class ThroughputSampler:
-    """Keeps the marks of the last 15 minutes in memory, for all clients of one server."""
+    """Keeps the readings of the last 15 minutes in memory, for all clients of one server."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []

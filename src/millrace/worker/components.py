@@ -146,7 +146,7 @@ class Components:
     async def close(self, timeout: float) -> None:
         """Settle the jobs whose runs have ended, and stop all components.
 
-        The heartbeat stops last: it extends the leases until then, so no other worker takes over an unsettled job.
+        The heartbeat stops last: it extends the leases until then, so no other worker reclaims an unsettled job.
         """
         await self.settler.flush(timeout)
         await self.settler.close()
@@ -170,7 +170,8 @@ class Components:
         stats.children = 0 if executor.children is None else executor.children.count
 
     async def _listen_for_cancels(self) -> None:
-        """Wait for cancels of held jobs, and request a heartbeat for each. Its receipts show which job was cancelled.
+        """Wait for cancels of held jobs, and request a heartbeat for each. The receipts of the heartbeat show which job
+        was cancelled.
 
         The store does not report a cancel that happens before it has registered the wait. Therefore each wait also
         requests one heartbeat, at a time when the wait should be registered.

@@ -37,7 +37,7 @@ TTL_BEATS = 2.4  # a dead worker's record expires before its leases: the reaper 
 
 RECLAIM_LIMIT = 500  # jobs per call
 RECLAIM_LEASE = 30_000  # milliseconds within which a reclaimed job must be settled
-ROUND = 5.0  # seconds that one round of reclaiming, or of maintenance, may take
+ROUND = 5.0  # seconds that one round of reclaiming, or of upkeep, may take
 LEAST_PAUSE = 1.0  # seconds between rounds that an idle worker asks for
 
 
@@ -62,10 +62,10 @@ class LeaseKeeper:
         self._info = info
         self._abort = abort
         self._failed = failed
-        self._lease = lease  # seconds: the default of a job
+        self._lease = lease  # lease duration in seconds: the default of a job
         self._max_interval = math.inf if interval is None else interval
         self._chance = chance
-        self._shortest = 0.0  # the shortest lease that the current interval was made for
+        self._shortest = 0.0  # the shortest lease duration that the current interval was made for
         self._written_at = -math.inf
         self._hurried = False  # a beat is wanted now
         self._progressed = False  # there is progress to write
@@ -87,7 +87,7 @@ class LeaseKeeper:
         return length < self._shortest
 
     def _interval(self) -> float:
-        """Return the seconds between heartbeats: a third of the shortest lease.
+        """Return the seconds between heartbeats: a third of the shortest lease duration.
 
         `_shortest` is infinite during the computation. So `too_slow_for` is True for a job that another thread adds in
         this time, and the job gets a heartbeat at once.
@@ -192,7 +192,7 @@ class LeaseKeeper:
 
 
 class Reaper:
-    """Reclaims jobs whose lease has expired, and runs the store's maintenance.
+    """Reclaims jobs whose lease has expired, and runs the store's upkeep.
 
     The reaper runs concurrently with the dispatcher, so that it never delays claims. It reclaims jobs of all queues and
     tasks, even those that this worker does not serve: the retry policy is stored with the job. It does not reclaim jobs

@@ -1,8 +1,8 @@
 """The monitor: recovers jobs and repairs a store, without a worker.
 
-It reclaims jobs whose lease has expired and settles them by their retry policy, runs the store's maintenance, sweeps a
-store without a server, and reports workers whose heartbeat has stopped. Several monitors may run at the same time. No
-monitor is needed if the workers do this work themselves, by the reaper (`leases.py`) and `PeriodicSweep`.
+It reclaims jobs whose lease has expired and settles them by their retry policy, runs the store's upkeep, sweeps a store
+without a server, and reports workers whose heartbeat has stopped. Several monitors may run at the same time. No monitor
+is needed if the workers do this work themselves, by the reaper (`leases.py`) and `PeriodicSweep`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from millrace.worker.process.remote import Encoded, OutcomeError, ProcessDied
 if TYPE_CHECKING:
     from millrace.store.protocol import Within
 
-MARGIN = 0.1  # share of a lease that is left when a worker that cannot extend it aborts the run
+MARGIN = 0.1  # share of the lease duration that is left when a worker that cannot extend it aborts the run
 CANCELLED_DELAY = 1_000  # milliseconds; a handler that cancels its own task must not run again at once, in a loop
 NOT_COMMITTED = Raised(
     Failure(
@@ -241,7 +241,8 @@ class Run(HeldJob):
 
     @contextmanager
     def _completing(self, value: Any, connection: object) -> Iterator[tuple[Within, tuple[Lease, Change], bool]]:
-        """Yield (operations of the caller's transaction, (lease, change), whether `complete` was called before).
+        """Prepare a call of `ctx.complete`. Yield what it needs: the store operations that run in the handler's
+        transaction, the lease with the change to settle, and whether `complete` was called before.
 
         From this call on, a lost lease does not abort the handler: its own transaction may have ended the lease.
         """

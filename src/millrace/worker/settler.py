@@ -2,7 +2,7 @@
 
 There is no timer. If no call is under way, a job is settled at once; otherwise it joins the next call. So a single job
 is not delayed, and a busy worker makes few, large calls. A settle is safe to repeat, because it names its lease. A
-failed call is repeated until the store answers, or until two lease lengths after the end of the run.
+failed call is repeated until the store answers, or until twice the lease duration has passed since the end of the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("millrace.worker")
 
 BATCH = 1_000
 CALL_TIMEOUT = 30.0  # seconds; a call that hangs is given up and repeated
-PATIENCE = 2.0  # leases after the end of a run; its settle is given up then
+PATIENCE = 2.0  # lease durations after the end of a run; its settle is given up then
 _ENQUEUES_CHILDREN = frozenset({Verb.COMPLETE, Verb.SNOOZE})
 
 

@@ -299,7 +299,7 @@ class Worker:
 
     @property
     def shortest_lease(self) -> int:
-        """The shortest default lease of the worker's tasks, in milliseconds."""
+        """The shortest default lease duration of the worker's tasks, in milliseconds."""
         tasks = [task.options.lease if self.lease is None else self.lease for task in self.tasks.values()]
         explicit = [options["lease"] for task in self.tasks.values() if "lease" in (options := task.explicit_options)]
         return min([*tasks, *explicit], default=self.lease or 30 * SECOND)

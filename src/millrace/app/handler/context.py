@@ -213,9 +213,9 @@ class Context:
     async def complete(self, result: Any = None, *, within: object) -> None:
         """Complete the job inside the open transaction of your database connection `within`.
 
-        Your writes and the completion commit together. Raises LeaseLost if another worker has taken over the job; roll
-        back in that case. The handler's return value is ignored. If the handler returns without having committed, the
-        run has failed.
+        Your writes and the completion commit together. Raises LeaseLost if another worker has reclaimed the job; roll
+        back in that case. The handler's return value is ignored. If the handler returns before the transaction was
+        committed, the run has failed.
         """
         await self._run.complete(result, within)
 

@@ -1,7 +1,8 @@
 """Hooks of a pool: the user's functions that are called when a job dies or a lane becomes empty.
 
-Each call of a hook is a job in the pool's own queue, enqueued in the same step as the end that caused it. So the call
-is not lost if a worker dies, is retried like any job, and runs on a worker that serves the pool.
+Each call of a hook is a job in the pool's own queue, enqueued in the same step in which the job dies or the lane
+becomes empty. So the call is not lost if a worker dies, is retried like any job, and runs on a worker that serves the
+pool.
 """
 
 from __future__ import annotations

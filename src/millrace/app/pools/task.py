@@ -262,7 +262,9 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
             look = min(look * 1.5, SLOWEST_LOOK)
 
     def _never_fits(self, part: Sequence[Any], full: QueueFull) -> bool:
-        """Return whether the batch `part` would not fit even if all lanes were empty."""
+        """Return whether the jobs of `part`, which are enqueued in one call, would not fit even if all lanes were
+        empty.
+        """
         if len(part) <= full.max_depth:
             return False
         lanes = Counter(

@@ -84,8 +84,8 @@ class ScheduleControl:
     async def _stored(self, store: Store, begin: int | None = None) -> Schedule:
         """Return the schedule's record. Raises InvalidInput if no schedule has this name.
 
-        If the app declares the schedule but it is not stored yet, return a new record with the mark `begin`. Without
-        `begin`, raise InvalidInput for such a schedule too.
+        If the app declares the schedule but it is not stored yet, return a new record whose ticks count as done up to
+        the instant `begin`. Without `begin`, raise InvalidInput for such a schedule too.
         """
         known = {schedule.name: schedule for schedule in await store.schedules()}
         if self.name in known:

@@ -1,4 +1,4 @@
-"""Plans: schedules as an app declares them, parsed and validated at start, so that no tick fails later."""
+"""Schedule plans: schedules as an app declares them, parsed and validated at start, so that no tick fails later."""
 
 from __future__ import annotations
 

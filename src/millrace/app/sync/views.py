@@ -62,8 +62,8 @@ class SyncJobs:
     def replay(self, jobs: Any, *, children: bool = True) -> Any:
         """Move finished jobs back to waiting, with their failures reset to 0. Return what happened to each job.
 
-        Their history is kept. With `children`, children that were buried because one of these jobs failed
-        (`dependency_failed`) are replayed too.
+        Their history is kept. With `children`, children that were buried because one of these jobs died or was
+        cancelled (`dependency_failed`) are replayed too.
         """
         return self._run(self._jobs.replay(jobs, children=children))
 

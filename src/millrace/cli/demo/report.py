@@ -1,4 +1,4 @@
-"""The end of the demo: a report page made with Spark, or a hint how to install Spark."""
+"""The end of the demo: a report page made with Spark, or a message that says how to install Spark."""
 
 from __future__ import annotations
 

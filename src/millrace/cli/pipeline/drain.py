@@ -44,7 +44,7 @@ LOOK_SHARE = 10  # polling may take a tenth of the time: counting is slow in sto
 
 @dataclass
 class Bounds:
-    """Options that determine when a drain ends."""
+    """Options that determine when a Spark drain ends."""
 
     max_jobs: Annotated[
         int | None,

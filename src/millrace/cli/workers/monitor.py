@@ -153,7 +153,7 @@ class _ReportPrinter:
 
 
 def repairs_of(report: MonitorReport) -> dict[str, int]:
-    """Return the number of repairs by name: recovered jobs, maintenance, and repairs of the sweep."""
+    """Return the number of repairs by name: recovered jobs, upkeep, and repairs of the sweep."""
     done = {"recovered": report.recovered} if report.recovered else {}
     upkeep = msgspec.to_builtins(report.maintained)
     done |= {name: count for name, count in upkeep.items() if name != "more" and count}

@@ -19,7 +19,9 @@ from millrace.domain.job import Spec
 
 
 class _Line:
-    """The jobs of one line after the events read so far: the running one, the holder and those that wait."""
+    """The jobs of one line after the events read so far: the running one, the one in backoff that blocks the line, and
+    those that wait.
+    """
 
     __slots__ = ("due", "early", "holder", "order", "running", "waiting")
 

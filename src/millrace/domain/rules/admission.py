@@ -1,8 +1,8 @@
-"""Admission: for each spec of a batch, decides whether it becomes a new job or is a duplicate.
+"""Admission: for each spec of an enqueue, decides whether it becomes a new job or is a duplicate.
 
-A batch is enqueued all or nothing. It is refused if it names an unknown parent, has a dependency cycle, exceeds a
-queue's depth, or has on_hit='raise' and a key that another job holds. The specs are treated as if they were enqueued
-one after the other, except that `after` may name a later spec.
+The specs of one call are enqueued all or nothing. The call is refused if it names an unknown parent, has a dependency
+cycle, exceeds a queue's depth, or has on_hit='raise' and a key that another job holds. The specs are treated as if they
+were enqueued one after the other, except that `after` may name a later spec.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Admission(msgspec.Struct):
 
 
 def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list[Enqueued]:
-    """Enqueue a batch, all or nothing, and return one answer per spec.
+    """Enqueue the specs of one call, all or nothing, and return one answer per spec.
 
     Set `carried` for hook jobs and for jobs that a settle enqueues. They are never refused, because the step that
     enqueues them must not fail. The caller of a `carried` enqueue also calls `Step.carry_out`; any other enqueue does
@@ -76,7 +76,7 @@ def refuse_cycles(step: Step, specs: Sequence[Spec]) -> None:
 
 
 class _Plan:
-    """Decides about each spec from the tables and the earlier specs of the batch. Writes nothing."""
+    """Decides about each spec from the tables and the earlier specs of the call. Writes nothing."""
 
     def __init__(self, step: Step, specs: Sequence[Spec], carried: bool) -> None:
         self._tables = step.tables

@@ -109,7 +109,7 @@ def expires_at(job: Job, settings: QueueSettings) -> int | None:
 def next_retry(job: Job, settings: QueueSettings) -> int | None:
     """Return when auto-retry replays a dead job. None means never, which is the default.
 
-    A job that was buried because a parent failed is not retried alone: it is replayed together with that parent.
+    A job that was buried because a parent died or was cancelled is not retried alone: it is replayed with that parent.
     """
     if job.failed_parent is not None:
         return None

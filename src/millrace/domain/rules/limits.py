@@ -99,7 +99,7 @@ class Room:
         return room
 
     def take(self, source: Range, seq: int) -> bool:
-        """Reserve room for job `seq` of the range `source`.
+        """Reserve room for job `seq`, which is in the range `source` of its (queue, task, priority).
 
         Return False if a limit is reached or the job has expired.
         """

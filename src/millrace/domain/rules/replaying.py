@@ -1,4 +1,6 @@
-"""Replay of finished jobs. By default, children that were buried because a parent failed are replayed with it."""
+"""Replay of finished jobs. By default, children that were buried because a parent died or was cancelled are replayed
+with it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ WITH_PARENT = "parent_replayed"  # the reason in the event of a child
 def replay(ledger: Ledger, ids: Sequence[str], now: int, children: bool = True) -> list[Replayed]:
     """Replay jobs and return one answer per id.
 
-    With `children`, also replay the children that were buried because one of these jobs failed.
+    With `children`, also replay the children that were buried because one of these jobs died or was cancelled.
     """
     step = ledger.step(now)
     ledger.tables.prefetch_ids(ids)
@@ -31,7 +33,9 @@ def replay(ledger: Ledger, ids: Sequence[str], now: int, children: bool = True) 
 
 
 def bring_children_back(step: Step, parents: Sequence[str]) -> None:
-    """Replay the jobs that were buried because these parents failed, then the children of those jobs, and so on."""
+    """Replay the jobs that were buried because these parents died or were cancelled, then the children of those jobs,
+    and so on.
+    """
     tables = step.tables
     while parents:
         wanted = set(parents)
@@ -44,7 +48,8 @@ def bring_children_back(step: Step, parents: Sequence[str]) -> None:
 
 
 def return_with(ledger: Ledger, parent: str, seq: int, now: int) -> None:
-    """Replay the child `seq`, which was buried because `parent` failed, and then the children of that child.
+    """Replay the child `seq`, which was buried because `parent` died or was cancelled, and then the children of that
+    child.
 
     For stores that replay each child in a separate step.
     """
@@ -57,7 +62,7 @@ def return_with(ledger: Ledger, parent: str, seq: int, now: int) -> None:
 def child_back(step: Step, child: Job) -> bool:
     """Replay a dead child and return whether it was replayed.
 
-    The child stays dead if another of its parents has failed. It is replayed together with that parent.
+    The child stays dead if another of its parents is dead or cancelled. It is replayed together with that parent.
     """
     for parent in dict.fromkeys(child.spec.after):
         if dependency_verdict(child.spec, step.state_of(parent)) == "failed":

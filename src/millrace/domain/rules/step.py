@@ -44,7 +44,7 @@ class Step:
     # ── places ────────────────────────────────────────────────────────────────────────────────
 
     def added(self, job: Job) -> None:
-        """Add a new or replayed job to the counters and, if it is not blocked, place it (see `place`)."""
+        """Add a new or replayed job to the counters. If it is unblocked, make it claimable or let it enter its line."""
         row = self.tables.queue(job.spec.queue)
         row.waiting += 1
         if not job.spec.hook:
@@ -73,7 +73,7 @@ class Step:
             self.tables.put_queue(row)
 
     def place(self, job: Job, line: Line | None) -> None:
-        """Place a waiting job that is not blocked.
+        """Make a waiting, unblocked job claimable, or let it enter its line.
 
         A job without a line becomes open. A job with a line enters it now, or when it is due.
         """
@@ -93,7 +93,7 @@ class Step:
         return self.tables.line(job.spec.queue, name) or Line(job.spec.queue, name)
 
     def elect(self, line: Line) -> None:
-        """Open the job of a line that may run next, close the one that was open before, and store the line.
+        """Make the job of a line that may run next open (claimable once it is due), and no other job. Store the line.
 
         This must be called after every change of a line, in the same step.
         """

@@ -121,7 +121,7 @@ def unblock(job: Job, now: int) -> Event:
 
 
 def bury(job: Job, reason: str, now: int, error: Failure | None = None, parent: str | None = None) -> Event:
-    """Bury a waiting job, because it has expired or one of its parents failed."""
+    """Bury a waiting job, because it has expired, or because a parent died or was cancelled."""
     job.state = State.DEAD
     job.reason, job.error, job.failed_parent = reason, error, parent
     _finish(job, now)

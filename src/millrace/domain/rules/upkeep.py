@@ -93,7 +93,7 @@ def _cap_dead(step: Step, row: QueueRow, limit: int) -> tuple[int, int]:
 
 
 def _arm_dead(step: Step, row: QueueRow, limit: int) -> int:
-    """Schedule an auto-retry for jobs that died before auto-retry was enabled or raised. Return how many jobs."""
+    """Schedule an auto-retry for jobs that died before `auto_retries` was set or increased. Return how many jobs."""
     if not row.rearm:
         return 0
     settings = row.settings

@@ -3,7 +3,7 @@
     candidates → files (executors) → manifest → removal (executors, by queue) → manifest → merge of small files
 
 Only one operation at a time changes the archive. Each operation has an id, the argument `run` of the functions below.
-`store/object/archive/files.py` defines the order of the steps, and which process may take them.
+`store/object/archive/files.py` defines the order of the writes, and which process may make them.
 """
 
 from __future__ import annotations

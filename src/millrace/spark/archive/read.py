@@ -88,7 +88,7 @@ class CompactedRows:
         self._rows = rows
 
     def of(self, found: OpenedStore, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these parts, in batches. Files that expired after planning are left out."""
+        """Yield the rows of these parts, as Arrow batches. Files that expired after planning are left out."""
         for body, mine, file in _files(found, lambda file: set(parts) & set(file.parts)):
             yield from self._batches(body, mine, file, None, None)
 

@@ -103,7 +103,7 @@ def reason(text: str) -> str:
 
 
 class SparkDrain:
-    """A running drain. Its methods can be called from any thread, and block."""
+    """A running Spark drain. Its methods can be called from any thread, and block."""
 
     def __init__(self, spark: SparkSession, plan: DrainPlan, url: str, lasting: float | None) -> None:
         self.id = plan.drain

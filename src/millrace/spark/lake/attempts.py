@@ -1,7 +1,6 @@
-"""Attempts: one row for each run of a job that has ended. Runs that are still open are carried into the next pipeline
-run.
+"""Attempts: one row for each run of a job that has ended. Other runs are carried into the next pipeline run.
 
-A step is the row with everything that is known about one run of a job; see `steps.py`.
+A run row has everything that is known about one run of a job; see `steps.py`. A run is called open until it has ended.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ def attempts(steps: DataFrame) -> DataFrame:
 
 def pending(steps: DataFrame, run: int) -> DataFrame:
     """Return the rows that this pipeline run adds to the table `pending`: the runs that are open now, and the runs that
-    earlier pipeline runs left open and that are closed now. `steps` has one row for each run (see `steps.py`).
+    were open after an earlier pipeline run and have ended since. `steps` has one row for each run (see `steps.py`).
     """
     kept = steps.where(is_open() | F.col("carried"))
     return PENDING.select(kept, {"run": F.lit(run), "closed": ~is_open()}, list(OF_THE_RUN))
 
 
 def newest_of_each(rows: DataFrame) -> DataFrame:
-    """Return one row for each run of a job: the row that the latest pipeline run wrote. It may be open or closed."""
+    """Return one row for each run of a job: the row that the latest pipeline run wrote. It may be of an open run."""
     newest = Window.partitionBy("seq", "attempt").orderBy(F.col("run").desc())
     return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
 

@@ -1,8 +1,7 @@
-"""Merges partial rows with the same key into one row. Several pipeline runs can each write a partial row, called a
-part.
+"""Merges partial rows with the same key into one row. Several pipeline runs can each write a partial row.
 
-A table of parts defines for each column how its values are merged. The result does not depend on the order of the
-parts, nor on how many pipeline runs wrote them.
+`Parts` defines for each column how its values are merged. The result does not depend on the order of the partial rows,
+nor on how many pipeline runs wrote them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Parts:
-    """The columns of a table of parts. `columns` maps each name to its type and to how its values are merged."""
+    """The columns of a table of partial rows. `columns` maps each name to its type and to how its values are merged."""
 
     columns: Mapping[str, tuple[str, How]]
 

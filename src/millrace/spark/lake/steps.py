@@ -1,10 +1,9 @@
-"""Steps: one row with everything that is known about one run of a job, merged from its events. (A step of a store is
-something else.)
+"""Run rows: one row with everything that is known about one run of a job, merged from its events.
 
 An event describes its own run (number `attempt`), or the time from which the next run (`attempt` + 1) may start, or
 both. Events are grouped by seq and run, so each event can be used without the events before and after it. The events of
-a run may be copied by different pipeline runs. So steps that are open at the end of a pipeline run are carried into the
-next one (`attempts.py`).
+a run may be copied by different pipeline runs. So the rows of runs that have not ended are carried into the next
+pipeline run (`attempts.py`).
 
 The same rows also have columns about the job as a whole (`jobs.py`), so that events are grouped only once.
 """
@@ -116,8 +115,8 @@ def gathered(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def with_carried(steps: DataFrame, carried: DataFrame, partitions: int) -> DataFrame:
-    """Return `steps`, each row merged with the row in `carried` of the same run, which an earlier pipeline run left
-    open.
+    """Return the run rows `steps`. If `carried` has a row of the same run from an earlier pipeline run, both are
+    merged.
     """
     return STEPS.gathered(steps.unionByName(carried).repartition(partitions, "seq"))
 

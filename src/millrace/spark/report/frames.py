@@ -1,7 +1,7 @@
 """Queries that compute the figures of a report from the lake's tables. Each function takes and returns DataFrames.
 
-The period of a report is divided into steps of equal length. The column `start` is the start of a step, in
-milliseconds. If the steps are long enough, the lake's tables by minute or hour are read; otherwise its events and
+The period of a report is divided into intervals of equal length. The column `start` is the start of an interval, in
+milliseconds. If the intervals are long enough, the lake's tables by minute or hour are read; otherwise its events and
 attempts.
 """
 
@@ -41,8 +41,8 @@ def busiest_queues(counts: DataFrame, most: int) -> DataFrame:
 
 
 def flow(counts: DataFrame, step: int, queues: Sequence[str]) -> DataFrame:
-    """Return the number of events in each step, by queue. The columns are start, queue, and one for each kind of event.
-    Queues that are not in `queues` are combined into one.
+    """Return the number of events in each interval, by queue. The columns are start, queue, and one for each kind of
+    event. Queues that are not in `queues` are combined into one.
     """
     return counts.groupBy(start_of("at", step).alias("start"), _named(queues).alias("queue")).agg(
         *(F.sum(kind.value).alias(kind.value) for kind in COUNTED)
@@ -55,8 +55,8 @@ def lengths_by_hour(parts: DataFrame) -> DataFrame:
 
 
 def quantiles(lengths: DataFrame, step: int, queues: Sequence[str]) -> DataFrame:
-    """Return percentiles of durations for each step (`queue` is null), for each queue (`start` is null), and for the
-    whole period (both are null).
+    """Return percentiles of durations for each interval (`queue` is null), for each queue (`start` is null), and for
+    the whole period (both are null).
     """
     nothing = {"start": F.lit(None).cast("long"), "queue": F.lit(None).cast("string")}
     key = {"start": begin_of(F.col("ms"), step), "queue": _named(queues)}
@@ -73,8 +73,8 @@ def quantiles(lengths: DataFrame, step: int, queues: Sequence[str]) -> DataFrame
 
 
 def held(attempts: DataFrame, step: int) -> DataFrame:
-    """Return how long each worker held jobs in each step of the period. The columns are start, worker, busy_ms, runs,
-    failed.
+    """Return how long each worker held jobs in each interval of the period. The columns are start, worker, busy_ms,
+    runs, failed.
     """
     mine = attempts.where("worker IS NOT NULL AND claimed_at IS NOT NULL").select(
         "worker",
@@ -115,7 +115,7 @@ def busiest_workers(use: DataFrame) -> DataFrame:
 
 
 def use_of(use: DataFrame, workers: Sequence[str]) -> DataFrame:
-    """Return how long these workers held jobs in each step of the period. The columns are start, worker, busy_ms."""
+    """Return how long these workers held jobs in each interval. The columns are start, worker, busy_ms."""
     chosen = use.where(F.col("worker").isin(list(workers)))
     return chosen.groupBy("start", "worker").agg(F.sum("busy_ms").alias("busy_ms"))
 
@@ -128,7 +128,7 @@ def samples(attempts: DataFrame, marks: Sequence[str]) -> DataFrame:
 
 
 def failures_of(attempts: DataFrame, marks: Sequence[str], step: int) -> DataFrame:
-    """Return the number of failures with these fingerprints in each step of the period. The columns are start,
+    """Return the number of failures with these fingerprints in each interval of the period. The columns are start,
     fingerprint, failures.
     """
     failed = attempts.where(F.col("error_fingerprint").isin(list(marks)))

@@ -1,7 +1,7 @@
 """The figures of a report as plain values. figures.py computes them, and page.py renders them.
 
-Instants are milliseconds since 1970, and durations are milliseconds. A list over time has one entry for each step of
-the period (see period.py). None means that nothing was measured.
+Instants are milliseconds since 1970, and durations are milliseconds. A list over time has one entry for each interval
+of the period (see period.py). None means that nothing was measured.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class WorkerFigures:
-    """The figures of one worker. `held_at` has the average number of jobs that it held in each step."""
+    """The figures of one worker. `held_at` has the average number of jobs that it held in each interval."""
 
     name: str
     runs: int

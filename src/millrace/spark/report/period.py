@@ -1,4 +1,4 @@
-"""The period of a report. It is divided into steps of equal length; a chart shows one value for each step."""
+"""The period of a report. It is divided into intervals of equal length; a chart shows one value for each interval."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_STEPS = 120
 
 @dataclass(frozen=True)
 class Period:
-    """The time from `since` up to, but not including, `until`, in milliseconds. Steps are counted from 1970, so they
-    start at round times such as full hours.
+    """The time from `since` up to, but not including, `until`, in milliseconds. Intervals are counted from 1970, so
+    they start at round times such as full hours.
     """
 
     since: int
@@ -36,7 +36,7 @@ class Period:
 
     @property
     def starts(self) -> list[int]:
-        """The start of each step; the first may be before `since`."""
+        """The start of each interval; the first may be before `since`."""
         return list(range(self.since - self.since % self.step, self.until, self.step))
 
     @property

@@ -28,7 +28,7 @@ def added(flow: Sequence[Any], period: Period, kind: str) -> list[int]:
 
 
 def put(values: list[Any], period: Period, start: int, value: float) -> None:
-    """Add a value to the entry of `values` for the step that begins at `start`. Values outside the period are
+    """Add a value to the entry of `values` for the interval that begins at `start`. Values outside the period are
     ignored.
     """
     place = period.place_of(start)

@@ -258,7 +258,7 @@ def _shard(name: str, width: int) -> str:
 def _flags(job: Job) -> str:
     """Return the flags of a waiting job.
 
-    b: blocked; o: outside its line until due; h: holds its line; f: has failed before; k: a hook job.
+    b: blocked; o: outside its line until due; h: holds its line; f: an attempt has failed before; k: a hook job.
     """
     outside = job.line is not None and not (job.in_line or job.holds or job.blocked or job.open)
     said = "b" * bool(job.blocked) + "o" * outside + "h" * job.holds + "f" * (job.failures > 0)

@@ -349,7 +349,7 @@ class ObjectStore(BaseStore):
         limit: int,
         is_done: Callable[[Job | None], bool],
     ) -> int:
-        """Carry out a decision that may be written in part, and repeat it while races are lost.
+        """Carry out a decision that may be written for only some of its jobs, and repeat it while races are lost.
 
         Return the number of jobs for which it was done. A number below `limit` means that no job is left.
         """

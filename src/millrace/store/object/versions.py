@@ -61,7 +61,7 @@ class VersionDifference(msgspec.Struct, frozen=True):
 
 
 class _Read(msgspec.Struct):
-    """A version and its effective value, which is its value after the decision of its transaction."""
+    """A version and its effective value: the new value if its transaction was committed, else the value before it."""
 
     version: Version
     envelope: Envelope | None
@@ -127,7 +127,7 @@ class Versions:
         return None if blob is None else opened(blob.body)
 
     async def _settle(self, key: str, one: _Read, above: Envelope | None, newest: bool) -> None:
-        """Set the effective value of a version. `above` is the envelope of the next newer version."""
+        """Set the effective value of a version (see `_Read`). `above` is the envelope of the next newer version."""
         if one.envelope is None:
             return
         pending, before = one.envelope.pending, value_bytes(one.envelope.value)

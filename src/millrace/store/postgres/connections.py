@@ -33,7 +33,7 @@ READ_ONLY_KEPT = 5.0  # seconds for which a connection to a read-only server is 
 
 
 class Age:
-    """The age of a connection and of its cached plans. `generation` counts the renewals before the connection was
+    """The age of a connection and of its cached query plans. `generation` counts the renewals before the connection was
     opened.
     """
 
@@ -42,8 +42,8 @@ class Age:
         self.opened = self._planned = monotonic()
 
     def plans_are_old(self) -> bool:
-        """Return whether the session's cached plans are old. If so, the caller must discard them: their age restarts
-        now.
+        """Return whether the session's cached query plans are old. If so, the caller must discard them: their age
+        restarts now.
         """
         old = monotonic() - self._planned > PLAN_AGAIN
         if old:

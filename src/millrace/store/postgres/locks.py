@@ -19,7 +19,7 @@ GATE = "gate"
 
 
 class RetryStep(Exception):
-    """Raised if the transaction must be rolled back and tried again, with the locks that are now in the plan."""
+    """Raised if the transaction must be rolled back and tried again, with the locks that are now in the lock plan."""
 
 
 class Plan:
@@ -78,7 +78,8 @@ class StepLocks:
         self.held.update(dict.fromkeys(wanted, shared))
 
     def retry_with(self, lacking: Mapping[str, bool] | None = None) -> NoReturn:
-        """Add the locks held so far to the plan of the next try, and those that another step holds; raise RetryStep.
+        """Add to the lock plan of the next try the locks held so far, and those that another step holds. Then raise
+        RetryStep.
 
         `lacking` maps the name of each such lock to whether it may be shared.
         """

@@ -104,7 +104,7 @@ class Registry:
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
     def next_seqs(self, count: int) -> Sequence[int]:
-        """Return new seqs. The first call draws as many as the batch may need."""
+        """Return new seqs. The first call draws as many as the specs of the enqueue may need."""
         missing = count - len(self._seqs)
         if missing > 0:
             drawn = self._db.seqs("next_seqs", max(missing, self._batch.new_jobs - self._drawn))
@@ -210,7 +210,7 @@ class Registry:
         return known
 
     def _write_queues(self, rows: Iterable[QueueRow]) -> None:
-        """Write each queue in at most one statement that updates its row: these run together."""
+        """Write the queues that have changed. No two statements update the same row, so they can be sent together."""
         written: dict[str, list[tuple[object, ...]]] = {"put_queues": [], "add_counts": [], "put_tally": []}
         for row in rows:
             number = self.made_queue_id(row.name)

@@ -356,8 +356,8 @@ def settle_name(items: Sequence[tuple[Lease, Change]]) -> str:
 def settled_before(session: Session, items: Sequence[tuple[Lease, Change]]) -> LostReply[list[Receipt]]:
     """Return a function that looks up the receipts of a settle whose reply was lost.
 
-    The function returns None if nothing was written. A batch is atomic, so one event under one of its leases shows that
-    the whole batch was committed.
+    The function returns None if nothing was written. A settle is atomic, so one event under one of its leases shows
+    that the whole call was committed.
     """
 
     async def look() -> Before[list[Receipt]] | None:

@@ -1,4 +1,4 @@
-"""Connections to the server. Each one sends one batch of commands at a time, and waits for all replies with one timer.
+"""Connections to the server. Each one sends one list of commands at a time, and waits for all replies with one timer.
 
 For each command, the client library takes a lock, checks the socket, starts two timers and an asyncio task, and reads
 the reply through four levels of coroutines. That takes longer than the server needs to run the command. So the library

@@ -3,7 +3,7 @@
 When a connection breaks, it is unknown whether the server has run the call. So every call that changes data has a
 number, and the script stores its reply with this number on the server, in the same atomic step. When the call is sent
 again, the server finds the number and returns the stored reply, or runs the call if it does not find it. Each stored
-reply has a slot, a name that only one call at a time uses. (It has nothing to do with the slots of a worker.)
+reply has a reply slot, a name that only one call at a time uses. (It has nothing to do with the slots of a worker.)
 
 When a server fails or is no longer the master, all connections to it are dropped. The next attempt resolves the host
 name again, asks the sentinels or the cluster again, and connects to the server that they return.
@@ -74,8 +74,8 @@ class RedisWire:
         salt: str,
         on_return: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create a wire. `salt` makes its claim ids and slots unique. `on_return` is called when a server replies after
-        a failure.
+        """Create a wire. `salt` makes its claim ids and reply slots unique. `on_return` is called when a server replies
+        after a failure.
         """
         self._connect = connect
         self._on_return = on_return

@@ -35,8 +35,8 @@ class JobRows(Protocol):
         ...
 
     def write(self, jobs: Jobs, simple: Mapping[int, Job], new: Mapping[int, Job], changed: Mapping[int, Job]) -> None:
-        """Write all changes. `simple` and `new` are jobs without rows; those in `simple` are open and unchanged since
-        the insert.
+        """Write all changes. `simple` and `new` are jobs that have no row yet; those in `simple` are open and were not
+        changed after they were added.
         """
         ...
 

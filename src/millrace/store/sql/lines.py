@@ -1,6 +1,6 @@
 """Lines, their first members, keys and dependencies.
 
-They are read for a whole batch at once and cached. Changes are written at the end of the step.
+They are read for all jobs of a call at once (see `ports.Batch`) and cached. Changes are written at the end of the step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Lines:
             self._lines.setdefault(place)
 
     def holders_with(self, seq: int) -> Sequence[int]:
-        """Return the seqs of all holders of lines that were found by the same statement as this one."""
+        """Return the seqs of the holders that the statement which found this holder has found, to load their jobs
+        together.
+        """
         return self._holders.pop(seq, (seq,))
 
     def free(self, jobs: Iterable[Job]) -> set[Named]:
@@ -130,7 +132,7 @@ class FirstMembers:
         self._is_whole: dict[Named, bool] = {}  # … and whether these are all
 
     def changed(self, job: Job, line: str, place: int | None) -> None:
-        """Take note that a member of a line has changed. `place` is its new place in the line (`record.place_of`)."""
+        """Remember that a member of a line has changed. `place` is how it relates to the line (`record.place_of`)."""
         where, member = (job.spec.queue, line), (-job.spec.priority, job.seq)
         waits = place == IN_LINE
         of_line = self._changed.setdefault(where, {})
@@ -153,7 +155,7 @@ class FirstMembers:
         return None if first is None else first[1]
 
     def found_with(self, seq: int) -> Sequence[int]:
-        """Return the seqs of all first members, or holders of lines, that were found by the same statement as this."""
+        """Return the seqs of all first members or holders that the statement which found this job has found."""
         found = self._found_with.pop(seq, None)
         return self._lines.holders_with(seq) if found is None else found
 
@@ -181,9 +183,10 @@ class FirstMembers:
         return stored[0] if stored else None
 
     def _read_first(self, place: Named) -> None:
-        """Read the first members of this line and, in the same statement, those of the other lines of the batch.
+        """Read the first members of this line and, in the same statement, those of all other lines of the call.
 
-        Each member of the batch may leave its line in this call, so as many are read, and one more.
+        The call may remove each member that it works on from its line. So for each line, one more member is read than
+        the call works on.
         """
         missing = {each: n for each, n in self._batch.lines().items() if each not in self._first}
         places = {place: 0} | {each: n for each, n in missing.items() if each not in self._stored}
@@ -323,7 +326,7 @@ class Dependencies:
         return found
 
     def _load_children(self, seqs: Sequence[int]) -> None:
-        """Load these jobs, and with them other children of jobs of the batch."""
+        """Load these jobs, and with them all other children of the jobs that the call works on."""
         found = dict.fromkeys(seqs)
         for job in self._batch.jobs:
             if len(found) > MOST_AHEAD:

@@ -1,4 +1,5 @@
-"""What the parts of a unit of work depend on: statements, locks, effects to announce after the commit, and the batch.
+"""What the parts of a unit of work depend on: statements, locks, effects to announce after the commit, and the call
+batch (`Batch`).
 
 Statements are named and are in `queries/*.sql` of each store. A store whose steps run one after the other needs no
 locks (`NoLocks`). With concurrent steps, everything that a decision depends on is locked before it is read: lines,
@@ -151,8 +152,8 @@ class Effects:
 class Batch:
     """The jobs and specs that the current call of the ledger works on.
 
-    A part of the unit of work that misses a row reads it together with the rows that the rest of the batch will need.
-    The number of statements of a call therefore does not depend on the number of its jobs.
+    When a part of the unit of work needs a row, it also reads the rows that the rest of the call batch will need. The
+    number of statements of a call therefore does not depend on the number of its jobs.
     """
 
     def __init__(self) -> None:
@@ -168,15 +169,15 @@ class Batch:
     # ── what the batch contains ───────────────────────────────────────────────────────────────
 
     def of_jobs(self, jobs: list[Job], ids: list[str]) -> None:
-        """Replace the jobs of the batch. `ids` are ids that were looked up, whether or not they have a job."""
+        """Replace the jobs of the call batch. `ids` are ids that were looked up, whether or not they have a job."""
         self._jobs, self._ids = jobs, ids
 
     def add_jobs(self, jobs: Iterable[Job]) -> None:
-        """Add jobs that the call affects through other jobs of the batch."""
+        """Add jobs that the call affects through its own jobs and specs, such as children and owners of unique keys."""
         self._jobs.extend(jobs)
 
     def of_specs(self, specs: Sequence[Spec], ids: list[str]) -> None:
-        """Replace the specs of the batch. `ids` are the ids of the new jobs and of their parents."""
+        """Replace the specs of the call batch. `ids` are the ids of the new jobs and of their parents."""
         self._specs, self._ids, self._new_lines = specs, ids, set()
 
     def of_lines(self, lines: Iterable[Named]) -> None:
@@ -184,7 +185,7 @@ class Batch:
         self._new_lines = set(lines)
 
     def add_owners(self, ids: Iterable[str]) -> None:
-        """Add the ids of the jobs that hold keys of the batch."""
+        """Add the ids of the jobs that own unique keys of the specs."""
         self._owners.extend(ids)
 
     # ── what it needs ─────────────────────────────────────────────────────────────────────────
@@ -204,7 +205,7 @@ class Batch:
         return {parent for job in self._jobs for parent in job.spec.after}
 
     def take_owners(self) -> list[str]:
-        """Return the owners that were added since the last call."""
+        """Return the owners of keys that were added since the last call."""
         owners, self._owners = self._owners, []
         return owners
 
@@ -222,7 +223,9 @@ class Batch:
         return {(spec.queue, spec.key) for spec in self._all_specs() if spec.key is not None}
 
     def lines(self) -> Counter[Named]:
-        """Return the lines of the batch, each with the number of its members that are in the batch and wait."""
+        """Return the lines of the jobs in the call batch. Each has the number of its waiting members that are in the
+        call batch.
+        """
         found: Counter[Named] = Counter()
         for job in self._jobs:
             if (line := job.line) is not None:

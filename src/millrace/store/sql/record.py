@@ -147,7 +147,7 @@ def unpack_into(job: Job, extra: bytes) -> None:
 
 
 def place_of(job: Job, line: str | None) -> int | None:
-    """Return the place of a waiting member in its line: `IN_LINE`, `HOLDS` (it holds the line) or `OUTSIDE` (not in it
+    """Return how a waiting job relates to its line: `IN_LINE`, `HOLDS` (it holds the line) or `OUTSIDE` (not in it
     yet).
 
     Returns None if the job has no line, is blocked or is not waiting.

@@ -1,7 +1,7 @@
 """Search for jobs: the most selective index returns seqs in order, and the other conditions of the query filter them.
 
-A walk is a statement that reads seqs from an index, in order and in batches. A combination is a (queue, task,
-priority).
+A walk is a statement that reads seqs from an index in order, a limited number at a time. A combination is a (queue,
+task, priority).
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class ProcessState:
     def _woken(self, place: Place, jobs: int, tried: int) -> None:
         """Handle a hint from another process: wake sleepers here, and pass the hint on for jobs that found no sleeper.
 
-        `tried` is a bit set of the slots that have received the hint.
+        `tried` is a bit set of the process slots (see `wake.py`) that have received the hint.
         """
         left = self._sleepers.wake({place: jobs})
         self._publish()

@@ -29,7 +29,7 @@ _FIRST_LOOK = 16  # entries read from a range at least
 
 
 class _Due:
-    """The open, due jobs of one combination in the order of claims, read from the index in batches.
+    """The open, due jobs of one combination in the order of claims, read from the index some at a time.
 
     This is a `Range` of domain/tables.py.
     """
@@ -68,7 +68,7 @@ class _Due:
         self._whole = False
 
     def read(self) -> int:
-        """Read the next batch. Return the total number of entries read so far."""
+        """Read the next entries. Return the total number of entries read so far."""
         tables = self._tables
         found = tables.statements.rows("ready", self._combo, self._now, self._look, len(self._heads))
         seqs = [seq for _, seq in found]

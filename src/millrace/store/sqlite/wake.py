@@ -1,7 +1,7 @@
 """Wake-ups between processes on one machine, within a fraction of a millisecond and without polling.
 
-Next to the database is a small file that every process maps into memory. It has one slot for each process that has
-waited for jobs. (This slot has nothing to do with the slots of a worker.) A slot contains the number of sleepers, which
+Next to the database is a small file that every process maps into memory. It has one process slot for each process that
+has waited for jobs. (It has nothing to do with the slots of a worker.) A slot contains the number of sleepers, which
 are the idle workers of that process, and a bit mask of the places that they wait for. A place is a (queue, task);
 different places may share a bit.
 
@@ -121,7 +121,7 @@ class Wake:
     # ── being woken ───────────────────────────────────────────────────────────────────────────
 
     def publish(self, sleepers: int, mask: int) -> None:
-        """Write the number of sleepers and their mask to the slot of this process.
+        """Write the number of sleepers and their mask to the process slot of this process.
 
         This is called before the sleepers check for jobs, so that they miss no hint.
         """
@@ -130,9 +130,9 @@ class Wake:
             _SLOT.pack_into(self._map, slot * _SLOT.size, sleepers, mask.to_bytes(_BITS // 8, "little"))
 
     def slot(self) -> int | None:
-        """Return the slot of this process. The first call takes a slot.
+        """Return the process slot of this process. The first call takes one.
 
-        Return None if no slot could be taken, for example because all are in use. This process then only polls.
+        Return None if none could be taken, for example because all are in use. This process then only polls.
         """
         with self._lock:
             if self._socket is None:
@@ -210,7 +210,7 @@ class Wake:
     def wake(self, jobs: Mapping[Place, int], tried: int = 0) -> None:
         """Send hints to other processes. At each place, at most as many sleepers get a hint as there are jobs.
 
-        `tried` is a bit set of the slots to skip.
+        `tried` is a bit set of the process slots to skip.
         """
         if self._slot is not None:
             tried |= 1 << self._slot
@@ -236,7 +236,7 @@ class Wake:
                 count -= share
 
     def notify_ended(self, slot: int, job_id: str) -> None:
-        """Notify the process with this slot that a job has ended. The process waits for the end of this job."""
+        """Notify the process with this process slot, which waits for the end of a job, that the job has ended."""
         if slot != self._slot:
             self._send(slot, _ENDED + job_id.encode())
 

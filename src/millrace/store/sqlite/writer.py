@@ -162,7 +162,7 @@ class Writer(CallThread):
     # ── calls that would deadlock with their callers ──────────────────────────────────────────
 
     def _refuse(self, calls: list[Call[Any]], waited: float) -> None:
-        """Fail the calls that wait for a lock of their own callers, and remove them from `calls`.
+        """Fail the calls that wait for a lock which their own callers hold, and remove them from `calls`.
 
         Raise `_AllRefused` if no call remains.
         """
@@ -292,7 +292,7 @@ class Writer(CallThread):
 
 
 def set_error(calls: list[Call[Any]], error: BaseException) -> None:
-    """Set the error of these calls. It is delivered later, together with the results of the whole batch."""
+    """Set the error of these calls. It is delivered later, together with the results of the other calls."""
     for call in calls:
         call.result, call.error = None, error
 

@@ -1,8 +1,8 @@
-"""Batches for tests which check that each item of a call is handled independently of the other items.
+"""Call batches (the items of one call) for tests which check that each item is handled independently of the others.
 
-A batch has usual items and unusual ones, for example a stale lease, at different positions. The tests run once for each
-value in `WAYS`. In the way `plain`, jobs take the fast path (see `domain/rules/fast_path.py`). In the other ways, jobs
-have a group, a key, a child, a lane or limits, so only the ledger can handle them.
+A call batch has usual items and unusual ones, for example a stale lease, at different positions. The tests run once for
+each value in `WAYS`. In the way `plain`, jobs take the fast path (see `domain/rules/fast_path.py`). In the other ways,
+jobs have a group, a key, a child, a lane or limits, so only the ledger can handle them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ WAYS = ("plain", "group", "key", "child", "pool", "limits")
 
 
 def batches(way: str, usual: str, odd: Sequence[str]) -> list[list[str]]:
-    """Return batches of two, three and twenty items. A batch is a list of kinds: each item is `usual`, or one of `odd`.
+    """Return call batches of two, three and twenty items, as lists of kinds: each item is `usual`, or one of `odd`.
 
-    If `way` is `plain`, there is a batch of three for each odd kind at each position. Other ways are slower, so each
-    odd kind is at one position only.
+    If `way` is `plain`, there is a call batch of three for each odd kind at each position. Other ways are slower, so
+    each odd kind is at one position only.
     """
     places = [range(SMALL) if way == "plain" else (number % SMALL,) for number in range(len(odd))]
     pairs = [[odd[0], usual], [usual, odd[0]]]
@@ -65,14 +65,12 @@ def spec_by(way: str, number: int, **fields: Any) -> Spec:
 
 
 def neighbour(place: int) -> int:
-    """Return the position of the item next to an unusual one. Items of kind `twice` duplicate the item at this
-    position.
-    """
+    """Return the position of an item next to position `place`. An item of kind `twice` repeats this neighbour."""
     return place - 1 if place else 1
 
 
 class BatchItem(NamedTuple):
-    """One item of a batch of leases: the lease, and its kind (`usual`, or one of `LEASES`)."""
+    """One item of a call that takes leases: the lease, and its kind (`usual`, or one of `LEASES`)."""
 
     kind: str
     lease: Lease
@@ -86,9 +84,10 @@ expired, but not reclaimed; a double of its neighbour; of another queue."""
 async def running(
     store: Store, clock: VirtualClock, way: str, wanted: Sequence[Sequence[str]]
 ) -> list[list[BatchItem]]:
-    """Enqueue and claim jobs, and bring their leases into the wanted kinds, such as `stale` or `settled`.
+    """Enqueue and claim jobs. Then make their leases of the wanted kinds: let some become `stale`, settle others, and
+    so on.
 
-    Return one batch of leases for each list of kinds in `wanted`.
+    Return one list of leases for each list of kinds in `wanted`.
     """
     await prepare(store, way)
     made = [[_to_run(way, 100 * i + k, kind) for k, kind in enumerate(kinds)] for i, kinds in enumerate(wanted)]

@@ -1,4 +1,4 @@
-"""Batches of leases: the store handles each item of a call separately, at any position, on and off the fast path."""
+"""Calls with many leases: the store handles each item separately, at any position, on and off the fast path."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ STATES = {"complete": State.COMPLETED, "bury": State.DEAD, "cancel": State.CANCE
 async def test_settle_judges_each_item_of_a_batch_by_itself(
     store: Store, clock: VirtualClock, way: str, changes: tuple[Change, ...]
 ) -> None:
-    """Invalid leases in a batch (stale, settled, unknown or forged) are LOST. The jobs with valid leases are
-    settled.
-    """
+    """Invalid leases in a call (stale, settled, unknown or forged) are LOST. The jobs with valid leases are settled."""
     all_items = await running(store, clock, way, batches(way, "usual", LEASES))
     ids = [item.lease.job for items in all_items for item in items if item.kind != "unknown"]
     for items in all_items:
@@ -63,7 +61,7 @@ async def test_settle_judges_each_item_of_a_batch_by_itself(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_extend_judges_each_item_of_a_batch_by_itself(store: Store, clock: VirtualClock, way: str) -> None:
-    """Invalid leases in a batch (stale, settled, unknown or forged) are LOST. The valid leases are extended."""
+    """Invalid leases in a call (stale, settled, unknown or forged) are LOST. The valid leases are extended."""
     for items in await running(store, clock, way, batches(way, "usual", LEASES)):
         before = await records(store, (item.lease.job for item in items))
         asked = [Extension(item.lease, seconds(7200), b"50%") for item in items]
@@ -84,7 +82,7 @@ async def test_extend_judges_each_item_of_a_batch_by_itself(store: Store, clock:
 async def test_a_lost_item_does_not_keep_the_others_from_being_settled_again(
     store: Store, clock: VirtualClock, way: str
 ) -> None:
-    """If a client sends a settled batch again, every item is LOST and no job changes."""
+    """If a client repeats a settle of several jobs, every item is LOST and no job changes."""
     [items] = await running(store, clock, way, [["usual", "stale", "usual", "settled", "other-queue"]])
     asked = [(item.lease, Change.completed()) for item in items]
     await store.settle(asked)
@@ -99,7 +97,7 @@ HELD = ("live", "spared", "other-queue", "other-task", "waiting", "settled")
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_reclaim_judges_each_lease_by_itself(store: Store, clock: VirtualClock, way: str) -> None:
-    """Reclaim takes over exactly the expired leases that match its request, up to its limit."""
+    """Reclaim returns exactly the jobs with expired leases that match its request, up to its limit."""
     await prepare(store, way)
     await control(store, "other", max_running=1_000)
     kinds = [kind for batch in batches(way, "usual", HELD) for kind in batch]

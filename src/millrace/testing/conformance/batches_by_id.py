@@ -1,4 +1,4 @@
-"""Batches of ids and specs: the store answers each item separately, at any position, on and off the fast path."""
+"""Calls with many ids or specs: the store answers each item separately, at any position, on and off the fast path."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def _flag(call: str, kind: str) -> bool:
 async def test_a_replayed_job_stands_in_a_lane_that_its_pool_has_now(
     store: Store, clock: VirtualClock, grouped: bool, before: int | None, after: int | None
 ) -> None:
-    """If the number of lanes has changed, a replayed job gets an existing lane. If it has a partition key, the key
-    selects it.
+    """If the number of lanes has changed, a replayed job gets one of the current lanes; its partition key, if it has
+    one, selects the lane.
     """
     await control(store, lanes=before)
     made = [a_spec(group=f"key-{number}" if grouped else None) for number in range(9)]
@@ -181,7 +181,7 @@ ASKED = ("waiting", "completed", "dead", "same-token", "key-taken", "twice", "ot
 
 @pytest.mark.parametrize("way", ["plain", "group", "key", "pool", "limits"])
 async def test_enqueue_answers_each_spec_of_a_batch_by_itself(store: Store, clock: VirtualClock, way: str) -> None:
-    """A duplicate in a batch does not affect the answers for the other specs."""
+    """A duplicate among the specs of a call does not affect the answers for the others."""
     await prepare(store, way)
     wanted = batches(way, "new", ASKED)
     for number, kinds in enumerate(wanted):

@@ -1,6 +1,6 @@
 """Dead letters: what is recorded about them, how long they are kept, the cap on their number, and auto-retry.
 
-Auto-retry is a setting of a queue: maintenance replays a dead job after a delay, a limited number of times.
+Auto-retry is a setting of a queue: upkeep replays a dead job after a delay, a limited number of times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millrace.testing.conformance.scenes import (
 
 
 async def test_a_dead_job_is_kept_for_a_week(store: Store, clock: VirtualClock) -> None:
-    """By default, maintenance prunes a dead job 7 days after its end."""
+    """By default, upkeep prunes a dead job 7 days after its end."""
     spec = await put_dead(store)
     clock.set(clock() + days(7) - 1)
     assert (await store.maintain()).pruned == 0
@@ -48,7 +48,7 @@ async def test_by_default_nothing_comes_back_by_itself(store: Store, clock: Virt
 
 
 async def test_with_auto_retry_a_dead_job_comes_back_so_many_times(store: Store, clock: VirtualClock) -> None:
-    """Maintenance replays a dead job `auto_retries` times, each time after `auto_retry_delay`."""
+    """Upkeep replays a dead job `auto_retries` times, each time after `auto_retry_delay`."""
     await control(store, auto_retries=2, auto_retry_delay=600)
     spec = await put_dead(store)
     assert (await show(store, spec)).next_retry_at == clock() + seconds(600)

@@ -153,7 +153,7 @@ async def test_ids_that_differ_in_case_or_form_are_different(store: Store, clock
 async def test_a_completed_id_whose_result_has_expired_runs_again_where_that_is_asked_for(
     store: Store, clock: VirtualClock
 ) -> None:
-    """With rerun_expired=True, an id whose result has expired is enqueued again, even before the next maintenance."""
+    """With rerun_expired=True, an id whose result has expired is enqueued again, even before the next upkeep."""
     spec = await put_completed(store, result=b"1", keep_result=10)
     [kept] = await store.enqueue([a_spec(id=spec.id, rerun_expired=True)])
     assert (kept.status, kept.result) == ("completed", b"1")

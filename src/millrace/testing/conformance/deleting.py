@@ -1,6 +1,6 @@
 """Deleting finished jobs by id, before their retention is over.
 
-For a deleted or pruned job, the store keeps a small record of how the job ended, called a tombstone.
+For a deleted or pruned job, the store keeps a small record of how the job ended (`Past` in `domain/tables.py`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ async def test_deleting_frees_a_retained_key(store: Store, clock: VirtualClock) 
 
 
 async def test_a_dependent_still_learns_how_a_deleted_parent_ended(store: Store, clock: VirtualClock) -> None:
-    """The tombstone of a deleted parent is kept as long as a job still waits for the parent."""
+    """The store remembers how a deleted parent ended as long as a job still waits for the parent."""
     parent = await put(store)
     child = await put(store, after=(parent.id,), on_dependency="wait")
     await store.cancel([parent.id])

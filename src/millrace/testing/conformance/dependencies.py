@@ -1,6 +1,6 @@
 """Dependencies: a child becomes ready in the same step that completes its last parent.
 
-For a parent whose record was pruned, the store keeps a small record of how it ended, called a tombstone.
+For a parent whose record was pruned, the store keeps a small record of how it ended (`Past` in `domain/tables.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Enqueue: what the store keeps and answers, atomic batches, and repeated calls.
+"""Enqueue: what the store keeps and answers, enqueues of many jobs, and repeated calls.
 
 The token of a spec identifies one enqueue. If a client repeats a call after a lost reply, the store recognizes the
 token.
@@ -186,7 +186,7 @@ async def test_the_token_of_an_older_generation_gets_its_own_answer(store: Store
 
 
 async def test_a_batch_asked_again_enqueues_nothing_twice(store: Store, clock: VirtualClock) -> None:
-    """A client that repeats a whole batch gets the same seqs, and no job is created again."""
+    """A client that repeats an enqueue of many jobs gets the same seqs, and no job is created again."""
     asked = specs(10)
     first = await store.enqueue(asked)
     again = await store.enqueue(asked)
@@ -247,7 +247,7 @@ async def test_a_batch_that_does_not_fit_leaves_nothing(store: Store, clock: Vir
 async def test_a_batch_that_does_not_fit_is_told_how_many_wait_without_it(
     store: Store, clock: VirtualClock, there: int
 ) -> None:
-    """The depth in QueueFull does not include the jobs of the refused batch."""
+    """The depth in QueueFull does not include the refused jobs."""
     await control(store, max_depth=5)
     await control(store, "pool", lanes=1, max_depth=5)
     await store.enqueue([*specs(there), *specs(there, queue="pool")])

@@ -250,7 +250,7 @@ async def test_a_cursor_that_is_none_is_refused_backwards_too(store: Store, cloc
 
 
 async def test_old_events_are_trimmed(store: Store, clock: VirtualClock) -> None:
-    """Maintenance removes events older than `keep_events` from the history and from the feed."""
+    """Upkeep removes events older than `keep_events` from the history and from the feed."""
     await store.control("store", "", settings_in_seconds({"keep_events": 60}))
     spec = await put(store)
     clock.advance(30)

@@ -1,4 +1,4 @@
-"""Reclaim: taking over expired leases, up to a limit in one call."""
+"""Reclaim: jobs whose lease has expired get a new lease, up to a limit in one call."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_taken_over_job_tells_whether_its_worker_is_gone(store: Store, c
 async def test_reclaim_takes_the_longest_expired_first_and_no_more_than_asked(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Reclaim takes over the leases that expired first, up to its limit."""
+    """Reclaim returns the jobs whose leases expired first, up to its limit."""
     await store.enqueue(specs(3))
     for lease in (30, 10, 20):
         await take(store, lease=lease)
@@ -125,7 +125,7 @@ async def test_reclaim_takes_the_longest_expired_first_and_no_more_than_asked(
 
 
 async def test_reclaim_can_keep_to_tasks_and_queues(store: Store, clock: VirtualClock) -> None:
-    """A reclaim that names queues or tasks takes over only leases of their jobs."""
+    """A reclaim that names queues or tasks returns only their jobs."""
     wanted = await put(store, queue="a", task="x")
     await put(store, queue="a", task="y")
     await put(store, queue="b", task="x")
@@ -140,7 +140,7 @@ async def test_reclaim_can_keep_to_tasks_and_queues(store: Store, clock: Virtual
 
 
 async def test_a_worker_does_not_reap_what_it_runs_itself(store: Store, clock: VirtualClock) -> None:
-    """Reclaim does not take over the leases that its request lists in `ignore`."""
+    """Leases that the request lists in `ignore` are not reclaimed."""
     await store.enqueue(specs(2))
     mine, other = await store.claim(a_claim(2, lease=30))
     clock.advance(31)
@@ -165,7 +165,7 @@ async def test_a_thousand_lost_leases_recover_in_a_few_calls(store: Store, clock
 
 
 async def test_a_job_no_worker_knows_any_more_is_reclaimed_all_the_same(store: Store, clock: VirtualClock) -> None:
-    """A reclaim with tasks=None takes over leases of all tasks, including tasks that no worker has."""
+    """A reclaim with tasks=None returns jobs of all tasks, including tasks that no worker has."""
     await put(store, task="forgotten")
     await take(store, lease=30)
     clock.advance(31)

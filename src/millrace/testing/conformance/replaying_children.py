@@ -1,4 +1,4 @@
-"""Replaying a parent also replays the jobs that died because the parent had failed."""
+"""Replaying a parent also replays the jobs that died because the parent had died or was cancelled."""
 
 from __future__ import annotations
 

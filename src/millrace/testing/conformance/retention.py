@@ -99,7 +99,7 @@ async def test_upkeep_drops_results_past_their_time(store: Store, clock: Virtual
 
 
 async def test_an_expired_result_is_never_shown_even_before_upkeep(store: Store, clock: VirtualClock) -> None:
-    """Get, find and scan do not return an expired result, even if maintenance has not removed it yet."""
+    """Get, find and scan do not return an expired result, even if upkeep has not removed it yet."""
     spec = await put_completed(store, result=b"1", keep_result=10)
     clock.advance(10)
 
@@ -187,7 +187,7 @@ async def test_a_child_that_is_replayed_keeps_the_results_it_will_ask_for(store:
 async def test_results_without_dependents_are_not_kept_back_by_those_with_some(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Results that must be kept for children do not stop maintenance from removing other expired results."""
+    """Results that must be kept for children do not stop upkeep from removing other expired results."""
     needed = [await put_completed(store, result=b"1", keep_result=10) for _ in range(3)]
     await put(store, after=tuple(spec.id for spec in needed), delay=3_600)
     plain = [await put_completed(store, result=b"1", keep_result=10) for _ in range(2)]

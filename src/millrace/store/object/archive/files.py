@@ -4,8 +4,8 @@
 
 A file that the manifest does not list is ignored. While a file is open, a job may be both in the file and in the store;
 then the store's copy counts. When the file is closed, the rows whose jobs have changed meanwhile are recorded as
-invalid. The jobs of all other rows exist only in the file. So a crash between two steps loses nothing, and the next
-compaction continues from the manifest.
+invalid. The jobs of all other rows exist only in the file. So a crash between two of these writes loses nothing, and
+the next compaction continues from the manifest.
 
 Only one process at a time may change the manifest: its turn is called an archive run. A new archive run takes over from
 a dead one, and the next change of the dead run is refused. So a file that another run has written but not listed is
@@ -176,6 +176,6 @@ class Archive:
 
 
 def _with(files: Sequence[ArchiveFile], more: Sequence[ArchiveFile]) -> tuple[ArchiveFile, ...]:
-    """Return `files` and `more` without duplicates. After a lost answer, a change is applied a second time."""
+    """Return `files` and `more` without duplicates. After a lost reply, a change is applied a second time."""
     known = {file.key for file in files}
     return (*files, *(file for file in more if file.key not in known))

@@ -1,4 +1,5 @@
-"""Claims: admit due members to their lines, read the index, let the ledger choose jobs, and swap each chosen job.
+"""Claims: move due jobs into their groups and lanes, read the index, let the ledger choose jobs, and swap each chosen
+job.
 
 An idle worker needs two listings per poll. While the index is empty, limits and pauses are not read.
 """
@@ -126,7 +127,7 @@ class Claimer:
         return [job for job in jobs if job not in paused]
 
     async def admit_and_expire(self, limit: int) -> tuple[int, int]:
-        """Admit group members that have become due, and expire jobs. Return the number of admitted and of expired jobs.
+        """Move jobs that have become due into their groups and lanes, and expire jobs. Return the numbers of both.
 
         This happens before a claim and not as part of it, because the dependents of expired jobs must be updated first.
         """
@@ -174,7 +175,8 @@ def _release(job: Job) -> Question[Receipt]:
 
 
 def _admit_and_expire(ledger: Ledger, now: int, limit: int) -> tuple[int, int, int]:
-    """Admit and expire jobs. Return three counts: admitted jobs, expired or postponed jobs, and postponed jobs.
+    """Move and expire jobs. Return three counts: jobs moved into their lines, expired or postponed jobs, and postponed
+    jobs.
 
     A postponed job depends on another job that expires too.
     """

@@ -1,6 +1,6 @@
 """A driver of the object store that keeps objects in a directory on a local disk, for several processes on one machine.
 
-Begin with `driver.py`. `committer.py` makes changes in batches under the locks of `locks.py`, and `object_files.py`
+Begin with `driver.py`. `committer.py` makes many changes at a time under the locks of `locks.py`, and `object_files.py`
 makes one change. `file_format.py` defines the content of a file; old files must stay readable. `listing.py` lists keys,
 `change_signal.py` wakes other processes, and `folder.py` creates and checks the directory itself.
 

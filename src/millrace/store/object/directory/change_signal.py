@@ -30,7 +30,7 @@ class ChangeSignal:
         self._stop = threading.Event()
 
     def signal(self, keys: Iterable[str]) -> None:
-        """Signal changes of these keys. A committer calls this after each batch."""
+        """Signal changes of these keys. A committer calls this after each commit batch."""
         now = time.time_ns()  # explicit, because the file system's clock may not advance between two batches
         for first in {key.partition("/")[0] for key in keys}:
             path = f"{self._folder}/{folder_name(first)}"

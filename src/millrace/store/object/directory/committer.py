@@ -1,9 +1,9 @@
-"""Commits changes to a directory in batches.
+"""Commits changes to a directory in commit batches: many changes are flushed to disk together.
 
 A durable write must be flushed before it is confirmed, and a disk flushes many files in the time of one. So all changes
-that arrive during a batch form the next batch. Files are written and flushed concurrently, each shard's lock is taken
-once, and each folder is flushed once. A lock is held while objects are compared and renamed. For a swap that appends to
-a file, the lock is also held during the flush, because the next append must follow it in the file.
+that arrive during a commit batch form the next one. Files are written and flushed concurrently, each shard's lock is
+taken once, and each folder is flushed once. A lock is held while objects are compared and renamed. For a swap that
+appends to a file, the lock is also held during the flush, because the next append must follow it in the file.
 
 A change that need not be flushed takes microseconds, less than a switch to another thread. So it is made at once in the
 calling thread, unless it would have to wait for a lock.
@@ -40,7 +40,7 @@ class _Call(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """One change of a batch, and its progress."""
+    """One change of a commit batch, and its progress."""
 
     change: Change
     prepared: Prepared | None = None
@@ -137,7 +137,7 @@ class Committer:
                 continue  # that loop was closed, and its callers with it
 
     def _carry_out(self, every: list[_Step], *, waits: bool = True) -> list[_Step]:
-        """Make the changes of a batch.
+        """Make the changes of a commit batch.
 
         With `waits=False`, skip changes that would have to wait for a lock or a flush, and return them.
         """
@@ -234,8 +234,8 @@ class Committer:
     def _apply_all(self, steps: list[_Step]) -> None:
         """Make these changes. The caller holds the locks of their shards.
 
-        If a batch swaps one object several times, the first swap succeeds and the others are refused, although the
-        first is not visible yet.
+        If a commit batch swaps one object several times, the first swap succeeds and the others are refused, although
+        the first is not visible yet.
         """
         taken: set[str] = set()
         for step in steps:

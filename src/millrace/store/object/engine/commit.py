@@ -59,7 +59,7 @@ class Commit:
         self._done: list[SwapGroup] = []  # the groups whose swap succeeded
 
     async def write(self) -> set[str] | None:
-        """Swap the groups of the plan concurrently. Return the keys of the objects whose group lost a race.
+        """Swap the swap groups of the plan concurrently. Return the keys of the objects whose group lost a race.
 
         Return None if nothing was written, because missing events had to be published first. While this runs, claims of
         this process skip the jobs that are being written.
@@ -143,7 +143,7 @@ class Commit:
             await self._blobs.delete(group.own_keys)
 
     async def _was_written(self, group: SwapGroup) -> bool:
-        """Return whether the swap of a group succeeded. Its answer was lost, and the object has changed since.
+        """Return whether the swap of a swap group succeeded. Its reply was lost, and the object has changed since.
 
         Events and keys are never created twice. So if a record contains one of our events, our swap succeeded.
         Otherwise it failed or the outcome is unknown, and the keys of this swap that no record names are deleted. That

@@ -51,13 +51,15 @@ class Dependents:
                 await self.update(back)
 
     async def replay_children(self, parent: str) -> list[EngineRun[Any]]:
-        """Replay the jobs that died because this parent failed. The parent has been replayed. Return one result per
-        batch.
+        """Replay the jobs that died because this parent had died or was cancelled. The parent has been replayed. Return
+        a list of results, each for some of the children.
         """
         return await self._each_child(parent, lambda number: _replaying(parent, number))
 
     async def update_children(self, parent: str) -> list[EngineRun[Any]]:
-        """If the job with this id has ended, update the jobs that wait for it. Return one result per batch."""
+        """If the job with this id has ended, update the jobs that wait for it. Return a list of results, each for some
+        of them.
+        """
         key = self._engine.layout.job(parent)
         view = self._engine.view()
         await view.load([key])
@@ -73,7 +75,7 @@ class Dependents:
         return await self._each_child(parent, lambda number: _updating(parent, seq, state, number))
 
     async def _each_child(self, parent: str, decide: Callable[[int], Question[None]]) -> list[EngineRun[Any]]:
-        """Apply `decide` to each child in its own transaction. Return one result per batch of children.
+        """Apply `decide` to each child in its own transaction. Return a list of results, each for some of the children.
 
         A single transaction would need one write of ten thousand objects for a job with ten thousand dependents.
         """

@@ -3,7 +3,8 @@
     read (`view.py`) → decide (the ledger over `tables.py`) → plan (`plan.py`) → write (`commit.py`)
 
 A question is a function that asks the ledger for a decision. An operation over many items is split into independent
-groups, which are written concurrently. Only items whose group lost a race are decided again, from the current objects.
+swap groups, which are written concurrently. Only items whose group lost a race are decided again, from the current
+objects.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class Engine:
         """Decide the items and write the changes.
 
         The `expected` objects are read first, in one request. The `guessed` objects are used as they are in the cache.
-        An item without a key may be written in part. With `together`, all items are written or none.
+        An item is (key of its object, question). Without a key, it is not repeated after a lost race, so it may be
+        written in part. With `together`, all items are written or none.
         """
         view = self.view() if view is None else view
         await view.begin(expected, guessed)
@@ -196,8 +198,8 @@ class Engine:
     async def _not_yet(self, view: View, groups: Sequence[SwapGroup]) -> bool:
         """Return True if the operation must be decided again.
 
-        That is the case if cached objects had to be read for a check, or if this has waited for a lock of another
-        transaction.
+        That is the case if objects from the cache had to be read again to check them, or if this call has waited for
+        the transaction of another process.
         """
         written = {key for group in groups for key in group.keys}
         unproved = [key for key in view.guessed if key not in written]
@@ -312,8 +314,8 @@ class Engine:
 
 
 def _each_of(items: Sequence[Item[T]], todo: Sequence[int], together: bool) -> Question[dict[int, T]]:
-    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps index to
-    answer.
+    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps the index
+    of each item to the answer for this item.
     """
 
     def question(ledger: Ledger, now: int) -> dict[int, T]:

@@ -343,7 +343,8 @@ class IndexTable(JobTable):
     def key(self, queue: str, key: str) -> KeyHold | None:
         """Return the hold on a unique key; None if the key is free.
 
-        In every scope except `window`, a hold ends with its owner, without a write.
+        A hold with scope `live` or `retained` is not deleted when it ends. The record of its owner shows whether it is
+        still valid.
         """
         value = self._hold(queue, key)[1]
         if value is None or value.hold.scope == "window":

@@ -367,9 +367,10 @@ class JobTable:
         return self._any_dependent(parent, lambda child: child.job is not None and child.job.state in LIVE)
 
     def dead_dependents(self, parents: Sequence[str]) -> list[int]:
-        """Set the flag `recalls` on the parents' records and return an empty list.
+        """Return an empty list, because this store does not replay dead children in the same step. Set the flag
+        `recalls` on the parents' records instead.
 
-        The dependents are replayed later, one by one, by this operation or by the sweep.
+        The children are replayed later, one by one, by this operation or by the sweep.
         """
         for parent in parents:
             record = self.record_of(parent)

@@ -1,12 +1,12 @@
 """Increasing numbers: the seqs of jobs, and the stamps that order operations in the feed.
 
-A number is the store's millisecond times 2^20 plus a counter. A process that writes leases a random writer number for a
-minute (`writers/{number}.json`). Each writer number has a block of 64 numbers per millisecond. The process draws
-numbers from this block, and only before its lease ends. It renews the lease when it needs later numbers.
+A number is the store's millisecond times 2^20 plus a counter. A process that writes reserves a random writer number for
+a minute (`writers/{number}.json`). Each writer number has a block of 64 numbers per millisecond. The process draws
+numbers from this block, and only before its reservation ends. It renews the reservation when it needs later numbers.
 
-A writer number can be taken only if it was given back or its lease has expired, and the new lease starts where the old
-one ended. So two leases on one writer number never overlap, and no clock, pause or crash can make two processes draw
-the same number.
+A writer number can be taken only if it was given back or its reservation has expired, and the new reservation starts
+where the old one ended. So two reservations of one writer number never overlap, and no clock, pause or crash can make
+two processes draw the same number.
 
 Within a process, numbers only increase, even if the clock is set back or the store is opened again. A higher number
 from another process also raises the next number. So a job that is enqueued because of another job has a higher number,
@@ -47,12 +47,12 @@ hold_over_forks(_lock)
 class NumberNeeded(Exception):
     """Raised when no number can be drawn. Await `hold` and try again.
 
-    The process has no writer number, the lease on it has ended, or the clock was set back.
+    The process has no writer number, its reservation has ended, or the clock was set back.
     """
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """A writer number and its lease: this process owns the number while `start` <= time < `until`, in milliseconds."""
+    """A reserved writer number: this process owns the number while `start` <= time < `until`, in milliseconds."""
 
     writer: int
     start: int
@@ -180,7 +180,7 @@ def _forget_writers() -> None:
 os.register_at_fork(after_in_child=_forget_writers)
 
 
-# leases on writer numbers
+# reservations of writer numbers
 
 
 class NoFreeWriter(StoreError):
@@ -215,13 +215,13 @@ async def hold(objects: Objects, numbers: Numbers, now: int, feed_delay: int) ->
 
 
 async def give_back(objects: Objects, held: Holding, high: int) -> None:
-    """Mark the writer number as free, so that another process can take it before the lease ends."""
+    """Mark the writer number as free, so that another process can take it before the reservation ends."""
     until = max(held.start, (high >> COUNT) + 1)
     await _written(objects, held.seen, until, free=True)
 
 
 async def _taken(objects: Objects, now: int, start: int) -> tuple[int, int, SeenObject]:
-    """Take a free writer number. Return it, the millisecond in which the new lease starts, and its record."""
+    """Take a free writer number. Return it, the millisecond in which the new reservation starts, and its record."""
     candidates = random.sample(range(WRITERS), min(WRITERS, sum(ASKED)))
     looked_at = 0
     for many in ASKED:
@@ -246,7 +246,7 @@ def _free(numbers: Sequence[int], records: Sequence[SeenObject], now: int) -> li
 
 
 async def _written(objects: Objects, seen: SeenObject, until: int, *, free: bool = False) -> SeenObject | None:
-    """Write the record of a writer number with a new end of its lease, and return the new record.
+    """Write the record of a writer number with a new end of its reservation, and return the new record.
 
     Return None if another process has changed the record meanwhile.
     """

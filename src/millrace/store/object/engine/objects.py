@@ -26,7 +26,7 @@ from millrace.domain.errors import StoreError
 from millrace.store.object.blobs import Blobs, LostReply, Won
 from millrace.store.object.driver import Blob, Expect, Write
 
-MANY_CREATES = 4  # above this, a separate manifest is the primary, and created objects need no second write
+MANY_CREATES = 4  # above this, a separate commit record is the primary, and created objects need no second write
 KNOWN = 10_000
 LONGEST_STEP = 3_600.0  # seconds; the write that makes a late commit fail may be removed a day later (sweep/shared.py)
 Value: TypeAlias = msgspec.Raw | msgspec.UnsetType
@@ -176,7 +176,7 @@ class Objects:
     async def commit_all(
         self, groups: Sequence[tuple[Sequence[Swap], str | None]], *, durable: bool = True
     ) -> list[Committed | BaseException]:
-        """Commit the groups concurrently. Groups with a single object are written in one call.
+        """Commit the groups of objects concurrently. Groups with a single object are written in one call.
 
         Return one result per group, in order. If a group fails with an error, its result is the exception.
         """

@@ -1,4 +1,5 @@
-"""What an operation writes: groups of objects that are swapped together, and the index keys around them.
+"""The write plan, which is what an operation writes: groups of objects that are swapped together, and the index keys
+around them.
 
 The order of writes makes every crash harmless: index keys are written before the swap that makes them valid, and stale
 keys are deleted last. If an index key contradicts the record of its job, because it is early or stale, the record
@@ -51,7 +52,7 @@ class SwapGroup(msgspec.Struct):
     def primary(self) -> str | None:
         """The key of the object whose swap commits the group. It is an object that many processes want to change.
 
-        None means no preference. Then any object is chosen, or a manifest if there are many new objects.
+        None means no preference. Then any object is chosen, or a commit record if there are many new objects.
         """
         for prefix in _FIRST:
             for change in self.changes:
@@ -63,7 +64,7 @@ class SwapGroup(msgspec.Struct):
 class WritePlan:
     """What to write for the changes in `tables`.
 
-    There is one group per set of linked objects. With `together`, there is only one group. Payloads and results longer
+    There is one swap group per set of linked objects. With `together`, there is only one. Payloads and results longer
     than `inline` bytes get their own objects.
     """
 
@@ -104,7 +105,7 @@ class WritePlan:
         return found
 
     def triggers(self, family: str) -> dict[str, bytes]:
-        """Return the triggers of this family for all groups, by key.
+        """Return the triggers of this family for all swap groups, by key.
 
         Triggers of the family `due` are written before the swaps, and those of `upkeep` after them.
         """

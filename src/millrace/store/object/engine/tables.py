@@ -1,4 +1,4 @@
-"""The ledger's tables, built from objects that were read: queues, tasks, the store, schedules, maintenance.
+"""The ledger's tables, built from objects that were read: queues, tasks, the store, schedules, upkeep.
 
 An evaluation is one pass of the ledger's rules over these tables; see `view.py`. It writes nothing. `plan.py` collects
 the changes afterwards.
@@ -242,7 +242,7 @@ class ObjectTables(IndexTable):
     def workers(self) -> list[WorkerRecord]:
         return sorted(self._all("workers/", WorkerRecord), key=lambda record: record.info.id)
 
-    # maintenance
+    # upkeep
 
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         entries: list[IndexEntry] = []

@@ -106,9 +106,9 @@ class StoreValue(msgspec.Struct):
 
 
 class WriterValue(msgspec.Struct, frozen=True):
-    """The lease on a writer number. The holder draws only numbers before the time `until`, in milliseconds.
+    """The reservation of a writer number. Its owner draws only numbers before the time `until`, in milliseconds.
 
-    `free` means that there is no holder.
+    `free` means that it has no owner.
     """
 
     until: int
@@ -146,7 +146,7 @@ def decode(body: bytes, kind: type[V]) -> V:
 
 
 def events_in(part: Blob | None) -> tuple[FeedEvent, ...]:
-    """Return the events of a part of the feed; an empty tuple if the part was deleted."""
+    """Return the events of a feed part; an empty tuple if the part was deleted."""
     return () if part is None else decode(part.body, FeedPart).events
 
 

@@ -131,7 +131,7 @@ class View:
         await asyncio.gather(*(self._list(prefix, None) for prefix in prefixes))
 
     def parts(self, keys: Sequence[str]) -> dict[str, tuple[FeedEvent, ...]]:
-        """Return the events of these parts of the feed, by key."""
+        """Return the events of these feed parts, by key."""
         missing = [key for key in keys if key not in self._parts]
         if missing:
             raise Need(lambda: self._load_parts(missing))

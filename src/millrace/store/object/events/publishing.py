@@ -1,6 +1,6 @@
 """Publishes events to the feed: each event once, the events of one job in order, and no event overwritten.
 
-An operation writes its events first to the jobs' records, in the swap, and then to a part of the feed. A part is an
+An operation writes its events first to the jobs' records, in the swap, and then to a feed part. A feed part is an
 object named by the operation's stamp. It is created, or extended if it exists. After a crash in between, some events
 are in the record but not in the feed. The writer of the job's next event repairs that first, and the sweep does too:
 
@@ -53,7 +53,7 @@ class EventPublisher:
         self._known: dict[int, frozenset[Identity]] = {}  # published events by stamp
 
     async def publish(self, feed_events: Sequence[FeedEvent], now: int) -> None:
-        """Publish the events of one operation in the part named by their stamp.
+        """Publish the events of one operation in the feed part named by their stamp.
 
         If that part contains events of another operation, use a new stamp.
         """
@@ -64,7 +64,7 @@ class EventPublisher:
         raise StoreError(f"{self._objects.blobs.url}: no part of the feed could be written; report this")
 
     async def complete(self, feed_events: Sequence[FeedEvent]) -> bool:
-        """Add these events to the part named by their stamp. Return False if other events have the same positions."""
+        """Add these events to the feed part named by their stamp. Return False if other events have their positions."""
         blobs, stamp = self._objects.blobs, feed_events[0].stamp
         key = Layout.feed(stamp)
         written = await blobs.create(key, encode(FeedPart(tuple(feed_events))), durable=False)

@@ -1,8 +1,8 @@
 """Spans of the feed, to be read in parallel.
 
-A listing shows the stamp and the size in bytes of each part of the feed, but not the number of its events. So spans are
-cut at about equal sizes, and event counts are estimates. If there is a limit, the parts are read and their events are
-counted.
+A feed part is the object with the events of one operation. A listing shows its stamp and its size in bytes, but not the
+number of its events. So spans are cut at about equal sizes, and event counts are estimates. If there is a limit, the
+parts are read and their events are counted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Spans:
     async def _parts(
         self, start: ObjectCursor, end: ObjectCursor | None, now: int | None
     ) -> AsyncIterator[list[_Part]]:
-        """Yield the parts between the cursors, in order and in lists.
+        """Yield the feed parts between the cursors, in order and in lists.
 
         With `now`, yield only parts that are old enough: no earlier part can still appear before them.
         """
@@ -138,7 +138,7 @@ class Spans:
             ]
 
     async def _ends(self, parts: Sequence[_Part]) -> tuple[tuple[FeedEvent, ...], tuple[FeedEvent, ...]]:
-        """Return the events of the first and of the last part."""
+        """Return the events of the first and of the last feed part."""
         if not parts:
             return (), ()
         blobs = await self._blobs.get_many([parts[0].key, parts[-1].key] if len(parts) > 1 else [parts[0].key])
@@ -152,9 +152,9 @@ def _check(cursor: ObjectCursor, oldest: ObjectCursor) -> None:
 
 
 def _is_read(first: Sequence[FeedEvent], start: ObjectCursor) -> bool:
-    """Return whether all events of the first part are before the cursor `start`.
+    """Return whether all events of the first feed part are before the cursor `start`.
 
-    The part of the last event read is listed again, because the cursor has its stamp.
+    The feed part of the last event read is listed again, because the cursor has its stamp.
     """
     return bool(first) and (first[-1].stamp, first[-1].place) < start.position
 
@@ -164,7 +164,9 @@ def _size(parts: Sequence[_Part]) -> int:
 
 
 def _even_cuts(parts: Sequence[_Part], n: int) -> list[int]:
-    """Return the indexes of the parts that begin a new span, except the first one. The spans have about equal sizes."""
+    """Return the indexes of the feed parts that begin a new span, except the first one. The spans have about equal
+    sizes.
+    """
     share = _size(parts) / max(1, n)
     cuts: list[int] = []
     filled = 0

@@ -1,6 +1,6 @@
-"""Checks objects that several jobs share: groups, lanes, unique keys, schedules, settings and manifests.
+"""Checks objects that several jobs share: groups, lanes, unique keys, schedules, settings and commit records.
 
-A manifest records the commit of a large transaction.
+A commit record is an object whose only purpose is to be the primary of a large transaction.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SharedSweep:
         return entry.modified <= self._round.now - STUB_AGE
 
     async def check_manifest(self, entry: Listed) -> int:
-        """Delete a manifest once its transaction is complete. Return the number of objects read."""
+        """Delete a commit record once its transaction is complete. Return the number of objects read."""
         blob = await self._round.blobs.get(entry.key) if self._round.is_old(entry) else None
         if blob is None:
             return 0

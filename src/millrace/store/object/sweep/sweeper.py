@@ -1,6 +1,6 @@
-"""The sweeper: checks the store in rounds, in bounded steps, and repairs what crashes have left incomplete.
+"""The sweeper: checks the store in rounds, some objects at a time, and repairs what crashes have left incomplete.
 
-    jobs → index keys → dependencies → lines and unique keys → settings → manifests → large data → counters
+jobs → index keys → dependencies → lines and unique keys → settings → commit records → large data → counters
 
 A job's record is authoritative; everything else is derived from it. The position within a round is kept in memory. The
 time up to which everything was checked is stored, so the next round, in any process, reads only later changes. Several
@@ -44,7 +44,9 @@ class SweptValue(msgspec.Struct, frozen=True):
 
 
 class SweepStages:
-    """The stages of a round. Each stage is a generator that yields the cost of each step, in objects read."""
+    """The stages of a round. Each stage is a generator that yields the cost of each portion of its work, in objects
+    read.
+    """
 
     def __init__(self, engine: Engine, round_: Round, trimmed: Trimmed) -> None:
         self.round = round_
@@ -198,7 +200,7 @@ class Sweeper:
         return SweepStages(self._engine, round_, trimmed)
 
     async def _go_round(self, stages: SweepStages) -> AsyncGenerator[int, None]:
-        """Run all stages of a round, and yield the cost of each step."""
+        """Run all stages of a round, and yield the cost of each portion of work, in objects read."""
         for stage in stages.whole:
             async for cost in stage():
                 yield cost

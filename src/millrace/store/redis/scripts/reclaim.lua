@@ -1,4 +1,4 @@
--- reclaim: take over expired leases, oldest first. The caller decides about each job and settles it.
+-- reclaim: give jobs with expired leases a new lease, oldest first. The caller decides about each job and settles it.
 -- Takes {worker, limit, lease, queues or nil, tasks or nil, lease ids to ignore, claim id}; returns rows.
 -- Repeats Ledger.reclaim of domain/ledger.py.
 local PROMOTIONS, PAGE, MOST_LOOKED_AT = 100, 500, 10000

@@ -35,7 +35,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 INSERT INTO millrace_body (seq, spec) VALUES (?, ?);
 
 -- name: update_running
--- A run began, or its lease was extended or taken over; nothing else about the job changed.
+-- A run began, or its lease was extended or reclaimed; nothing else about the job changed.
 WITH new (attempt, events, last_event, started_at, worker, lease_id, lease_until, seq) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 )

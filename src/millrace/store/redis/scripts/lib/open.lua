@@ -1,6 +1,6 @@
 -- open: the start of every script: the clock, the arguments, and whether this call was already answered.
--- KEYS  1 the store's prefix, including the hash tag: all keys of the store are in one slot
--- ARGV  1 the caller's slot, 2 the number of its call ('' if it can be repeated), 3 the instant in tests, else '',
+-- KEYS  1 the store's prefix, including the hash tag: all keys of the store are in one hash slot
+-- ARGV  1 the reply slot, 2 the number of its call ('' if it can be repeated), 3 the instant in tests, else '',
 --       4 the arguments as msgpack, 5… bodies: bytes that scripts only store
 local P = KEYS[1]
 local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
@@ -16,8 +16,8 @@ local BLOCK = 4096 -- events in one list of the feed
 local CANCELS = '@cancels' -- in a place: a job that a worker runs is to be cancelled, as in domain/tables.py
 local CANCEL_KEPT = 60000 -- milliseconds that a cancel is kept for a worker that did not wait for it
 
--- A caller has one call in progress per slot and repeats it until it has a reply. The reply is stored in the same atomic
--- step as the changes, so a repeated call gets it again, and nothing happens twice.
+-- A caller has one call in progress per reply slot and repeats it until it has a reply. The reply is stored in the
+-- same atomic step as the changes, so a repeated call gets it again, and nothing happens twice.
 local function store_reply(reply)
   call('SET', MEMO, pack(tonumber(ARGV[2]), reply), 'EX', REMEMBERED)
 end

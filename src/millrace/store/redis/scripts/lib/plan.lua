@@ -61,7 +61,7 @@ function A.latest(gone)
   return best
 end
 
--- ── the plan: reads the tables and the earlier specs of the batch; writes nothing ───────────────
+-- ── the plan: reads the tables and the earlier specs of the call; writes nothing ────────────────
 
 -- Whether a new job may take the id of this record.
 local function makes_way(job, spec)

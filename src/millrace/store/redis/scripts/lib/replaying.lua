@@ -1,4 +1,4 @@
--- replaying: replay a finished job, and those that were buried because it failed.
+-- replaying: replay a finished job, and those that were buried because it died or was cancelled.
 -- Repeats replay_one, child_back and bring_children_back of domain/rules/replaying.py; lane_again of
 -- domain/rules/lanes.py; set_archived of domain/rules/operate.py.
 local WITH_PARENT = 'parent_replayed'
@@ -85,7 +85,7 @@ function U.replay(id, reason)
   return 'replayed'
 end
 
--- Replay a child unless another of its parents has failed; then it is replayed with that parent.
+-- Replay a child unless another of its parents is dead or cancelled; then it is replayed with that parent.
 local function child_back(child)
   for _, id in ipairs(T.after(child)) do
     if S.dependency(S.state_of(id), child.on_dependency) == 'failed' then

@@ -48,7 +48,7 @@ local function set_open(seq, open)
   end
 end
 
--- Open the member of a line that may run next. Every change of a line calls this in the same step.
+-- Make the member of a line that may run next open. Every change of a line calls this in the same step.
 function S.elect(line)
   local wanted = next_of(line)
   if wanted ~= line.open then
@@ -67,7 +67,7 @@ function S.elect(line)
   end
 end
 
--- Place a waiting job that is not blocked: open at once, in its line, or outside its line until it is due.
+-- Put a waiting, unblocked job where it belongs: open at once, in its line, or outside its line until it is due.
 function S.place(job, line)
   if not line then
     job.open = true
@@ -80,7 +80,7 @@ function S.place(job, line)
   S.elect(line)
 end
 
--- Count and place a new or replayed job, which waits from now on.
+-- Count a new or replayed job, which waits from now on, and put it where it belongs.
 function S.added(job)
   local row = T.queue(job.queue)
   row.waiting = row.waiting + 1

@@ -118,7 +118,7 @@ function X.settle(job, change)
   T.log(job, KIND[verb], worker, lease_id, duration, delay, reason, change.error)
 end
 
--- Bury a waiting job without a run: it expired, or a dependency failed.
+-- Bury a waiting job without a run: it expired, or a parent died or was cancelled.
 function X.bury(job, reason, failure, parent)
   job.state = 'dead'
   job.reason, job.failed_parent = reason, parent
