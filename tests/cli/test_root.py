@@ -218,3 +218,33 @@ def test_what_init_says_to_do_next_works_as_it_stands(bare: Stage, monkeypatch: 
     bare(*worker, "--burst")
 
     assert bare("status", job_id, "--json").json["state"] == "completed"
+
+
+def test_a_command_ends_in_order_but_does_not_finalize_the_interpreter():
+    """A thread of a native driver that needs the interpreter while it is finalized would abort the process."""
+    program = """
+import atexit, sys, threading, time
+import millrace.cli.root as root
+from millrace.cli import main
+
+class Kept:
+    def __del__(self, write=sys.stdout.write):
+        write("finalized")
+
+def run(arguments):
+    root.kept = Kept()
+    atexit.register(print, "exit function")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("command")
+    return 3
+
+root.run = run
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+
+    assert (done.returncode, done.stdout.split("\n"), done.stderr) == (
+        3,
+        ["command", "thread", "exit function", ""],
+        "",
+    )

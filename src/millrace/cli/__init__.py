@@ -6,7 +6,11 @@ Start reading at `root.py`, the table of commands; `views/` defines how jobs are
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
+from typing import NoReturn
 
 from millrace.domain.extras import install
 
@@ -24,4 +28,17 @@ def main() -> None:
     del _rich, _typer
     from millrace.cli.root import run
 
-    sys.exit(run(sys.argv[1:]))
+    _exit(run(sys.argv[1:]))
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process as `sys.exit` does, but do not finalize the interpreter.
+
+    The threads of a native driver (of obstore, for buckets) abort the process if they need the interpreter while it is
+    being finalized. The child processes of `multiprocessing` exit in the same way.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
