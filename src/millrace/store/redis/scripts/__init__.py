@@ -82,7 +82,7 @@ def script(name: str) -> Script:
     else:
         parts = [_text("lib/open"), _text("lib/write"), _text("lib/fence")]
         if name in FAST_PATHS:
-            parts += [_text("lib/fast_path"), _text(f"fast_path/{name}")]
+            parts += [_text("lib/fast_path"), _text("fast_path/lines"), _text(f"fast_path/{name}")]
         parts.append(_modules())
     if name == "fast_path/enqueue_one":  # most calls wake nobody, and to create functions takes time
         parts.append(f"local function load_waking()\n{_text('lib/write')}\nreturn wake, register_watch\nend")

@@ -7,16 +7,6 @@
 local lines, places = {}, {} -- lines by place (queue and name), and the places of all of them
 local hashes, zsets, awaited = {}, {}, {} -- to write at the end, by key, so that a command has many values
 
-local function put(batch, key, first, second)
-  local values = batch[key]
-  if not values then
-    values = {}
-    batch[key] = values
-  end
-  local count = #values
-  values[count + 1], values[count + 2] = first, second
-end
-
 local function read_lines(queue, groups)
   local unread = {}
   for i = 1, #groups do

@@ -53,6 +53,28 @@ local function has_any(key, fields)
   return false
 end
 
+-- Add one or two values to those that a command will write to a key, so that one command has many values.
+local function put(batch, key, first, second)
+  local values = batch[key]
+  if not values then
+    values = {}
+    batch[key] = values
+  end
+  local count = #values
+  values[count + 1], values[count + 2] = first, second
+end
+
+-- The packed rare fields that a job keeps when it is claimed or completed: none, or when it expires. nil if it has others;
+-- then the fast path does not apply.
+local function expiry_of(rare)
+  for name in pairs(rare) do
+    if name ~= 'expires_at' and name ~= 'in_line' then
+      return nil
+    end
+  end
+  return rare.expires_at and pack({ expires_at = rare.expires_at }) or '\192'
+end
+
 -- The record of a new job from its packed parts, as lib/jobs.lua writes it.
 local function new_record(id, token, constant, facts, number)
   local part = #id + #token + #constant
