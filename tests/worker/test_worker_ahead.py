@@ -76,7 +76,7 @@ async def test_no_more_are_claimed_than_the_worker_may_run(stage: Stage):
 
 @apart
 async def test_a_burst_goes_on_if_a_claim_ahead_found_all_groups_held(stage: Stage):
-    """The claim is answered late, when the jobs that held the groups have ended: the next jobs of the groups are open."""
+    """The claim is answered late, when the jobs that held the groups have ended and the next ones are open."""
     claim = stage.store.claim
 
     async def answered_late(request: Claim) -> list[Job]:

@@ -107,3 +107,22 @@ async def test_an_error_is_raised_for_every_caller_and_the_next_call_is_sent(
 
     assert [type(answer) for answer in answers] == [StoreError] * 5
     assert (await store.enqueue([a_named_spec("n-0")]))[0].status == "queued"
+
+
+async def test_nobody_waits_for_a_caller_that_gets_no_reply(store: RedisStore, monkeypatch: pytest.MonkeyPatch):
+    ask, never = store._wire.ask, asyncio.Event()
+
+    async def first_hangs(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "fast_path/enqueue_one":
+            await never.wait()
+        return await ask(name, *rest, **more)
+
+    monkeypatch.setattr(store._wire, "ask", first_hangs)
+    stuck = asyncio.create_task(store.enqueue([a_named_spec("stuck")]))
+    await asyncio.sleep(0)
+    answers = await asyncio.gather(*(store.enqueue([a_named_spec(f"n-{n}")]) for n in range(5)))
+
+    assert [answer[0].status for answer in answers] == ["queued"] * 5
+    assert not stuck.done()
+    never.set()
+    assert (await stuck)[0].status == "queued"

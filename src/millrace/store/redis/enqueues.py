@@ -3,6 +3,7 @@
 While the enqueue of one caller is on its way, those of other callers of the same event loop are collected. They are
 sent together as soon as it has a reply. An enqueue on the fast path cannot be refused, so the callers do not affect
 each other. If the fast path does not apply to all of them, each caller enqueues its own specs by the general script.
+Nobody waits long for the reply to another caller, which may take as long as a failover.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from millrace.store.redis.wire import RedisWire
 NOT_APPLICABLE = -1
 _MOST_SHARED = 1_000  # specs in a shared call
 _MOST_BYTES = 4 << 20  # payload bytes in a shared call
+_LONGEST_WAIT = 0.05  # seconds for which a caller waits for the reply to another one
 
 
 class _Waiting(NamedTuple):
@@ -32,8 +34,9 @@ class FastEnqueues:
     def __init__(self, wire: RedisWire, listener: RedisListener) -> None:
         self._wire = wire
         self._listener = listener
-        self._is_sending = False
+        self._sending = 0  # calls that have no reply yet
         self._waiting: list[_Waiting] = []
+        self._timer: asyncio.TimerHandle | None = None  # runs while callers wait
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def put(self, specs: Sequence[Spec]) -> int:
@@ -43,21 +46,31 @@ class FastEnqueues:
         """
         if len(specs) > 1 or not specs[0].token:
             return await self._send(specs)
-        if self._is_sending:
-            waiting = _Waiting(specs, asyncio.get_running_loop().create_future())
+        if self._sending:
+            loop = asyncio.get_running_loop()
+            waiting = _Waiting(specs, loop.create_future())
             self._waiting.append(waiting)
+            if self._timer is None:
+                self._timer = loop.call_later(_LONGEST_WAIT, self._send_waiting)
             return await waiting.first
-        self._is_sending = True
+        self._sending += 1
         try:
             return await self._send(specs)
         finally:
+            self._replied()
+
+    def _replied(self) -> None:
+        self._sending -= 1
+        if self._waiting:
             self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send what callers have added meanwhile, in a task of its own: no caller may end it for the others."""
-        calls = self._next_calls()
-        self._is_sending = bool(calls)
-        if calls:
+        """Send what callers have added meanwhile, in tasks of their own: no caller may end them for the others."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while calls := self._next_calls():
+            self._sending += 1
             task = asyncio.create_task(self._send_together(calls), name="millrace-redis-enqueue")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -90,7 +103,7 @@ class FastEnqueues:
                 if not call.first.done():
                     call.first.set_result(first if first < 0 else first + number)
         finally:
-            self._send_waiting()
+            self._replied()
 
     async def _send(self, specs: Sequence[Spec]) -> int:
         bodies: list[bytes] = []
