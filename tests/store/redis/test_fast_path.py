@@ -98,6 +98,18 @@ async def test_parents_that_wait_or_run_are_handled_by_the_fast_path_of_enqueue(
     assert await store._here().enqueues.put([a_spec(after=("a",)), a_spec(id="b"), a_spec(after=("a", "b"))]) > 0
 
 
+async def test_jobs_that_nobody_waits_for_complete_by_the_fast_path_although_others_are_awaited(store: RedisStore):
+    await store.enqueue([a_spec(id="parent", queue="other"), a_spec(queue="other", after=("parent",)), a_spec()])
+    before = await general_steps(store)
+    jobs = await store.claim(a_claim(10))
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+    assert await general_steps(store) == before
+
+    jobs = await store.claim(a_claim(10, queue="other"))
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+    assert await general_steps(store) == before + 1
+
+
 def test_a_queue_without_settings_allows_every_fast_path():
     """Scripts take the fast path if a queue has no stored settings."""
     settings = QueueSettings()

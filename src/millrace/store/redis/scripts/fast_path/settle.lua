@@ -5,9 +5,10 @@
 local MOST_NEWS = 65536 -- limit of bytes of a job in the notification of its end
 
 local function settle_fast(seqs, leases, durations, results)
-  if call('EXISTS', P .. 'task') + call('EXISTS', P .. 'awaited') > 0 then
+  if call('EXISTS', P .. 'task') == 1 then
     return nil
   end
+  local any_awaited = call('EXISTS', P .. 'awaited') == 1
   local fields, names = {}, {}
   for i = 1, #seqs do
     names[i], fields[i] = texts_of(seqs[i])
@@ -31,7 +32,8 @@ local function settle_fast(seqs, leases, durations, results)
     if rare then
       packed_rare = expiry_of(rare)
     end
-    if not packed_rare or hook or keep_result == 0 or not is_held(state, lease_id, leases[i]) then
+    if not packed_rare or hook or keep_result == 0 or not is_held(state, lease_id, leases[i])
+      or any_awaited and call('SISMEMBER', P .. 'awaited', id) == 1 then
       return nil
     end
     if group then
