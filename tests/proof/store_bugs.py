@@ -48,6 +48,8 @@ RECLAIM = "test_reclaim_judges_each_lease_by_itself"
 BY_ID = "test_a_batch_of_ids_is_answered_one_by_one"
 WOKEN = "test_a_sleeper_is_woken_when_a_delayed_job_that_came_meanwhile_is_due"
 UNFENCED = "T.held(item[1], (T.by_seq(item[1]) or {}).lease_id)"
+GROUPS = "test_one_job_of_a_group_runs_at_a_time"
+LIVE_KEY = "test_a_live_key_is_freed_by_the_end_of_its_owner"
 LANES = "test_a_replayed_job_stands_in_a_lane_that_its_pool_has_now"
 
 BUGS: dict[str, Bug] = {
@@ -70,7 +72,20 @@ BUGS: dict[str, Bug] = {
         "redis", REDIS + "lib/replaying.lua", r"job\.lane = lane_again\(job\)", "", LANES, model=True
     ),
     "Redis: a delayed enqueue wakes nobody": bug(
-        "redis", REDIS + "fast_path/enqueue.lua", r"(\n  wake\([^\n]*)", r"\n  if group[5] == 0 then\1\n  end", WOKEN
+        "redis",
+        REDIS + "fast_path/enqueue_one.lua",
+        r"(\n  wake\([^\n]*)",
+        r"\n  if delay == 0 then\1\n  end",
+        WOKEN,
+    ),
+    "Redis: the fast settle opens no other job of the group": bug(
+        "redis", REDIS + "fast_path/lines.lua", r"if n > last then", "if n > last and n < 0 then", GROUPS, model=True
+    ),
+    "Redis: the fast settle frees no key": bug(
+        "redis", REDIS + "fast_path/lines.lua", r"scope == 'live'", "scope == 'none'", LIVE_KEY, model=True
+    ),
+    "Redis: the fast enqueue opens every member of a group": bug(
+        "redis", REDIS + "fast_path/links.lua", r"lines\[place\]\.open == seq", "true", GROUPS, model=True
     ),
     "Redis: a reclaim has no limit": bug("redis", REDIS + "reclaim.lua", r"#found < limit and job", "job", RECLAIM),
     "Redis: a cancel ends what runs": bug(
@@ -92,7 +107,7 @@ BUGS: dict[str, Bug] = {
         REDIS + "lib/step.lua",
         r"(\n *)S\.free_key\(job, false\)",
         r"\1if job.state ~= 'dead' then S.free_key(job, false) end",
-        "test_a_live_key_is_freed_by_the_end_of_its_owner",
+        LIVE_KEY,
     ),
     "Redis: an event of a later generation says it is the first": bug(
         "redis",

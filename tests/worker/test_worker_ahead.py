@@ -7,7 +7,8 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 
-from millrace import State
+from millrace import Job, State
+from millrace.domain.request import Claim
 from tests.worker.stage import Stage, until, virtual
 
 SLOTS = 200
@@ -71,6 +72,29 @@ async def test_no_more_are_claimed_than_the_worker_may_run(stage: Stage):
     await worker.run(handle_signals=False)
 
     assert (worker.stats.claimed, worker.stats.completed) == (250, 250)
+
+
+@apart
+async def test_a_burst_goes_on_if_a_claim_ahead_found_all_groups_held(stage: Stage):
+    """The claim is answered late, when the jobs that held the groups have ended and the next ones are open."""
+    claim = stage.store.claim
+
+    async def answered_late(request: Claim) -> list[Job]:
+        jobs = await claim(request)
+        await asyncio.sleep(1)
+        return jobs
+
+    stage.store.claim = answered_late  # type: ignore[method-assign]
+
+    @stage.app.task
+    async def quick() -> None:
+        pass
+
+    for group in range(100):
+        await quick.options(group=str(group)).enqueue_many([{}] * 3)
+    worker = await stage.burst(slots=SLOTS)
+
+    assert worker.stats.completed == 300
 
 
 @apart

@@ -284,10 +284,13 @@ class Dispatcher:
 
     # ── claim and start ───────────────────────────────────────────────────────────────────────
 
-    def _send_claim(self, queues: tuple[str, ...], limit: int, tasks: frozenset[str] | None) -> _PendingClaim:
+    def _send_claim(
+        self, queues: tuple[str, ...], limit: int, tasks: frozenset[str] | None, *, about_to_start: int = 0
+    ) -> _PendingClaim:
         since = self._loop.time()
         jobs = self._loop.create_task(self._store.claim(Claim(queues, self._worker, limit, tasks, self._lease)))
-        claim = self._claim = _PendingClaim(jobs, queues, limit, since, bool(self._held))
+        held = bool(self._held) or about_to_start > 0
+        claim = self._claim = _PendingClaim(jobs, queues, limit, since, held)
         return claim
 
     async def _start_jobs(self, claim: _PendingClaim) -> int:
@@ -321,7 +324,8 @@ class Dispatcher:
         free = self._free() - about_to_start
         executor = self._executor
         if free > 0 and self._claim_limit < executor.slots and not self.stopping and not executor.batchers:
-            self._send_claim(self._rotation.next(), min(free, self._claim_limit), self._claimable_tasks)
+            limit = min(free, self._claim_limit)
+            self._send_claim(self._rotation.next(), limit, self._claimable_tasks, about_to_start=about_to_start)
 
     async def _fill_batches(self, queues: tuple[str, ...]) -> None:
         """Claim more jobs for each batch that is collecting jobs. They share the slot of their batch."""

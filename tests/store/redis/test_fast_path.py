@@ -78,6 +78,38 @@ async def test_a_call_uses_the_fast_path_if_the_settings_allow_it(
     assert (await general_steps(store) == claimed) == (ends_alone(settings) and settings.lanes is None)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"group": "g"}, {"key": "k"}, {"expires": 60_000}, {"key": "k", "group": "g", "expires": 60_000}],
+    ids=str,
+)
+async def test_groups_keys_and_expiry_are_handled_by_the_fast_paths(store: RedisStore, options: dict[str, Any]):
+    before = await general_steps(store)
+    assert await store._here().enqueues.put([a_spec(**options)]) > 0
+    assert await store._here().enqueues.put([a_spec(**(options | {"key": None})), a_spec(), a_spec(group="h")]) > 0
+    while jobs := await store.claim(a_claim(10)):
+        await store.settle([(job.lease, Change.completed()) for job in jobs])
+
+    assert await general_steps(store) == before
+
+
+async def test_parents_that_wait_or_run_are_handled_by_the_fast_path_of_enqueue(store: RedisStore):
+    assert await store._here().enqueues.put([a_spec(id="a"), a_spec(after=("a",))]) > 0
+    assert await store._here().enqueues.put([a_spec(after=("a",)), a_spec(id="b"), a_spec(after=("a", "b"))]) > 0
+
+
+async def test_jobs_that_nobody_waits_for_complete_by_the_fast_path_although_others_are_awaited(store: RedisStore):
+    await store.enqueue([a_spec(id="parent", queue="other"), a_spec(queue="other", after=("parent",)), a_spec()])
+    before = await general_steps(store)
+    jobs = await store.claim(a_claim(10))
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+    assert await general_steps(store) == before
+
+    jobs = await store.claim(a_claim(10, queue="other"))
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+    assert await general_steps(store) == before + 1
+
+
 def test_a_queue_without_settings_allows_every_fast_path():
     """Scripts take the fast path if a queue has no stored settings."""
     settings = QueueSettings()

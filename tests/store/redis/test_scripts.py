@@ -151,7 +151,7 @@ def test_most_scripts_repeat_a_rule_and_say_which():
         (r"\.ends [<>]", "lib/lines.lua"),
         (r"dead_cap\b.* or settings\.dead_overflow", "lib/time.lua"),
         (r"failed_parent and job\.auto_retries <", "lib/step.lua"),
-        (r"\.fast_enqueue", "fast_path/enqueue.lua"),
+        (r"\.fast_enqueue", "lib/fast_path.lua"),
         (r"\.fast_claim", "fast_path/claim.lua"),
         (r"\.fast_settle", "fast_path/settle.lua"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -12,27 +11,12 @@ import msgspec
 from millrace.domain.change import Change
 from millrace.domain.job import Lease, Spec
 from millrace.domain.outcome import Failure
-from millrace.domain.rules.check import Checked
-from millrace.domain.rules.fast_path import is_simple, only_completes
+from millrace.domain.rules.fast_path import only_completes
 
 encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _TAILS = [bytes([number]) for number in range(256)]
 BODIES = 5  # the index of the first body among a script's arguments
-
-_template = attrgetter(
-    "queue",
-    "task",
-    "priority",
-    "lease",
-    "keep_result",
-    "expires",
-    "retry_blocks",
-    "on_dependency",
-    "on_dead_letter",
-    "delay",  # the only one that is not in the constant part of the record
-)
-
 
 SPEC_FIELDS = (
     *("id", "token", "queue", "task", "priority", "lease", "keep_result", "expires", "group", "retry_blocks", "key"),
@@ -62,63 +46,6 @@ def packed_specs(specs: Sequence[Spec], bodies: list[bytes]) -> list[list[Any]]:
     first = BODIES + len(bodies)
     bodies += spec_bodies(specs)
     return [[*_spec_values(spec), spec.after or None, first + number] for number, spec in enumerate(specs)]
-
-
-def fast_path_groups(specs: Sequence[Spec], bodies: list[bytes]) -> list[tuple[Any, ...]] | None:
-    """Return groups of consecutive specs that differ only in id, token and payload, for scripts/fast_path/enqueue.lua.
-
-    The encoded specs are appended to `bodies`, followed by the fields that each group shares. Return None if a spec is
-    not simple (see domain/rules/fast_path.py) or if two specs have the same id.
-    """
-    if len({spec.id for spec in specs}) < len(specs):
-        return None
-    runs: list[Sequence[Spec]] = []
-    if type(specs) is Checked:  # made from one template
-        if not is_simple(specs[0]):
-            return None
-        runs.append(specs)
-    else:
-        template: tuple[Any, ...] | None = None
-        run: list[Spec] = []
-        for spec in specs:
-            if not is_simple(spec):
-                return None
-            mine = _template(spec)
-            if mine != template:
-                runs.append(run := [])
-                template = mine
-            run.append(spec)
-    bodies += spec_bodies(specs)
-    groups: list[tuple[Any, ...]] = []
-    for alike in runs:
-        groups.append(_group(alike, BODIES + len(bodies)))
-        bodies.append(_constants(*_template(alike[0])[:-1]))
-    return groups
-
-
-def _group(specs: Sequence[Spec], constants: int) -> tuple[Any, ...]:
-    first = specs[0]
-    ids = [spec.id for spec in specs]
-    tokens = [spec.token for spec in specs]
-    own = None if tokens == ids else tokens
-    return (first.queue, first.task, first.priority, first.expires, first.delay, constants, ids, own)
-
-
-@lru_cache(1_000)
-def _constants(
-    queue: str,
-    task: str,
-    priority: int,
-    lease: int,
-    keep_result: int | None,
-    expires: int | None,
-    retry_blocks: bool,
-    on_dependency: str,
-    on_dead_letter: str | None,
-) -> bytes:
-    """Encode the unchanging fields of a simple job, without id and token, in the order of scripts/lib/jobs.lua."""
-    values = (queue, task, priority, lease, keep_result, expires, None, retry_blocks, None, "live", on_dependency)
-    return b"".join(map(encode, (*values, on_dead_letter, False, False)))
 
 
 def fast_path_completions(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[Any] | None:

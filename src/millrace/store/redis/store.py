@@ -66,13 +66,13 @@ from millrace.store.redis.encode import (
     BODIES,
     encode,
     fast_path_completions,
-    fast_path_groups,
     packed_changes,
     packed_specs,
 )
+from millrace.store.redis.enqueues import FastEnqueues
 from millrace.store.redis.health import ServerHealth, examine
 from millrace.store.redis.options import DURABILITY, RedisOptions
-from millrace.store.redis.waiting import WATCHED, RedisListener
+from millrace.store.redis.waiting import RedisListener
 from millrace.store.redis.wire import RedisWire
 
 
@@ -149,21 +149,11 @@ class RedisStore(BaseStore):
         check_specs(specs)
         if not specs:
             return []
+        first = await self._here().enqueues.put(specs)
+        if first >= 0:
+            waiting = State.WAITING
+            return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
         bodies: list[bytes] = []
-        groups = fast_path_groups(specs, bodies)
-        if groups is not None:
-            here = self._here()
-            watched = here.listener.unregistered(spec.id for spec in specs)
-            arguments = [groups, [watched, here.listener.name, WATCHED] if watched else None]
-            if all(spec.token for spec in specs):  # then a repeated call is recognized by its tokens
-                first = await here.wire.ask("fast_path/enqueue", arguments, bodies, durable=True)
-            else:
-                first = await here.wire.change("fast_path/enqueue", arguments, bodies)
-            if first >= 0:
-                here.listener.registered.update(watched)
-                waiting = State.WAITING
-                return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
-        bodies = []
         items = packed_specs(specs, bodies)
         answers = accepted(await self._wire.change("enqueue", [items], bodies))
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
@@ -357,6 +347,7 @@ class _LoopConnections:
         connect = partial(address.client, options)
         self.wire = RedisWire(connect, options, store._clock, name, on_return=self._server_returned)
         self.listener = RedisListener(self.wire, name)
+        self.enqueues = FastEnqueues(self.wire, self.listener)
 
     def _server_returned(self) -> None:
         self.listener.follow()

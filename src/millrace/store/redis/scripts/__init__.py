@@ -25,9 +25,13 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 FLAGS = ("error", "attempts", "progress")  # whether a job has such a value, which is stored separately from its record
 FAST_PATHS = ("claim", "settle")  # scripts that try fast_path/NAME.lua first, before anything else is loaded
-STANDALONE = ("fast_path/enqueue",)  # the caller tries this one first, in a call of its own; it needs no module
+# The caller tries these first, in a call of their own. They need no modules, only these parts.
+STANDALONE = {
+    "fast_path/enqueue_one": ("lib/open", "lib/fast_path"),
+    "fast_path/enqueue": ("lib/open", "lib/write", "lib/fast_path", "fast_path/links"),
+}
 METHODS = (
-    "fast_path/enqueue",
+    *STANDALONE,
     "enqueue",
     "claim",
     "settle",
@@ -73,12 +77,16 @@ def script(name: str) -> Script:
     """Return the script with this name: the common start, its fast path if it has one, the shared modules, and its own
     file.
     """
-    parts = [_text("lib/open"), _text("lib/write"), _text("lib/fence")]
-    if name in FAST_PATHS:
-        parts += [_text("lib/fast_path"), _text(f"fast_path/{name}")]
-    parts.append(_text("lib/fast_path") if name in STANDALONE else _modules())
-    parts.append(_text(name))
-    source = "\n".join(parts)
+    if name in STANDALONE:
+        parts = [_text(part) for part in STANDALONE[name]]
+    else:
+        parts = [_text("lib/open"), _text("lib/write"), _text("lib/fence")]
+        if name in FAST_PATHS:
+            parts += [_text("lib/fast_path"), _text("fast_path/lines"), _text(f"fast_path/{name}")]
+        parts.append(_modules())
+    if name == "fast_path/enqueue_one":  # most calls wake nobody, and to create functions takes time
+        parts.append(f"local function load_waking()\n{_text('lib/write')}\nreturn wake, register_watch\nend")
+    source = "\n".join([*parts, _text(name)])
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 

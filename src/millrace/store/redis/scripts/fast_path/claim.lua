@@ -1,6 +1,6 @@
--- fast_path/claim: the fast path of claim, for jobs of one task and priority, without a line, of a queue that allows it
--- (control.py). Only their leases change, so it needs no tables. All other claims use claim.lua, which has the same result
--- for these jobs. Returns rows; or nil if the fast path does not apply, and then nothing has changed.
+-- fast_path/claim: the fast path of claim, for jobs of one task and priority, without a lane, of a queue that allows it
+-- (control.py). Only their leases and groups change, so it needs no tables. All other claims use claim.lua, which has the
+-- same result for these jobs. Returns rows; or nil if the fast path does not apply, and then nothing has changed.
 -- Repeats Ledger.claim of domain/ledger.py; claim of domain/rules/transition.py; Step.claimed of domain/rules/step.py.
 local function claim_fast()
   local queues, tasks, limit, lease_time, worker, claim_id = unpack(args, 1, 6)
@@ -46,6 +46,7 @@ local function claim_fast()
   local first, events, written, leases, until_texts = number + 1, {}, {}, {}, {}
   local instant, packed_worker, queue_and_task, lease_heads = pack(now), pack(worker), nil, {}
   local kind, times, times_of, times_until = pack('claimed', now, 'running'), nil, nil, nil
+  local places, holders, members, expiring = {}, {}, {}, {}
   for i = 1, #seqs do
     local record, seq = records[i], seqs[i]
     if not record then
@@ -53,8 +54,18 @@ local function claim_fast()
     end
     local _, id, _, _, task, _, lease, _, _, group, _, _, _, _, _, _, _, generation, state, enqueued_at, available_at,
       n, _, attempt, _, _, _, _, _, _, _, rare, last_event = cmsgpack.unpack_limit(record, 40, 2)
-    if rare or group or state ~= 'waiting' then
+    local packed_rare = '\192'
+    if rare then
+      packed_rare = expiry_of(rare)
+    end
+    if not packed_rare or state ~= 'waiting' then
       return nil
+    end
+    if packed_rare ~= '\192' then
+      expiring[#expiring + 1] = names[i]
+    end
+    if group then
+      places[#places + 1], holders[#holders + 1], members[#members + 1] = place_of(queue, group), seq, names[i]
     end
     number, attempt, n = number + 1, attempt + 1, n + 1
     lease = lease_time or lease
@@ -78,14 +89,23 @@ local function claim_fast()
       .. packed_worker
       .. lease_head .. field .. '\192\192\192\192' .. pack(seq)
     record = sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2) .. generation .. '\167running' .. times .. n
-      .. '\194' .. attempt .. instant .. packed_worker .. lease_head .. field .. untils[lease] .. '\192\192\194\192'
+      .. '\194' .. attempt .. instant .. packed_worker .. lease_head .. field .. untils[lease] .. '\192\192\194' .. packed_rare
       .. pack(number)
     records[i] = record
     written[2 * i - 1], written[2 * i] = field, record
     leases[2 * i - 1], leases[2 * i] = until_texts[lease], names[i]
   end
+  local lines = hold_lines(places, holders)
+  if not lines then
+    return nil
+  end
   local rows, bodies = {}, call('HMGET', P .. 'spec', unpack(fields))
   each_part(names, 'ZREM', ready)
+  each_part(expiring, 'ZREM', P .. 'expire')
+  for i = 1, #places do
+    call('ZREM', P .. 'm:' .. places[i], members[i])
+  end
+  each_part(lines, 'HSET', P .. 'line', 2)
   each_part(written, 'HSET', P .. 'job', 2)
   each_part(leases, 'ZADD', P .. 'lease', 2)
   push_events(events, first)

@@ -1,67 +1,68 @@
--- fast_path/enqueue: the fast path of enqueue, for simple specs with new ids. They cannot be refused and affect no other
--- job, so the records are assembled from parts that all of them share. Python chooses it for simple specs (encode.py) and
--- says which queues allow it (control.py).
+-- fast_path/enqueue: the fast path of enqueue, for specs with new ids in queues that accept all jobs. They cannot be
+-- refused, so the records are assembled from parts that many of them share. Python chooses it (encode.py) and says which
+-- queues allow it (control.py). fast_path/links.lua handles groups, unique keys and parents.
 -- Repeats enqueue_simple of domain/rules/fast_path.py.
--- Takes {groups, watch}: {queue, task, priority, expires, delay, index of the constant part in ARGV, ids, tokens}, and
--- nil or {ids, listener, milliseconds}: which ids to watch, and for whom. Bodies are in ARGV 5…, in the same order,
--- followed by the constant parts of records without id and token. Returns the first seq, or -1 if the fast path does
--- not apply.
+-- Takes {groups, watch}: {queue, task, priority, expires, delay, index of the constant part in ARGV, ids, tokens,
+-- positions in the call or nil for all, links or nil}, and nil or {ids, listener, milliseconds}: which ids to watch, and
+-- for whom. Bodies are in ARGV 5…, by position, followed by the constant parts of records without id and token. Returns
+-- the first seq, or -1 if the fast path does not apply.
 if repeated then
   return repeated
 end
 
-local any_past = call('EXISTS', P .. 'past') == 1
+local counters = call('HMGET', P .. 'store', 'seq', 'events')
+local first_seq, first_number = tonumber(counters[1] or 0) + 1, tonumber(counters[2] or 0) + 1
+local any_past, count, instant = call('EXISTS', P .. 'past') == 1, 0, pack(now)
+
 for _, group in ipairs(args[1]) do
-  local settings, ids = call('HGET', P .. 'settings', group[1]), group[7]
-  if settings and not unpacked(settings).fast_enqueue then
+  local ids = group[7]
+  if not accepts_all(group[1]) or has_any(P .. 'id', ids) or any_past and has_any(P .. 'past', ids) then
     return -1
   end
-  for first = 1, #ids, MOST do
-    local last = min(#ids, first + MOST - 1)
-    local known = call('HMGET', P .. 'id', unpack(ids, first, last))
-    local gone = any_past and call('HMGET', P .. 'past', unpack(ids, first, last)) or {}
-    for i = 1, last - first + 1 do
-      if known[i] or gone[i] then
-        return -1
-      end
-    end
+  count = count + #ids
+end
+for _, group in ipairs(args[1]) do
+  if group[10] and not link(group, first_seq, args[1]) then
+    return -1
   end
 end
 
-local kept = call('HMGET', P .. 'store', 'seq', 'events')
-local seq, number, body, events = tonumber(kept[1] or 0), tonumber(kept[2] or 0), 4, {}
-local first_seq, first_number, instant = seq + 1, number + 1, pack(now)
-
-for _, group in ipairs(args[1]) do
-  local queue, task, priority, expires, delay, constant, ids, tokens = unpack(group, 1, 8)
+-- Write the jobs of one group. Returns how many are claimable, so that workers can be woken.
+local events = {}
+local function write_group(group)
+  local queue, task, priority, expires, delay, constant, ids, tokens, positions, links = unpack(group, 1, 10)
   constant = ARGV[constant]
-  -- The same bytes that lib/jobs.lua and lib/events.lua write for a waiting job with its first event.
-  local facts = '\1\167waiting' .. instant .. (delay > 0 and pack(now + delay) or instant)
-    .. '\1\195\0\192\192\192\192\192\192\194' .. (expires and pack({ expires_at = now + expires }) or '\192')
-  local event = pack(queue, task) .. '\1\1\168enqueued' .. instant .. '\167waiting\0\0\0\192\192\192'
-    .. (delay > 0 and pack(delay) or '\192') .. '\192\192'
+  local due_at, rare = delay > 0 and pack(now + delay) or instant, expires and pack({ expires_at = now + expires }) or '\192'
+  local facts, facts_open, facts_rare = nil, nil, nil
+  local event, is_open, opened = enqueued_event(queue, task, instant, delay), true, 0
   local records, bodies, names, ready, all, due, at = {}, {}, {}, {}, {}, {}, format('%.0f', now + delay)
   local expires_at = expires and format('%.0f', now + expires)
   for i = 1, #ids do
-    local id, n = ids[i], 2 * i
-    local packed = pack(id)
-    local token = '\195' -- msgpack's true: the token is the id
+    local id, n, position = ids[i], 2 * i, positions and positions[i] or i
+    local packed, token = pack(id), '\195' -- msgpack's true: the token is the id
     if tokens and tokens[i] ~= id then
       token = pack(tokens[i])
     end
-    seq, number, body = seq + 1, number + 1, body + 1
+    local seq = first_seq + position - 1
     local name, field = texts_of(seq) -- strings: each command would convert a number again
-    local part = #packed + #token + #constant
-    records[n - 1], records[n] = field, char(floor(part / 256), part % 256) .. packed .. token .. constant .. facts
-      .. pack(number)
-    bodies[n - 1], bodies[n] = field, ARGV[body]
+    if links then
+      constant, rare, is_open = write_links(group, i, seq, name, field, at)
+    end
+    if is_open ~= facts_open or rare ~= facts_rare then
+      facts, facts_open, facts_rare = waiting_facts(instant, due_at, is_open, rare), is_open, rare
+    end
+    records[n - 1], records[n] = field, new_record(packed, token, constant, facts, first_number + position - 1)
+    bodies[n - 1], bodies[n] = field, ARGV[4 + position]
     names[n - 1], names[n] = id, field
-    ready[n - 1], ready[n] = at, name
     all[n - 1], all[n] = field, name
+    if is_open then
+      ready[2 * opened + 1], ready[2 * opened + 2] = at, name
+      opened = opened + 1
+    end
     if expires then
       due[n - 1], due[n] = expires_at, name
     end
-    events[#events + 1] = packed .. event .. pack(seq)
+    events[position] = packed .. event .. pack(seq)
   end
   each_part(records, 'HSET', P .. 'job', 2)
   each_part(bodies, 'HSET', P .. 'spec', 2)
@@ -69,13 +70,22 @@ for _, group in ipairs(args[1]) do
   each_part(ready, 'ZADD', P .. 'r:' .. queue .. ':' .. task .. ':' .. priority, 2)
   each_part(all, 'ZADD', P .. 'q:' .. queue, 2)
   each_part(due, 'ZADD', P .. 'expire', 2)
-  call('SADD', P .. 'combos:' .. queue, task .. ':' .. priority)
-  add_to_queue(queue, #ids, 0, 0, #ids, 0)
+  if opened > 0 then
+    call('SADD', P .. 'combos:' .. queue, task .. ':' .. priority)
+  end
+  add_to_queue(queue, #ids, 0, 0, #ids, 0, links and links[5] and #ids or 0)
+  return opened
 end
+
+local opened = {}
+for i, group in ipairs(args[1]) do
+  opened[i] = write_group(group)
+end
+write_all_links()
 push_events(events, first_number)
-call('HSET', P .. 'store', 'seq', seq, 'events', number)
-for _, group in ipairs(args[1]) do
-  wake(group[1], group[2], #group[7])
+call('HSET', P .. 'store', 'seq', first_seq + count - 1, 'events', first_number + count - 1)
+for i, group in ipairs(args[1]) do
+  wake(group[1], group[2], opened[i])
 end
 if args[2] then
   for _, id in ipairs(args[2][1]) do

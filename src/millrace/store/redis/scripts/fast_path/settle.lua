@@ -1,13 +1,14 @@
--- fast_path/settle: the fast path of settle, for completions with valid leases of jobs without line, key and dependents, in
+-- fast_path/settle: the fast path of settle, for completions with valid leases of jobs without lane and dependents, in
 -- queues that allow it (control.py). Returns receipts; or nil if it does not apply, and then nothing has changed.
 -- Numbers that several commands use are converted to strings once, because each conversion costs more than the command.
 -- Repeats Ledger.settle of domain/ledger.py; settle of domain/rules/transition.py; Step.finished of domain/rules/step.py.
 local MOST_NEWS = 65536 -- limit of bytes of a job in the notification of its end
 
 local function settle_fast(seqs, leases, durations, results)
-  if call('EXISTS', P .. 'task') + call('EXISTS', P .. 'awaited') > 0 then
+  if call('EXISTS', P .. 'task') == 1 then
     return nil
   end
+  local any_awaited = call('EXISTS', P .. 'awaited') == 1
   local fields, names = {}, {}
   for i = 1, #seqs do
     names[i], fields[i] = texts_of(seqs[i])
@@ -18,6 +19,7 @@ local function settle_fast(seqs, leases, durations, results)
   local first, events, written, kept, forgotten, ids, until_texts = number + 1, {}, {}, {}, {}, {}, {}
   local moment, kind = pack(now), pack('completed', now, 'completed')
   local times, times_of, times_until, start, start_of, who, who_of = nil, nil, nil, nil, nil, nil, nil
+  local places, queues_left, leavers, keys, owners = {}, {}, {}, {}, {}
   for i = 1, #seqs do
     local record, seq, name = records[i], seqs[i], names[i]
     if not record then
@@ -26,8 +28,20 @@ local function settle_fast(seqs, leases, durations, results)
     local _, id, _, queue, task, _, _, keep_result, _, group, _, key, _, _, _, hook, _, generation, state, enqueued_at,
       available_at, n, _, attempt, started_at, worker, lease_id, _, _, _, _, rare, last_event
       = cmsgpack.unpack_limit(record, 40, 2)
-    if rare or group or key or hook or keep_result == 0 or not is_held(state, lease_id, leases[i]) then
+    local packed_rare = '\192'
+    if rare then
+      packed_rare = expiry_of(rare)
+    end
+    if not packed_rare or hook or keep_result == 0 or not is_held(state, lease_id, leases[i])
+      or any_awaited and call('SISMEMBER', P .. 'awaited', id) == 1 then
       return nil
+    end
+    if group then
+      local n = #places + 1
+      places[n], queues_left[n], leavers[n] = place_of(queue, group), queue, seq
+    end
+    if key then
+      keys[#keys + 1], owners[#owners + 1] = queue .. ':' .. key, seq
     end
     local ended = queues[queue]
     if not ended then
@@ -70,14 +84,20 @@ local function settle_fast(seqs, leases, durations, results)
       .. pack(lease_id) .. (duration and small(duration) or '\192') .. '\192\192\192' .. pack(seq)
     written[2 * i - 1], written[2 * i] = fields[i], sub(record, 1, byte(record, 1) * 256 + byte(record, 2) + 2)
       .. generation .. '\169completed' .. times .. n .. '\194' .. attempt .. start .. '\192\192\192' .. moment
-      .. result_until .. (result and '\195' or '\194') .. '\192' .. pack(number)
+      .. result_until .. (result and '\195' or '\194') .. packed_rare .. pack(number)
     ids[i] = id
     local at, all, finished = 2 * ended.count, ended.all, ended.finished
     ended.count = ended.count + 1
     all[at + 1], all[at + 2] = format('%.0f', 2 ^ 50 + seq), name
     finished[at + 1], finished[at + 2] = instant, name
   end
+  local left, freed = leave_lines(places, queues_left, leavers), freed_keys(keys, owners)
+  if not left then
+    return nil
+  end
   each_part(names, 'ZREM', P .. 'lease')
+  write_left(left)
+  each_part(freed, 'HDEL', P .. 'key')
   each_part(written, 'HSET', P .. 'job', 2)
   each_part(kept, 'HSET', P .. 'result', 2)
   each_part(forgotten, 'ZADD', P .. 'results', 2)
@@ -88,6 +108,7 @@ local function settle_fast(seqs, leases, durations, results)
   end
   push_events(events, first)
   call('HSET', P .. 'store', 'events', number)
+  wake_for(left)
   notify_ended(ids, function(i)
     local spec, result = call('HGET', P .. 'spec', fields[i]), results[i] and ARGV[results[i]] or ''
     local id, record = ids[i], written[2 * i]
