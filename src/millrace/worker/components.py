@@ -112,6 +112,7 @@ class Components:
             reporter,
             poll=Backoff(worker.poll_min, worker.poll_max, chance),
             lease=worker.lease,
+            shortest_lease=worker.shortest_lease / 1000,
             defaults=defaults,
             unknown=worker.unknown_task,
             chance=chance,

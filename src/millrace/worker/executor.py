@@ -3,6 +3,7 @@
 The dispatcher creates a `Run` for each claimed job and passes it to `Executor.start`. When the run has ended, the
 executor passes its outcome to the settler and wakes the dispatcher, because a slot is free.
 
+- Wait: if no slot is free, the run waits until one is (`ahead.py` says why the dispatcher claims such jobs).
 - Start: an `async def` handler runs in an asyncio task on the worker's loop, a `def` handler in a thread. A handler
   with middleware, in a child process or in a batch has a *strategy*: a coroutine function that the asyncio task awaits
   instead of the handler. The strategy of each task is determined once, when the worker starts.
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace.app.batch_task import BatchTask
@@ -26,7 +28,8 @@ from millrace.app.host import Middleware, Runnable
 from millrace.app.telemetry.log_context import current_job
 from millrace.domain.outcome import Outcome, Released
 from millrace.worker.batch import Batcher, BatchRunnable
-from millrace.worker.process.remote import Encoded, for_future
+from millrace.worker.middleware import Strategy, run_on_loop, with_middleware
+from millrace.worker.process.remote import for_future
 from millrace.worker.run import Run
 from millrace.worker.threads import Threads, call_in_loop
 
@@ -37,11 +40,7 @@ if TYPE_CHECKING:
     from millrace.worker.settler import Settler
 
 KILL_WAIT = 1.0  # seconds within which the end of a killed process is noticed
-
-Strategy = Callable[["Run"], Awaitable[object]]
-
-
-# ── the executor ──────────────────────────────────────────────────────────────────────────────
+RECENT = 32  # runs; the weight of a run in the average is 1 / RECENT
 
 
 class Executor:
@@ -66,6 +65,8 @@ class Executor:
         self.slots = slots
         self.grace = grace
         self.running: dict[str, Run] = {}  # by lease id
+        self.waiting: deque[Run] = deque()  # for a slot, in the order in which they will start
+        self.slot_time = 0.0  # seconds for which the recent runs held their slots, on average
         self.abandoned = 0
         self.zombies = 0  # abandoned handlers that still run
         self.threads = Threads(threads, name)
@@ -116,12 +117,20 @@ class Executor:
 
     @property
     def free(self) -> int:
-        return self.slots - len(self.running) + self._shared
+        """The number of free slots. It is negative while runs wait for a slot."""
+        return self.slots - len(self.running) + self._shared - len(self.waiting)
 
     # ── start ─────────────────────────────────────────────────────────────────────────────────
 
     def start(self, run: Run) -> None:
-        """Start a run. When it ends, its outcome is passed to the settler."""
+        """Start a run, now or when a slot is free. When it ends, its outcome is passed to the settler."""
+        if self.free > 0 or self.batchers:  # a run of a batch may need no slot of its own
+            self._start_in_slot(run)
+        else:
+            run.wait_for_slot()
+            self.waiting.append(run)
+
+    def _start_in_slot(self, run: Run) -> None:
         self.running[run.lease.id] = run
         strategy = self.strategies.get(run.task.name) if self.strategies else None
         if strategy is not None or run.task.is_async:
@@ -233,11 +242,34 @@ class Executor:
                 earliest = run.deadline
         self._set_timer(earliest)
 
+    # ── wait ──────────────────────────────────────────────────────────────────────────────────
+
+    def _start_waiting(self) -> None:
+        while self.waiting and len(self.running) < self.slots:
+            run = self.waiting.popleft()
+            run.got_slot(self._loop.time(), self.grace)
+            self._start_in_slot(run)
+
+    def give_back(self) -> int:
+        """Release all runs that wait for a slot. Return their number."""
+        count = len(self.waiting)
+        while self.waiting:
+            self._end_waiting(self.waiting.popleft(), Released())
+        return count
+
+    def _end_waiting(self, run: Run, outcome: Outcome | None) -> None:
+        run.ended = True
+        self._settler.submit(run, outcome)
+
     # ── abort ─────────────────────────────────────────────────────────────────────────────────
 
     def abort(self, run: Run, why: Abort) -> None:
         """Ask a handler to stop. If its run has not ended when the grace period is over, the handler is abandoned."""
         if run.ended or run.why is why or (run.why is not None and why is not Abort.LOST):
+            return
+        if run.waiting:
+            self.waiting.remove(run)
+            self._end_waiting(run, run.aborted(why))
             return
         first = run.why is None
         run.abort(why)
@@ -311,7 +343,10 @@ class Executor:
         """End a run: free its slot and pass its outcome to the settler. Called once per run."""
         run.ended = True
         del self.running[run.lease.id]
+        self.slot_time += (self._loop.time() - run.slot_at - self.slot_time) / RECENT
         self._settler.submit(run, outcome)
+        if self.waiting:
+            self._start_waiting()
         self._wake_up.slot_freed()
         if not self.running:
             self._on_empty()
@@ -374,52 +409,3 @@ def _unregister(task: asyncio.Task[Any]) -> None:
     if unregister is not None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         unregister(task)
-
-
-# ── middleware ────────────────────────────────────────────────────────────────────────────────
-
-
-async def run_on_loop(run: Run) -> object:
-    """Await a handler and return its result. This is the strategy of `async def` handlers with middleware."""
-    result: object = await run.task.handler(**run.arguments())
-    return result
-
-
-def with_middleware(layers: Sequence[Middleware], strategy: Strategy) -> Strategy:
-    """Return a strategy that calls `strategy` through all layers of middleware, the first layer outermost.
-
-    All layers run in the asyncio task of the run. So the context variables that a layer sets are visible to the inner
-    layers and to the handler, even in a thread. The outcome of the attempt is what the outermost layer returns or
-    raises. The lease, the timeout, an abort and the settle are handled outside of all layers.
-    """
-
-    async def run_layers(run: Run) -> object:
-        return await _CallNext(run, strategy, layers, 0)()
-
-    return run_layers
-
-
-class _CallNext:
-    """The `call_next` argument of a layer. It calls the next layer; in the last layer, it calls the strategy."""
-
-    __slots__ = ("_called", "_index", "_layers", "_run", "_strategy")
-
-    def __init__(self, run: Run, strategy: Strategy, layers: Sequence[Middleware], index: int) -> None:
-        self._run = run
-        self._strategy = strategy
-        self._layers = layers
-        self._index = index
-        self._called = False
-
-    async def __call__(self) -> Any:
-        if self._called:
-            raise RuntimeError(
-                "call_next() was called twice in one attempt, and an attempt happens once. "
-                "Raise Retry(…) to have another one."
-            )
-        self._called = True
-        run, index = self._run, self._index
-        if index < len(self._layers):
-            return await self._layers[index](run.own_context(), _CallNext(run, self._strategy, self._layers, index + 1))
-        value = await self._strategy(run)
-        return run.task.load_result(value.data, run.job.spec.serde) if isinstance(value, Encoded) else value
