@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from millrace import Context, Event, State, Task
+from millrace.domain.errors import StoreError
 from millrace.domain.request import Claim
+from millrace.store.protocol import Target
 from millrace.worker.ahead import ENOUGH, LONGEST_WAIT, MOST
+from proof.simulation.loop import VirtualLoop
+from tests.narrowing import checked_cast
 from tests.worker.stage import Stage, until, virtual
 
 SLOTS = 10
@@ -185,6 +190,33 @@ async def test_a_limit_that_is_set_later_ends_the_claims_ahead_within_seconds(st
 
 
 @virtual
+async def test_a_limit_of_a_task_that_is_no_longer_claimed_does_not_matter(stage: Stage):
+    limited = stage.app.task(name="limited")(a_short_task(stage, seconds=0.01).handler)
+    await stage.app.limit(limited, max_running=50)
+    await limited.enqueue_many([{}] * 600)
+    async with stage.working(slots=SLOTS) as worker:
+        await until(lambda: worker.stats.completed == 600)
+        assert max(limits(stage)) == SLOTS
+        await stage.app.tasks["short"].enqueue_many([{}] * 15_000)
+        await until(lambda: worker.stats.completed == 15_600)
+
+    assert max(limits(stage)) > SLOTS
+
+
+@virtual
+async def test_a_store_that_does_not_answer_for_its_settings_stops_the_claims_ahead(stage: Stage):
+    async def failing(target: Target, name: str, changes: Mapping[str, Any]) -> Any:
+        raise StoreError("away")
+
+    stage.store.control = failing  # type: ignore[method-assign]
+    await a_short_task(stage).enqueue_many([{}] * 600)
+    worker = await stage.burst(slots=SLOTS)
+
+    assert max(limits(stage)) == SLOTS
+    assert (worker.stats.completed, worker.stats.errors) == (600, 1)
+
+
+@virtual
 async def test_a_job_whose_only_attempt_would_be_lost_with_the_worker_does_not_wait_in_it(stage: Stage):
     await a_short_task(stage, max_attempts=1).enqueue_many([{}] * 600)
     await stage.burst(slots=SLOTS)
@@ -202,14 +234,14 @@ async def test_no_job_waits_behind_one_that_may_have_killed_a_worker(stage: Stag
         waiting.append((await stage.store.count())[0].running)
 
     short = a_short_task(stage)
-    job = await suspect.enqueue()
+    job = await suspect.options(priority=5).enqueue()
     [held] = await stage.store.claim(Claim(("default",), "gone", lease=1))
     await asyncio.sleep(0.01)
     async with stage.working(slots=SLOTS, poll_max=0.1) as worker:
         await until(lambda: worker.stats.reaped == 1)
         stored = stage.store._ledger.tables.by_id(job.id)
         assert stored is not None and stored.stalls == 1 and held.id == job.id
-        for _ in range(2_000):
+        for _ in range(200):
             if (await stage.job(job.id)).state is State.COMPLETED:
                 break
             await short.enqueue_many([{}] * 300)
@@ -305,6 +337,17 @@ async def test_jobs_given_back_do_not_count_towards_max_jobs(stage: Stage):
 
     assert worker.stats.released > 0
     assert (runs, worker.stats.completed) == (400, 400)
+
+
+@virtual
+async def test_jobs_are_not_given_back_because_the_event_loop_was_late(stage: Stage):
+    await a_short_task(stage).enqueue_many([{}] * 3_000)
+    async with stage.working(slots=SLOTS) as worker:
+        await until(lambda: worker._components is not None and worker._components.executor.waiting)
+        checked_cast(VirtualLoop, asyncio.get_running_loop())._at += 1.0
+        await until(lambda: worker.stats.completed == 3_000)
+
+    assert worker.stats.released == 0
 
 
 # ── stop, cancel, lease ───────────────────────────────────────────────────────────────────────

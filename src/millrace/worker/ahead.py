@@ -25,6 +25,7 @@ from millrace.worker.run import Run
 MOST = 200  # jobs that a worker holds, running and waiting, if it claims ahead
 HORIZON = 0.1  # seconds within which a job that is claimed ahead should start
 LONGEST_WAIT = 0.25  # seconds after which waiting jobs are given back
+LATE = 0.05  # seconds by which the event loop must be late for waiting jobs to get more time
 SHARE_OF_LEASE = 0.1  # if this share of a lease is shorter, it takes the place of both times above
 ENOUGH = 50  # jobs in a row that could have waited, before the worker claims ahead; the first jobs do not count
 SETTINGS_INTERVAL = 5.0  # seconds between two reads of the settings of queues and tasks
@@ -50,11 +51,13 @@ class Ahead:
         self._loop = asyncio.get_running_loop()
         self._suitable = 0  # jobs claimed in a row that could have waited
         self._claim_time = 0.0  # seconds per job of the last claim
-        self._seen: set[tuple[Target, str]] = set()  # the queues and tasks of claimed jobs
-        self._unlimited: set[tuple[Target, str]] = set()  # those without limits, when the settings were last read
+        self._seen: set[tuple[Target, str]] = set()  # the queues and tasks of jobs claimed since the last read
+        self._known: set[tuple[Target, str]] = set()  # those whose settings were read
+        self._unlimited = False  # none of the known ones has limits
         self._read_at = 0.0
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._postponed_until = 0.0
 
     def room(self) -> int:
         """Return how many jobs may wait for a slot now, including those that wait already."""
@@ -77,8 +80,6 @@ class Ahead:
             self._suitable = self._suitable + 1 if may_wait(job) else 0
         self._seen.update(("queue", job.spec.queue) for job in jobs)
         self._seen.update(("task", job.spec.task) for job in jobs)
-        if any(job.stalls for job in jobs):  # one of them may kill this worker too
-            self.give_back()
         if self._executor.waiting:
             self._check_wait()
 
@@ -90,11 +91,16 @@ class Ahead:
         runs = list(self._executor.waiting)
         if not runs:
             return
-        give_back_at = min(run.started + _longest_wait(run) for run in runs)
-        if give_back_at <= self._loop.time():
+        now = self._loop.time()
+        due = min(run.started + _longest_wait(run) for run in runs)
+        if due + LATE < now and self._postponed_until < due:
+            # The loop itself was late, so no slot could become free. Once, these jobs get more time.
+            self._postponed_until = now + LONGEST_WAIT / 2
+        due = max(due, self._postponed_until)
+        if due <= now:
             self.give_back()
         else:
-            self._timer = self._loop.call_at(give_back_at, self._check_wait)
+            self._timer = self._loop.call_at(due, self._check_wait)
 
     def give_back(self) -> None:
         """Release all waiting jobs, and do not claim ahead for a while."""
@@ -105,25 +111,27 @@ class Ahead:
     # ── limits ────────────────────────────────────────────────────────────────────────────────
 
     def _without_limits(self) -> bool:
-        """Return whether no queue and no task of the claimed jobs has limits. Settings are read in the background."""
-        known = self._seen <= self._unlimited
-        if self._reading is None and self._loop.time() >= self._read_at:
+        """Return whether no queue and no task of the claimed jobs has limits.
+
+        The settings are read in the background: every few seconds, and when a queue or a task is new.
+        """
+        known = self._seen <= self._known
+        if self._reading is None and (self._loop.time() >= self._read_at or not known):
             self._reading = self._loop.create_task(self._read_settings())
-        return known
+        return known and self._unlimited
 
     async def _read_settings(self) -> None:
+        names, self._seen = self._seen, set()
+        unlimited = False
         try:
-            names = list(self._seen)
-            self._unlimited = {
-                (target, name) for target, name in names if _has_no_limit(await self._store.control(target, name, {}))
-            }
-            new = bool(self._seen - set(names))
+            settings = [await self._store.control(target, name, {}) for target, name in sorted(names)]
+            unlimited = all(map(_has_no_limit, settings))
         except Exception as error:  # the store may be unavailable
-            self._unlimited, new = set(), False
             self._failed(error)
         finally:
             self._reading = None
-        self._read_at = 0.0 if new else self._loop.time() + SETTINGS_INTERVAL
+        self._known, self._unlimited = names, unlimited
+        self._read_at = self._loop.time() + SETTINGS_INTERVAL
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -138,7 +146,7 @@ def may_wait(job: Job) -> bool:
 
     A job of a group or lane may not: the next job of its line would wait too. A job that would be dead if this worker
     died may not: its handler would never have started. A job that lost a lease before may not, because it may be the
-    cause: see `Ahead.claimed`.
+    cause; the dispatcher also gives back the other waiting jobs before it runs.
     """
     spec = job.spec
     if job.lane is not None or spec.group is not None or job.stalls:

@@ -265,9 +265,11 @@ class Dispatcher:
         ahead = self._ahead.room() if self._backlog else 0
         most = executor.slots + ahead  # jobs that the worker may hold
         wanted = free + ahead
-        if free <= 0 and wanted < most // 2:
+        in_halves = self._store.small_claims and most >= MIN_FOR_HALVES
+        executor.refill_at = max(0, most // 2 - executor.slots) if in_halves else 0
+        if free < -executor.refill_at:
             return 0
-        if self._store.small_claims and most >= MIN_FOR_HALVES:
+        if in_halves:
             wanted = min(wanted, (most + 1) // 2)
         return int(min(wanted, UNSETTLED * most - self._settler.pending, self._remaining))
 
@@ -338,6 +340,8 @@ class Dispatcher:
             self._start_backlog(jobs, claim)
         else:
             self._start(jobs, claim.since)
+        if self._executor.waiting and any(job.stalls for job in jobs):
+            self._ahead.give_back()  # one of these jobs may kill this worker, as it may have killed another
         return len(jobs)
 
     def _start_backlog(self, jobs: list[Job], claim: _PendingClaim) -> None:
