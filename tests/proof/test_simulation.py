@@ -15,6 +15,7 @@ import pytest
 from millrace.domain.job import State
 from millrace.domain.ledger import Ledger
 from millrace.store.memory.tables import MemoryTables
+from millrace.worker import ahead, dispatcher
 from proof.simulation.loop import Stuck, VirtualLoop
 from proof.simulation.simulation import Outcome, main, simulate
 
@@ -37,6 +38,13 @@ def broken(outcomes) -> str:
 @pytest.mark.timeout(300)
 def test_two_hundred_worlds_keep_every_promise():
     assert broken(world(seed) for seed in SEEDS) == ""
+
+
+def test_worlds_whose_workers_claim_ahead_from_the_start_keep_every_promise(monkeypatch):
+    monkeypatch.setattr(ahead, "ENOUGH", 0)
+    monkeypatch.setattr(dispatcher, "ENOUGH", 0)
+
+    assert broken(simulate(seed) for seed in TWICE) == ""
 
 
 @pytest.mark.nightly

@@ -48,9 +48,10 @@ class ScheduleView(msgspec.Struct):
 
 
 def worker_view(record: WorkerRecord, running: list[str]) -> WorkerView:
-    """Return a worker as JSON. `running` are the ids of its running jobs.
+    """Return a worker as JSON. `running` are the ids of the jobs that it has claimed and not settled.
 
-    They come from the jobs in the store, which are more recent than the list in the worker's record.
+    They come from the jobs in the store, which are more recent than the list in the worker's record. There may be more
+    of them than slots: a worker claims short jobs a moment before a slot is free (`worker/ahead.py`).
     """
     info = record.info
     return WorkerView(

@@ -112,6 +112,7 @@ class Components:
             reporter,
             poll=Backoff(worker.poll_min, worker.poll_max, chance),
             lease=worker.lease,
+            shortest_lease=worker.shortest_lease / 1000,
             defaults=defaults,
             unknown=worker.unknown_task,
             chance=chance,
@@ -163,7 +164,7 @@ class Components:
 
     def count(self, stats: Stats) -> None:
         executor = self.executor
-        stats.running = len(executor.running)
+        stats.running = len(executor.in_slots)
         stats.unsettled = self.settler.pending
         stats.abandoned = executor.abandoned
         stats.zombies = executor.zombies
@@ -209,7 +210,7 @@ class Components:
             self._queues,
             self._tasks,
             self._slots,
-            tuple(run.job.id for run in list(self.executor.running.values())),
+            tuple(run.job.id for run in self.executor.in_slots),
             stats.completed,
             stats.failed,
             self._version,

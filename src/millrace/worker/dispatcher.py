@@ -4,8 +4,10 @@ The dispatcher fills all free slots with one claim. While no slot is free, it wa
 end in the same iteration of the event loop, one claim fills their slots. When there is nothing to claim, it waits for a
 wake-up from the store and also polls. Polling alone finds every job; wake-ups only make this faster.
 
-With many slots and a store that sets `Store.small_claims`, a claim takes at most half of the slots. If a claim returned
-as many jobs as it could, the next claim is sent before these jobs start, so that the store works while handlers run.
+If handlers are short, the dispatcher also claims jobs for slots that will soon be free (`ahead.py`), once half of them
+are missing. On a store that sets `Store.small_claims`, such a claim, or one for many slots, takes at most half of the
+jobs that the worker may hold. If it returned as many as it could, the next claim is sent before these jobs start, so
+that the store works while handlers run.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from millrace.domain.outcome import Buried, Failure, Outcome, Released
 from millrace.domain.request import Claim
 from millrace.domain.rules.precedence import with_defaults
 from millrace.store.protocol import Store
+from millrace.worker.ahead import ENOUGH, Ahead, may_wait
 from millrace.worker.backoff import Backoff, Chance
 from millrace.worker.executor import Executor
 from millrace.worker.heartbeat import Heartbeat
@@ -33,7 +36,7 @@ from millrace.worker.settler import Settlement, Settler
 UNSETTLED = 2  # ended runs per slot that may wait for their settle; with more, nothing is claimed
 LEAST_PAUSE = 0.01  # seconds between claims that find nothing, in case a store's `wait` returns too early
 UNKNOWN_TASK_DELAY = 5 * SECOND
-MIN_SLOTS_FOR_HALVES = 100  # with fewer slots, a second claim costs more than it saves
+MIN_FOR_HALVES = 100  # jobs that a worker may hold; with fewer, a second claim costs more than it saves
 ALONE_EVERY = 8  # claims
 
 UnknownTask = Literal["leave", "bury"]
@@ -160,6 +163,7 @@ class Dispatcher:
         *,
         poll: Backoff,
         lease: int | None,
+        shortest_lease: float,
         defaults: Mapping[str, Mapping[str, Any]],
         unknown: UnknownTask,
         chance: Chance,
@@ -187,8 +191,10 @@ class Dispatcher:
         self._empty_claims = 0  # in a row
         self._claimed_at = 0.0
         self._remaining = math.inf if max_jobs is None else max_jobs  # jobs that may still be claimed
-        halves = store.small_claims and executor.slots >= MIN_SLOTS_FOR_HALVES
-        self._claim_limit = (executor.slots + 1) // 2 if halves else executor.slots
+        self._backlog = False  # the last claim returned as many jobs as it could, and it was not one of the first
+        self._ahead = Ahead(
+            store, executor, lease=shortest_lease, on_given_back=self._given_back, failed=reporter.error
+        )
         self.stopping = False
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
@@ -208,13 +214,13 @@ class Dispatcher:
                         return
                     await wake_up.sleep_until_run_ends()
                     continue
-                free = self._free()
-                if free <= 0:
+                limit = self._next_limit()
+                if limit <= 0:
                     if wake_up.batch_joined:
                         await self._fill_batches(self._rotation.queues)
                     await self._wait_for_slot()
                     continue
-                claim = self._send_claim(self._rotation.next(), min(free, self._claim_limit), self._claimable_tasks)
+                claim = self._send_claim(self._rotation.next(), limit, self._claimable_tasks)
             found = await self._start_jobs(claim)
             if found > 0 and self._executor.batchers:
                 await self._fill_batches(claim.queues)
@@ -225,7 +231,8 @@ class Dispatcher:
                 if not burst:
                     if found > 0:
                         await self._let_jobs_start()
-                    await self._wait_for_jobs()
+                    if not self._executor.waiting:  # otherwise a wake-up is better used by another worker
+                        await self._wait_for_jobs()
                 elif self._held:
                     await wake_up.sleep_until_run_ends()
                 elif not found and not claim.held:
@@ -239,6 +246,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         self.stopping = True
+        self._ahead.give_back()
         for batcher in self._executor.batchers.values():
             batcher.start_now()
         self._wake_up.notify()
@@ -250,12 +258,26 @@ class Dispatcher:
             self._reporter.error(error)
             return False
 
-    def _free(self) -> int:
+    def _next_limit(self, about_to_start: int = 0) -> int:
+        """Return how many jobs to claim next: as many as there are free slots, or more if jobs may wait for a slot."""
         executor = self._executor
-        return int(min(executor.free, UNSETTLED * executor.slots - self._settler.pending, self._remaining))
+        free = executor.free - about_to_start
+        ahead = self._ahead.room() if self._backlog else 0
+        most = executor.slots + ahead  # jobs that the worker may hold
+        wanted = free + ahead
+        in_halves = self._store.small_claims and most >= MIN_FOR_HALVES
+        executor.refill_at = max(0, most // 2 - executor.slots) if in_halves else 0
+        if free < -executor.refill_at:
+            return 0
+        if in_halves:
+            wanted = min(wanted, (most + 1) // 2)
+        return int(min(wanted, UNSETTLED * most - self._settler.pending, self._remaining))
+
+    def _given_back(self, count: int) -> None:
+        self._remaining += count
 
     async def _wait_for_slot(self) -> None:
-        while self._free() <= 0 and not self.stopping and not self._wake_up.batch_joined:
+        while self._next_limit() <= 0 and not self.stopping and not self._wake_up.batch_joined:
             await self._wake_up.sleep_until_run_ends()
 
     async def _let_jobs_start(self) -> None:
@@ -308,24 +330,33 @@ class Dispatcher:
         self._claimed_at = claim.since
         self._store_backoff.reset()
         self._reporter.claimed(jobs)
+        full = len(jobs) == claim.limit
+        if full or len(claim.queues) == len(self._rotation.queues):
+            self._backlog = full and self._reporter.stats.claimed > ENOUGH
         if not jobs:
             self._empty_claims += 1
             return 0
         self._empty_claims = 0
         self._remaining -= len(jobs)
         self._poll.reset()
-        if len(jobs) == claim.limit:
-            self._claim_ahead(len(jobs))
-        self._start(jobs, claim.since)
+        if full:
+            self._start_backlog(jobs, claim)
+        else:
+            self._start(jobs, claim.since)
+        if self._executor.waiting and any(job.stalls for job in jobs):
+            self._ahead.give_back()  # one of these jobs may kill this worker, as it may have killed another
         return len(jobs)
 
-    def _claim_ahead(self, about_to_start: int) -> None:
-        """Send the next claim before the jobs of the last claim are started, if there are enough free slots."""
-        free = self._free() - about_to_start
-        executor = self._executor
-        if free > 0 and self._claim_limit < executor.slots and not self.stopping and not executor.batchers:
-            limit = min(free, self._claim_limit)
-            self._send_claim(self._rotation.next(), limit, self._claimable_tasks, about_to_start=about_to_start)
+    def _start_backlog(self, jobs: list[Job], claim: _PendingClaim) -> None:
+        """Start the jobs of a claim that returned as many as it could. Send the next claim before, if it has room."""
+        seconds = self._loop.time() - claim.since
+        if self._store.small_claims and not self.stopping and not self._executor.batchers:
+            limit = self._next_limit(len(jobs))
+            if limit > 0:
+                self._send_claim(self._rotation.next(), limit, self._claimable_tasks, about_to_start=len(jobs))
+        self._start(jobs, claim.since)
+        if self._backlog:
+            self._ahead.claimed(jobs, seconds)
 
     async def _fill_batches(self, queues: tuple[str, ...]) -> None:
         """Claim more jobs for each batch that is collecting jobs. They share the slot of their batch."""
@@ -342,6 +373,7 @@ class Dispatcher:
 
         If the claim takes longer than `timeout` seconds, cancel it.
         """
+        await self._ahead.stop()
         if self._claim is None:
             return
         claim, self._claim = self._claim, None
@@ -362,6 +394,10 @@ class Dispatcher:
                 continue
             if defaults := self._defaults[spec.task]:
                 job.spec = spec = with_defaults(spec, defaults)
+            if executor.free <= 0 and not executor.batchers and not may_wait(job):
+                self._turn_down(job, granted, since)
+                self._given_back(1)
+                continue
             length = spec.lease / 1000
             run = Run(job, task, length, since, clock, executor.grace, self._heartbeat.write_progress)
             if granted < length:
@@ -372,7 +408,10 @@ class Dispatcher:
                 self._heartbeat.hurry()
 
     def _turn_down(self, job: Job, length: float, since: float) -> None:
-        """Release or bury a claimed job without starting it, because its task is unknown or the worker is stopping."""
+        """Release or bury a claimed job without starting it.
+
+        Its task is unknown, the worker is stopping, or the job may not wait for a slot.
+        """
         outcome: Outcome = Released()
         if job.task not in self._tasks:
             text = f"no task named {job.task!r} is registered here; register it, or let another worker run it"

@@ -3,7 +3,9 @@
 The dispatcher creates a `Run` for each claimed job and passes it to `Executor.start`. When the run has ended, the
 executor passes its outcome to the settler and wakes the dispatcher, because a slot is free.
 
-- Start: an `async def` handler runs in an asyncio task on the worker's loop, a `def` handler in a thread. A handler
+- Wait: if no slot is free, the run waits until one is (`ahead.py` says why the dispatcher claims such jobs).
+- Start: an `async def` handler runs in an asyncio task on the worker's loop, a `def` handler in a thread
+  (`thread_runs.py`). A handler
   with middleware, in a child process or in a batch has a *strategy*: a coroutine function that the asyncio task awaits
   instead of the handler. The strategy of each task is determined once, when the worker starts.
 - Timeout: there is one timer for all runs, set to the earliest deadline.
@@ -17,17 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace.app.batch_task import BatchTask
-from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.handler.verdict import Abort
 from millrace.app.host import Middleware, Runnable
 from millrace.app.telemetry.log_context import current_job
 from millrace.domain.outcome import Outcome, Released
 from millrace.worker.batch import Batcher, BatchRunnable
-from millrace.worker.process.remote import Encoded, for_future
+from millrace.worker.middleware import Strategy, run_on_loop, with_middleware
 from millrace.worker.run import Run
+from millrace.worker.thread_runs import ThreadEnd, ThreadRuns
 from millrace.worker.threads import Threads, call_in_loop
 
 if TYPE_CHECKING:
@@ -37,15 +41,14 @@ if TYPE_CHECKING:
     from millrace.worker.settler import Settler
 
 KILL_WAIT = 1.0  # seconds within which the end of a killed process is noticed
-
-Strategy = Callable[["Run"], Awaitable[object]]
-
-
-# ── the executor ──────────────────────────────────────────────────────────────────────────────
+RECENT = 32  # runs; the weight of a run in the average is 1 / RECENT
 
 
 class Executor:
-    """Runs up to `slots` jobs, or batches of jobs, at a time. All methods must be called on the event loop."""
+    """Runs up to `slots` jobs, or batches of jobs, at a time.
+
+    All methods must be called on the event loop, except those with `thread` in their names that say otherwise.
+    """
 
     def __init__(
         self,
@@ -65,10 +68,15 @@ class Executor:
     ) -> None:
         self.slots = slots
         self.grace = grace
-        self.running: dict[str, Run] = {}  # by lease id
+        self.running: dict[str, Run] = {}  # by lease id, until their outcome is passed to the settler
+        self.waiting: deque[Run] = deque()  # for a slot, in the order in which they will start
+        self.refill_at = 0  # waiting runs; with more, the dispatcher is not woken when a run ends
+        self.slot_time = 0.0  # seconds for which the recent runs held their slots, on average
         self.abandoned = 0
         self.zombies = 0  # abandoned handlers that still run
         self.threads = Threads(threads, name)
+        self._thread_runs = ThreadRuns(self, self.threads)
+        self._used = 0  # slots
         self._settler = settler
         self._wake_up = wake_up
         self._on_empty = on_empty
@@ -111,23 +119,37 @@ class Executor:
         elif not layers:
             return None
         else:
-            strategy = run_on_loop if task.is_async else self.run_in_thread
+            strategy = run_on_loop if task.is_async else self._thread_runs.run
         return with_middleware(layers, strategy) if layers else strategy
 
     @property
     def free(self) -> int:
-        return self.slots - len(self.running) + self._shared
+        """The number of free slots. It is negative while runs wait for a slot."""
+        return self.slots - self._used + self._shared - len(self.waiting)
+
+    @property
+    def in_slots(self) -> list[Run]:
+        """The runs whose handlers have not ended. Can be called from any thread."""
+        return [run for run in list(self.running.values()) if not run.ended]
 
     # ── start ─────────────────────────────────────────────────────────────────────────────────
 
     def start(self, run: Run) -> None:
-        """Start a run. When it ends, its outcome is passed to the settler."""
+        """Start a run, now or when a slot is free. When it ends, its outcome is passed to the settler."""
+        if self.free > 0 or self.batchers:  # a run of a batch may need no slot of its own
+            self._start_in_slot(run)
+        else:
+            run.wait_for_slot()
+            self.waiting.append(run)
+
+    def _start_in_slot(self, run: Run) -> None:
+        self._used += 1
         self.running[run.lease.id] = run
         strategy = self.strategies.get(run.task.name) if self.strategies else None
         if strategy is not None or run.task.is_async:
             run.loop_task = self._loop.create_task(self._execute(run, strategy))
         else:
-            self._start_in_thread(run)
+            self._thread_runs.start(run)
         if run.deadline < self._timer_at:
             self._set_timer(run.deadline)
 
@@ -149,22 +171,6 @@ class Executor:
             outcome = run.raised(error)
         self._handler_ended(run, outcome)
 
-    def _start_in_thread(self, run: Run) -> None:
-        """Start a `def` handler that has no strategy, in a thread and without an asyncio task."""
-        loop = self._loop
-        waited = True
-
-        def work() -> None:
-            if waited:
-                call_in_loop(loop, self.begin, run)
-            call_in_loop(
-                loop, self._handler_ended, run, _call_in_thread(run) if run.why is None else run.aborted(run.why)
-            )
-
-        waited = not self.threads.submit(work)  # a thread that is faster than this line calls `begin` again: harmless
-        if waited:
-            run.wait_to_begin()
-
     def begin(self, run: Run) -> None:
         """Start the timeout of a run.
 
@@ -172,46 +178,7 @@ class Executor:
         """
         if not run.ended and run.why is None:
             run.begin(self._loop.time(), self.grace)
-            if run.deadline < self._timer_at:
-                self._set_timer(run.deadline)
-
-    async def run_in_thread(self, run: Run) -> object:
-        """Run a `def` handler in a thread and return its result. This is the strategy of `def` handlers with
-        middleware.
-
-        The handler sees the context variables that the middleware has set.
-        """
-        future: asyncio.Future[object] = self._loop.create_future()
-        execution = _ThreadExecution(self.threads)
-
-        def call() -> object:
-            if run.why is not None:
-                raise Aborted(run.job.id, run.why)
-            if future.cancelled():
-                raise Aborted(run.job.id, "its middleware no longer waits for it")
-            return run.task.handler(**run.arguments())
-
-        def end(value: object, error: BaseException | None) -> None:
-            if execution.abandoned:
-                self.zombies_ended(1, in_thread=True)
-            elif future.done():
-                return
-            elif error is not None:
-                future.set_exception(for_future(error))
-            else:
-                future.set_result(value)
-
-        if not self.threads.call(self._loop, call, lambda: self.begin(run), end):
-            run.wait_to_begin()
-        run.runs_in(execution)
-        try:
-            return await future
-        finally:
-            if not execution.abandoned:
-                run.runs_in(None)
-                if future.cancelled():  # by middleware with a time limit of its own: the thread runs on
-                    execution.abandon()
-                    self.zombies += 1
+            self._watch_deadline(run)
 
     # ── timeout ───────────────────────────────────────────────────────────────────────────────
 
@@ -221,9 +188,13 @@ class Executor:
         self._timer_at = at
         self._timer = None if math.isinf(at) else self._loop.call_at(at, self._abort_overdue)
 
+    def _watch_deadline(self, run: Run) -> None:
+        if run.deadline < self._timer_at and not run.ended:
+            self._set_timer(run.deadline)
+
     def _abort_overdue(self) -> None:
         now = self._loop.time()
-        earliest = math.inf
+        earliest = self._timer_at = math.inf  # first: a run that a thread starts from now on sets the timer again
         for run in list(self.running.values()):
             if run.why is not None:
                 continue
@@ -233,11 +204,71 @@ class Executor:
                 earliest = run.deadline
         self._set_timer(earliest)
 
+    # ── wait ──────────────────────────────────────────────────────────────────────────────────
+
+    def _start_waiting(self) -> None:
+        while self._used < self.slots + self._shared:
+            with self._thread_runs.lock:
+                if not self.waiting:
+                    return
+                run = self.waiting.popleft()
+                run.got_slot(self._loop.time(), self.grace)
+            self._start_in_slot(run)
+
+    def give_back(self) -> int:
+        """Release all runs that wait for a slot. Return their number."""
+        with self._thread_runs.lock:
+            runs = list(self.waiting)
+            self.waiting.clear()
+        for run in runs:
+            self._end_waiting(run, Released())
+        return len(runs)
+
+    def _withdraw(self, run: Run) -> bool:
+        """Remove a run from the waiting ones. Return False if it does not wait."""
+        with self._thread_runs.lock:
+            if run.waiting:
+                self.waiting.remove(run)
+            return run.waiting
+
+    def _end_waiting(self, run: Run, outcome: Outcome | None) -> None:
+        run.ended = True
+        self._settler.submit(run, outcome)
+
+    # ── called by `ThreadRuns` ────────────────────────────────────────────────────────────────
+
+    def begin_in_thread(self, run: Run) -> None:
+        """Start the timeout of a run. Called in the thread that calls its handler."""
+        run.begin(self._loop.time(), self.grace)
+        if run.deadline < self._timer_at:
+            call_in_loop(self._loop, self._watch_deadline, run)
+
+    def take_waiting_in_thread(self) -> Run | None:
+        """Return the next waiting run if a thread can continue with it. Called in the thread, which holds the lock."""
+        if not self.waiting:
+            return None
+        run = self.waiting[0]
+        if run.task.is_async or run.task.name in self.strategies:
+            return None
+        self.waiting.popleft()
+        run.got_slot(self._loop.time(), self.grace)
+        self.running[run.lease.id] = run
+        return run
+
+    def threads_ended(self, ends: Iterable[ThreadEnd]) -> None:
+        """End the runs of handlers that have ended in threads."""
+        for end in ends:
+            self._used += not end.frees_slot  # `_finish` frees a slot, but the thread uses it for another run
+            self._finish(end.run, end.outcome)
+
     # ── abort ─────────────────────────────────────────────────────────────────────────────────
 
     def abort(self, run: Run, why: Abort) -> None:
         """Ask a handler to stop. If its run has not ended when the grace period is over, the handler is abandoned."""
         if run.ended or run.why is why or (run.why is not None and why is not Abort.LOST):
+            return
+        if run.waiting and self._withdraw(run):
+            self._end_waiting(run, run.aborted(why))
             return
         first = run.why is None
         run.abort(why)
@@ -265,13 +296,11 @@ class Executor:
 
     def leave_behind(self, run: Run) -> None:
         """End an aborted run although its handler still runs. The handler is counted as a zombie from now on."""
-        if run.ended or run.why is None:
+        if run.ended or run.why is None or (run.loop_task is None and not self._thread_runs.abandon(run)):
             return
         self.abandoned += 1
         self.zombies += 1
-        if run.loop_task is None:
-            self.threads.abandoned()
-        else:
+        if run.loop_task is not None:
             run.loop_task.cancel(run.why.value)
             self.keep(run.loop_task)
         self._finish(run, run.aborted(run.why))
@@ -302,17 +331,20 @@ class Executor:
         """
         if not run.ended:
             self._finish(run, outcome)
-        elif run.loop_task is None:
-            self.zombies_ended(1, in_thread=True)
         elif run.execution is None:  # otherwise the handler still runs, and its execution counts its end
             self.zombies -= 1
 
     def _finish(self, run: Run, outcome: Outcome | None) -> None:
         """End a run: free its slot and pass its outcome to the settler. Called once per run."""
         run.ended = True
+        self._used -= 1
         del self.running[run.lease.id]
+        self.slot_time += (self._loop.time() - run.slot_at - self.slot_time) / RECENT
         self._settler.submit(run, outcome)
-        self._wake_up.slot_freed()
+        if self.waiting:
+            self._start_waiting()
+        if len(self.waiting) <= self.refill_at:
+            self._wake_up.slot_freed()
         if not self.running:
             self._on_empty()
 
@@ -338,29 +370,6 @@ class Executor:
         self.threads.close()
 
 
-class _ThreadExecution:
-    """The `Execution` of a handler in a thread. A thread cannot be stopped: the handler must check its context."""
-
-    def __init__(self, threads: Threads) -> None:
-        self.abandoned = False
-        self._threads = threads
-
-    def stop(self, why: Abort) -> None: ...
-
-    def abandon(self) -> bool:
-        self.abandoned = True
-        self._threads.abandoned()
-        return False
-
-
-def _call_in_thread(run: Run) -> Outcome | None:
-    current_job.set(run.job)
-    try:
-        return run.returned(run.task.handler(**run.arguments()))
-    except BaseException as error:
-        return run.raised(error)
-
-
 def _in_own_task(run: Run) -> bool:
     try:
         return asyncio.current_task() is run.loop_task
@@ -374,52 +383,3 @@ def _unregister(task: asyncio.Task[Any]) -> None:
     if unregister is not None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         unregister(task)
-
-
-# ── middleware ────────────────────────────────────────────────────────────────────────────────
-
-
-async def run_on_loop(run: Run) -> object:
-    """Await a handler and return its result. This is the strategy of `async def` handlers with middleware."""
-    result: object = await run.task.handler(**run.arguments())
-    return result
-
-
-def with_middleware(layers: Sequence[Middleware], strategy: Strategy) -> Strategy:
-    """Return a strategy that calls `strategy` through all layers of middleware, the first layer outermost.
-
-    All layers run in the asyncio task of the run. So the context variables that a layer sets are visible to the inner
-    layers and to the handler, even in a thread. The outcome of the attempt is what the outermost layer returns or
-    raises. The lease, the timeout, an abort and the settle are handled outside of all layers.
-    """
-
-    async def run_layers(run: Run) -> object:
-        return await _CallNext(run, strategy, layers, 0)()
-
-    return run_layers
-
-
-class _CallNext:
-    """The `call_next` argument of a layer. It calls the next layer; in the last layer, it calls the strategy."""
-
-    __slots__ = ("_called", "_index", "_layers", "_run", "_strategy")
-
-    def __init__(self, run: Run, strategy: Strategy, layers: Sequence[Middleware], index: int) -> None:
-        self._run = run
-        self._strategy = strategy
-        self._layers = layers
-        self._index = index
-        self._called = False
-
-    async def __call__(self) -> Any:
-        if self._called:
-            raise RuntimeError(
-                "call_next() was called twice in one attempt, and an attempt happens once. "
-                "Raise Retry(…) to have another one."
-            )
-        self._called = True
-        run, index = self._run, self._index
-        if index < len(self._layers):
-            return await self._layers[index](run.own_context(), _CallNext(run, self._strategy, self._layers, index + 1))
-        value = await self._strategy(run)
-        return run.task.load_result(value.data, run.job.spec.serde) if isinstance(value, Encoded) else value

@@ -1,8 +1,8 @@
 """One claimed job: its lease, its run, and the outcome of the run.
 
 `HeldJob` is a job under a lease, from the claim until the store has answered its settle. `Run` is a held job whose
-handler runs in a slot; the executor starts and ends it. The end of the run becomes an `Outcome`: what the handler
-returned or raised, or why it was aborted. The settler writes the outcome.
+handler runs in a slot, or waits for one; the executor starts and ends it. The end of the run becomes an `Outcome`: what
+the handler returned or raised, or why it was aborted. The settler writes the outcome.
 
 Transactional completion: a handler may call `ctx.complete` on its own database connection. If its transaction commits,
 the job is completed and the lease has ended, so the store refuses the worker's later settle. If the transaction does
@@ -79,6 +79,7 @@ class HeldJob:
         "task",
         "until",
         "value",
+        "waiting",
         "why",
     )
 
@@ -102,6 +103,7 @@ class HeldJob:
         self.why: Abort | None = None  # set when its run is to end early
         self.ended = True  # no handler runs; a Run sets this to False
         self.given_up = False  # the heartbeat has aborted its run because the lease is lost
+        self.waiting = False  # claimed ahead: it waits for a slot, and its handler has not started
         self.completing = False  # its handler has completed the job in a transaction of its own
         self.started: float | None = None  # when its handler started
         self.children: list[Spec] | None = None  # jobs that its handler enqueues with its end
@@ -156,7 +158,7 @@ HeldJobs = dict[str, HeldJob]  # by lease id
 class Run(HeldJob):
     """One attempt of a job, in a slot. Other threads may only read it and call `signal`."""
 
-    __slots__ = ("clock", "context", "deadline", "execution", "loop_task")
+    __slots__ = ("clock", "context", "deadline", "execution", "loop_task", "slot_at")
 
     task: Runnable
     started: float
@@ -173,6 +175,7 @@ class Run(HeldJob):
     ) -> None:
         super().__init__(job, task, length, since, math.inf, on_progress)
         self.begin(clock(), grace)
+        self.slot_at = self.started  # when it got its slot; it may still have to wait for a thread or a process
         self.clock = clock
         self.loop_task: asyncio.Task[None] | None = None  # None while a thread runs it directly
         self.execution: Execution | None = None
@@ -187,8 +190,17 @@ class Run(HeldJob):
         self.extend_until = self.deadline + grace
 
     def wait_to_begin(self) -> None:
-        """Suspend the timeout while the handler waits for a thread, a process or its batch."""
+        """Suspend the timeout while the handler waits for a slot, a thread, a process or its batch."""
         self.deadline = self.extend_until = math.inf
+
+    def wait_for_slot(self) -> None:
+        self.waiting = True
+        self.wait_to_begin()
+
+    def got_slot(self, now: float, grace: float) -> None:
+        self.waiting = False
+        self.slot_at = now
+        self.begin(now, grace)
 
     def runs_in(self, execution: Execution | None) -> None:
         """Set the `Execution` that can stop the handler, or remove it with None."""

@@ -183,7 +183,7 @@ class Settler:
 def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> Change:
     """Return the change to settle a job with, including the duration of the run and the jobs that it enqueues."""
     change = decide_change(held.job, held.task, outcome, chance)
-    if held.started is None:  # no handler has run
+    if held.started is None or held.waiting:  # no handler has run
         return change
     children = tuple(held.children) if held.children and change.verb in _ENQUEUES_CHILDREN else ()
     return msgspec.structs.replace(change, duration=max(0, int((now - held.started) * 1000)), jobs=children)

@@ -27,6 +27,11 @@ class Threads:
         self._work: deque[tuple[contextvars.Context, Work]] = deque()
         self._change = threading.Condition()
 
+    @property
+    def backlog(self) -> bool:
+        """Whether work waits for a thread that is still busy."""
+        return len(self._work) > self._idle
+
     def submit(self, work: Work) -> bool:
         """Run `work` in a thread, in a copy of the caller's context. Return False if no thread is free yet."""
         item = (contextvars.copy_context(), work)
