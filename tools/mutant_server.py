@@ -44,7 +44,7 @@ from tools.mutate import SETTINGS, Mutant, Negate, mutant_from, mutated
 FOLDER = Path.cwd()  # of the copy
 SOURCE = FOLDER / "src"
 RULES = str(SOURCE / "millrace" / "domain") + os.sep
-TEST_LIMIT = 60  # seconds for a test that has no limit of its own
+TEST_LIMIT = 20  # seconds for a test that has no limit of its own
 SHORT = 1.0  # seconds; a shorter test that reaches the limit hangs
 GRACE = 10.0  # seconds for a process that has answered to remove what it started
 END_SESSIONS = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
