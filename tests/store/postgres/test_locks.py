@@ -10,14 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from millrace.domain.job import State
+from millrace.domain.request import Cancelled
 from millrace.store.postgres.sql import in_schema
 from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
+from tests.narrowing import the
 from tests.servers import postgres
 from tests.store.postgres.stores import PostgresForTests
 
 LIMIT = 60.0
 LOCK = "SELECT pg_advisory_xact_lock(millrace.lock_number(%s))"
+CLAIM = "SELECT * FROM millrace.claim_plain(%s, '{default}', NULL, 1, NULL, 'other', 'call', NULL, NULL, NULL)"
 LOCK_READY = "SELECT FROM millrace.ready WHERE seq = (SELECT seq FROM millrace.job WHERE id = %s) FOR UPDATE"
 
 
@@ -51,7 +55,7 @@ class Holder:
 
     def __exit__(self, *_: object) -> None:
         if not self._connection.closed:
-            self._connection.rollback()
+            self._connection.commit()
             self._connection.close()
         self._watcher.close()
 
@@ -97,6 +101,10 @@ async def test_a_claim_passes_over_a_job_that_another_transaction_is_claiming(
 async def test_a_cancel_waits_for_the_claim_of_its_job(store: PostgresForTests) -> None:
     await store.enqueue([a_spec(id="a"), a_spec(id="b")])
     with Holder(store) as holder:
-        holder.run(LOCK_READY, "a")
+        holder.run(CLAIM, await store.now())
         assert not await waits_for(holder, store.cancel(["b"]))
-        assert await waits_for(holder, store.cancel(["a"]))
+        cancelled = asyncio.ensure_future(store.cancel(["a"]))
+        assert await waits_for(holder, cancelled)
+        assert cancelled.result() == [Cancelled.RUNNING]
+    [job] = await store.get(["a"])
+    assert the(job).state is State.RUNNING

@@ -75,6 +75,16 @@ async def test_receipts_are_found_after_a_later_run(store: PostgresForTests) -> 
     assert await found(store, [first]) == [OK]
 
 
+async def test_a_receipt_is_found_after_another_job_joined_the_batch(store: PostgresForTests) -> None:
+    [first] = await claimed(store, "a")
+    await store.settle([(first.lease, a_retry_change(0))])
+    await store.enqueue([a_spec(id="b", priority=9)])
+    batch = await store.claim(a_claim(2))
+    assert [job.id for job in batch] == ["b", "a"]  # the events of "a" are not the first of their rows
+    await store.settle([(job.lease, Change.release()) for job in batch])
+    assert await found(store, [first]) == [OK]
+
+
 async def test_receipts_are_found_after_the_record_was_deleted(store: PostgresForTests) -> None:
     await store.control("queue", "default", {"keep_completed": 0})
     first, second = await claimed(store, "a", "b")
