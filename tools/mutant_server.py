@@ -163,7 +163,8 @@ class Server:
         if self.store == "postgres":
             _clean_postgres(pid)
         if reply is None:
-            return {"fate": "timeout", "by": "", "text": ""}
+            # With a budget, a long test may be the reason, and not the mutant.
+            return {"fate": "undecided" if self.budget < self.timeout else "timeout", "by": "", "text": ""}
         found: dict[str, Any] = json.loads(reply) if reply else {"fate": "killed", "by": "", "text": "it ended"}
         return found
 
