@@ -2,9 +2,9 @@
 
 Starting pytest, importing and collecting takes several seconds; the test that kills a mutant often takes milliseconds.
 `tools/mutate.py` starts one server in each copy of the project. The server first runs all tests without a mutant, and
-notes how long each test takes and which lines of the rules it executes. It then reads one mutant per line from its
-standard input and answers each with one line. Tests that execute the negated condition run first, short tests before
-long ones, and the first failure ends the process. In a file that is no Python, the condition cannot be traced: tests
+notes how long each test takes, and which lines of the rules it executes or which SQL statements it uses. It then reads
+one mutant per line from its standard input and answers each with one line. Tests that execute the negated condition run
+first, short tests before long ones, and the first failure ends the process. Conditions in Lua cannot be traced: tests
 that killed other mutants of the file run first.
 
 A mutant of a Python file is applied to the functions that were imported. If the condition is outside of functions, or
@@ -18,6 +18,7 @@ import atexit
 import functools
 import gc
 import json
+import math
 import os
 import re
 import select
@@ -37,6 +38,7 @@ from typing import Any, TextIO
 
 import pytest
 
+from tools.mutant_sql import Parts, note_statements, part_of
 from tools.mutate import SETTINGS, Mutant, Negate, mutant_from, mutated
 
 FOLDER = Path.cwd()  # of the copy
@@ -53,18 +55,20 @@ SCHEMAS = "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s)"
 class Server:
     """A plugin of pytest: it replaces the loop that runs the tests."""
 
-    def __init__(self, store: str, timeout: float, requests: TextIO, replies: TextIO) -> None:
+    def __init__(self, store: str, timeout: float, budget: float, requests: TextIO, replies: TextIO) -> None:
         self.store = store
         self.timeout = timeout
+        self.budget = budget
         self.requests = requests
         self.replies = replies
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[str, set[int]]] = {}  # by test, by file
+        self.parts: dict[str, set[str]] = {}  # by test: the SQL statements, functions and views that it reaches
         self.killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests of this store, and those that are not run on several stores."""
-        items[:] = [item for item in items if self.store in _stores(item) and not item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if self.store in _stores(item) and not _takes_long(item)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -83,9 +87,11 @@ class Server:
     def first_run(self, session: pytest.Session) -> dict[str, Any]:
         """Run all tests without a mutant."""
         found = self.fork(session, sorted(session.items, key=_is_model), trace=True, timeout=20 * self.timeout)
-        for name, (seconds, lines) in found.pop("tests", {}).items():
+        parts = Parts(SOURCE / "millrace" / "store" / self.store)
+        for name, (seconds, lines, statements) in found.pop("tests", {}).items():
             self.seconds[name] = seconds
             self.lines[name] = {file: set(numbers) for file, numbers in lines.items()}
+            self.parts[name] = parts.reached_from(statements)
         return found
 
     def judge(self, session: pytest.Session, request: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +103,7 @@ class Server:
             killer = next((item for item in items if item.nodeid == found["by"]), None)
             if found["fate"] == "survived" and mutant.file.endswith(".py") and all(map(_is_model, items)):
                 return {**found, "fate": "unknown"}  # no test calls the function: it may have been called by an import
-            if found["fate"] in ("survived", "unknown") or killer is None:
+            if found["fate"] in ("survived", "unknown", "undecided") or killer is None:
                 return found
             hangs = found["fate"] == "timeout" and self.seconds[killer.nodeid] < SHORT
             if hangs or self.fork(session, [killer], mutant)["fate"] != "survived":
@@ -110,8 +116,12 @@ class Server:
         """Return the tests that can kill a mutant, the most likely first. The model runs always, and last."""
         if mutant.file.endswith(".py"):
             items = [item for item in items if _is_model(item) or self.executes(item, mutant, mutant.function)]
+        subject = Path(mutant.file).stem
+        if mutant.file.endswith(".sql"):
+            subject = part_of((SOURCE / mutant.file).read_text("utf-8"), mutant.line)
+            items = [item for item in items if self.may_reach(item, subject)]
         killers = self.killers[mutant.file]
-        words = [word for word in re.split(r"[^a-z]+", Path(mutant.file).stem) if len(word) > 3]
+        words = [word for word in re.split(r"[^a-z]+", subject.removeprefix("millrace.")) if len(word) > 3]
 
         def rank(item: pytest.Item) -> tuple[object, ...]:
             name = item.nodeid
@@ -124,6 +134,11 @@ class Server:
     def executes(self, item: pytest.Item, mutant: Mutant, lines: tuple[int, int]) -> bool:
         executed = self.lines.get(item.nodeid, {}).get(str(SOURCE / mutant.file), set())
         return not executed.isdisjoint(range(lines[0], lines[1] + 1))
+
+    def may_reach(self, item: pytest.Item, part: str) -> bool:
+        """A test that uses no statement itself may start a process that does."""
+        parts = self.parts.get(item.nodeid)
+        return not parts or part in parts or _is_model(item)
 
     def fork(
         self,
@@ -139,7 +154,8 @@ class Server:
         with MutatedFile(mutant) as file:
             pid = os.fork()
             if pid == 0:
-                run_as_child(session, items, file, Path(folder, "tests"), writer, trace=trace)
+                run = Run(session, self.store, self.budget, trace=trace)
+                run_as_child(run, items, file, Path(folder, "tests"), writer)
             os.close(writer)
             reply = _read_line(reader, timeout or self.timeout)
             _end(pid)
@@ -147,7 +163,8 @@ class Server:
         if self.store == "postgres":
             _clean_postgres(pid)
         if reply is None:
-            return {"fate": "timeout", "by": "", "text": ""}
+            # With a budget, a long test may be the reason, and not the mutant.
+            return {"fate": "undecided" if self.budget < self.timeout else "timeout", "by": "", "text": ""}
         found: dict[str, Any] = json.loads(reply) if reply else {"fate": "killed", "by": "", "text": "it ended"}
         return found
 
@@ -211,9 +228,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 # ── in the forked process ─────────────────────────────────────────────────────────────────────────
 
 
-def run_as_child(
-    session: pytest.Session, items: list[pytest.Item], file: MutatedFile, folder: Path, writer: int, *, trace: bool
-) -> None:
+def run_as_child(run: Run, items: list[pytest.Item], file: MutatedFile, folder: Path, writer: int) -> None:
     """Run tests until one fails, answer, remove what was started, and end the process."""
     try:
         os.setsid()
@@ -221,13 +236,13 @@ def run_as_child(
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
-        factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        factory: Any = run.session.config._tmp_path_factory  # type: ignore[attr-defined]
         factory._given_basetemp, factory._basetemp = folder, None
         reply = {"fate": "unknown", "by": "", "text": ""}
         if file.mutant is None or file.apply():
-            reply = Run(session, trace=trace).run(items)
+            reply = run.run(items)
         os.write(writer, json.dumps(reply).encode() + b"\n")
-        session._setupstate.teardown_exact(None)
+        run.session._setupstate.teardown_exact(None)
         atexit._run_exitfuncs()
     finally:
         os._exit(0)
@@ -236,27 +251,34 @@ def run_as_child(
 class Run:
     """A plugin of pytest that notes what the tests of one process did."""
 
-    def __init__(self, session: pytest.Session, *, trace: bool) -> None:
+    def __init__(self, session: pytest.Session, store: str, budget: float, *, trace: bool) -> None:
         self.session = session
         self.trace = trace
+        self.store = store
+        self.until = math.inf if trace else time.perf_counter() + budget
         self.failed: tuple[str, str] | None = None
         self.executed: defaultdict[str, set[int]] = defaultdict(set)
         session.config.pluginmanager.register(self)
 
     def run(self, items: list[pytest.Item]) -> dict[str, Any]:
-        tests: dict[str, tuple[float, dict[str, list[int]]]] = {}
+        tests: dict[str, tuple[float, dict[str, list[int]], list[str]]] = {}
+        statements = note_statements(self.store) if self.trace else set()
+        trace_lines = self.trace and self.store == "memory"
         for item, following in zip(items, [*items[1:], None], strict=True):
             self.executed.clear()
-            self.set_trace(self.on_call if self.trace and not _is_model(item) else None)
+            statements.clear()
+            self.set_trace(self.on_call if trace_lines and not _is_model(item) else None)
             began = time.perf_counter()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             self.set_trace(None)
             if self.trace:
                 lines = {file: sorted(numbers) for file, numbers in self.executed.items()}
-                tests[item.nodeid] = time.perf_counter() - began, lines
+                tests[item.nodeid] = time.perf_counter() - began, lines, sorted(statements)
             if self.failed:
                 by, text = self.failed
                 return {"fate": "timeout" if "Timeout" in text else "killed", "by": by, "text": text[-2000:]}
+            if time.perf_counter() > self.until and following is not None:
+                return {"fate": "undecided", "by": "", "text": ""}
         return {"fate": "survived", "by": "", "text": "", "tests": tests}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -302,10 +324,19 @@ def database(store: str) -> Iterator[None]:
 
 def _stores(item: pytest.Item) -> set[str]:
     """Return the stores on which a test runs. A test of the rules belongs to the memory store."""
-    if "store" not in item.path.relative_to(FOLDER).parts:
+    _, folder, *parts = item.path.relative_to(FOLDER).parts
+    if folder != "store":
         return {"memory"}
+    if len(parts) > 1:
+        return {parts[0]}
     call = getattr(item, "callspec", None)
     return {call.params[name] for name in ("name", "store") if name in call.params} if call else set()
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    is_own = item.path.parent.parent.name == "store"
+    marks = ("nightly", "slow") if is_own else ("nightly",)
+    return any(item.get_closest_marker(mark) for mark in marks)
 
 
 def _is_model(item: pytest.Item) -> bool:
@@ -344,10 +375,10 @@ def _clean_postgres(pid: int) -> None:
             connection.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
 
 
-def main(store: str, timeout: str, *tests: str) -> int:
+def main(store: str, timeout: str, budget: str, *tests: str) -> int:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    server = Server(store, float(timeout), os.fdopen(os.dup(0)), replies)
+    server = Server(store, float(timeout), float(budget), os.fdopen(os.dup(0)), replies)
     settings = [*SETTINGS, "-s", f"--timeout={TEST_LIMIT}", "--tb=short"]
     return int(pytest.main([*settings, *tests], plugins=[server]))
 

@@ -3,11 +3,12 @@
 A line that tests execute is not necessarily a line that they check. Each mutant is a copy of the project with one
 condition negated. A mutant that no test notices is a survivor: it needs a test, or a reason.
 
-    python tools/mutate.py                                the rules: src/millrace/domain/ledger.py, retry.py and rules/
-    python tools/mutate.py --only ledger.py --limit 20    a part of them
-    python tools/mutate.py src/millrace/store             the conditions in .sql and .lua files below a folder
-    python tools/mutate.py --sample 60 --seed 1 …         some of them, drawn at random
-    python tools/mutate.py --resume                       continue an interrupted run
+    python -m tools.mutate                                the rules: src/millrace/domain/ledger.py, retry.py and rules/
+    python -m tools.mutate --only ledger.py --limit 20    a part of them
+    python -m tools.mutate src/millrace/store             the conditions in .sql and .lua files below a folder
+    python -m tools.mutate --sample 60 --seed 1 …         some of them, drawn at random
+    python -m tools.mutate --resume                       continue an interrupted run
+    python -m tools.mutate --budget 60 …                  give up on a mutant after a minute of tests
 
 The tests run in processes that `tools/mutant_server.py` forks.
 """
@@ -30,15 +31,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from tools import mutant_sql
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-SQL_WORD = re.compile(r"--[^\n]*|'[^']*'|[A-Za-z_]+|[();]|\S")
-BEGINS = frozenset({"WHERE", "AND", "OR", "ON"})
-ENDS = BEGINS | {
-    *("ORDER", "GROUP", "LIMIT", "RETURNING", "UNION", "JOIN", "LEFT", "INNER", "CROSS"),
-    *("SET", "THEN", "ELSE", "WINDOW", "HAVING"),
-}
-NO_CONDITION = frozenset({"CONFLICT", "IGNORE", "REPLACE"})  # ON CONFLICT, INSERT OR IGNORE, INSERT OR REPLACE
 LUA_WORD = re.compile(r"--[^\n]*|'[^']*'|\"[^\"]*\"|[A-Za-z_]\w*|\S")
 LUA_BEGINS = frozenset({"if", "elseif", "while", "until"})
 SETTINGS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no")  # of pytest
@@ -60,7 +56,7 @@ class Mutant:
 @dataclass(frozen=True)
 class Verdict:
     mutant: Mutant
-    fate: str  # killed, timeout, survived
+    fate: str  # killed, timeout, survived; undecided: the budget was used up
     by: str
     seconds: float
 
@@ -122,37 +118,6 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
         yield Mutant(name, number, line, what, last, around)
 
 
-def sql_conditions(text: str) -> list[tuple[int, int]]:
-    """The ranges of conditions: from WHERE, AND, OR or ON to the keyword that ends it, at the same depth."""
-    found: list[tuple[int, int]] = []
-    begun: list[int | None] = [None]  # by depth of parentheses
-    between = False
-
-    def end(at: int) -> None:
-        start = begun[-1]
-        if start is not None and text[start:at].strip():
-            found.append((start + len(text[start:at]) - len(text[start:at].lstrip()), len(text[:at].rstrip())))
-        begun[-1] = None
-
-    for match in SQL_WORD.finditer(text):
-        word = match[0].upper()
-        if word == "(":
-            begun.append(None)
-        elif word == ")" and len(begun) > 1:
-            end(match.start())
-            begun.pop()
-        elif word == "BETWEEN":
-            between = True
-        elif word == "AND" and between:
-            between = False
-        elif word in ENDS or word == ";" or word.startswith("--"):
-            end(match.start())
-            begun[-1] = match.end() if word in BEGINS else None
-        elif word in NO_CONDITION:
-            begun[-1] = None
-    return sorted(found)
-
-
 def lua_conditions(text: str) -> list[tuple[int, int]]:
     """The ranges of conditions of if, elseif, while and until, and of their operands of `and` and `or`.
 
@@ -187,7 +152,7 @@ def lua_conditions(text: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-CONDITIONS = {".sql": sql_conditions, ".lua": lua_conditions}
+CONDITIONS = {".sql": mutant_sql.conditions, ".lua": lua_conditions}
 
 
 def mutated(text: str, mutant: Mutant) -> str:
@@ -204,9 +169,10 @@ class Bench:
     meanwhile.
     """
 
-    def __init__(self, folder: Path, timeout: float, examples: int) -> None:
+    def __init__(self, folder: Path, timeout: float, budget: float, examples: int) -> None:
         self.folder = folder
         self.timeout = timeout
+        self.budget = budget
         self.servers: dict[str, subprocess.Popen[str]] = {}  # by store
         scratch = folder / "tmp"
         for part in ("src", "tests", "proof", "tools"):
@@ -231,9 +197,10 @@ class Bench:
         where = self.call([sys.executable, "-c", "import millrace; print(millrace.__file__)"], 60).stdout
         if str(self.folder) not in where:
             sys.exit(f"the tests would not see the mutants: millrace comes from {where.strip()}")
-        tests = [test for test in SHARED_TESTS if store == "memory" or test != "tests/domain"]
+        conformance, domain, model = SHARED_TESTS
+        tests = [conformance, domain if store == "memory" else f"tests/store/{store}", model]
         self.servers[store] = subprocess.Popen(
-            [sys.executable, "-m", "tools.mutant_server", store, str(self.timeout), *tests],
+            [sys.executable, "-m", "tools.mutant_server", store, str(self.timeout), str(self.budget), *tests],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.PIPE,
@@ -241,8 +208,6 @@ class Bench:
             text=True,
         )
         found = self._reply(store)
-        if found["fate"] == "survived" and store != "memory":
-            found["fate"], found["by"] = self._run(*own_tests(store))
         if found["fate"] != "survived":
             sys.exit(f"without any mutant the tests must pass, but {found['by']} does not:\n{found['text']}")
 
@@ -257,7 +222,7 @@ class Bench:
         return reply
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """Run the tests in a forked process first, and then those that need processes which import the mutant."""
+        """Run the tests in a forked process, or in a new one if the functions that were imported cannot be changed."""
         began = perf_counter()
         store = store_of(mutant)
         if store not in self.servers:
@@ -267,7 +232,7 @@ class Bench:
         print(json.dumps(asdict(mutant)), file=request, flush=True)
         found = self._reply(store)
         fate, by = found["fate"], found["by"]
-        if fate == "unknown" or (fate == "survived" and store != "memory"):
+        if fate == "unknown":
             fate, by = self.judge_slowly(mutant)
         return Verdict(mutant, fate, by, round(perf_counter() - began, 1))
 
@@ -276,24 +241,17 @@ class Bench:
         original = target.read_text(encoding="utf-8")
         target.write_text(mutated(original, mutant), encoding="utf-8")
         try:
-            return self.run_tests(mutant)
+            conformance, domain, model = SHARED_TESTS
+            for tests, chosen in ((conformance, "memory"), (domain, ""), (model, "memory")):
+                if (found := self._run(tests, chosen))[0] != "survived":
+                    return found
+            return "survived", ""
         finally:
             target.write_text(original, encoding="utf-8")
 
-    def run_tests(self, mutant: Mutant) -> tuple[str, str]:
-        store = store_of(mutant)
-        runs = [own_tests(store)]
-        if Path(mutant.file).suffix not in CONDITIONS:
-            conformance, domain, model = SHARED_TESTS
-            runs = [(conformance, "not nightly", store), (domain, "not nightly", ""), (model, "not nightly", store)]
-        for tests, marks, chosen in runs:
-            if (found := self._run(tests, marks, chosen))[0] != "survived":
-                return found
-        return "survived", ""
-
-    def _run(self, tests: str, marks: str, chosen: str) -> tuple[str, str]:
+    def _run(self, tests: str, chosen: str) -> tuple[str, str]:
         """Run tests. A kill counts only if it repeats, because a flaky test could kill any mutant."""
-        settings = ["-m", marks, "-k", chosen]
+        settings = ["-m", "not nightly", "-k", chosen]
         while True:
             fate, by = self._pytest([*settings, tests])
             if fate != "killed" or "::" not in by or self._pytest([by])[0] != "survived":
@@ -312,10 +270,6 @@ class Bench:
         return "killed", failed.partition(" ")[2].partition(" - ")[0] or arguments[-1]
 
 
-def own_tests(store: str) -> tuple[str, str, str]:
-    return f"tests/store/{store}", "not nightly and not slow", ""
-
-
 def store_of(mutant: Mutant) -> str:
     """Return the store on which the tests of a mutant run."""
     parts = Path(mutant.file).parts
@@ -331,7 +285,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{len(mutants)} mutants, {len(left)} to run", flush=True)
     verdicts = [done[mutant] for mutant in mutants if mutant in done]
     with tempfile.TemporaryDirectory(prefix="millrace-mutants-") as scratch:
-        benches = [Bench(Path(scratch, str(n)), options.timeout, options.examples) for n in range(options.workers)]
+        Path(scratch).chmod(0o755)  # a PostgreSQL server that a test starts runs as another user
+        limits = (options.timeout, options.budget, options.examples)
+        benches = [Bench(Path(scratch, str(n)), *limits) for n in range(options.workers)]
         try:
             for verdict in run(left, benches):
                 verdicts.append(verdict)
@@ -354,6 +310,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--report", default="mutants.json", help="where the verdicts go (default: mutants.json)")
     made.add_argument("--workers", type=int, default=2, help="how many mutants at a time (default: 2)")
     made.add_argument("--timeout", type=float, default=180.0, help="seconds per run of tests; then it counts as killed")
+    made.add_argument("--budget", type=float, default=1e6, help="seconds per mutant after which no further test begins")
     made.add_argument("--examples", type=int, default=40, help="examples of the model per seed (default: 40)")
     return made
 
@@ -399,7 +356,7 @@ def run(mutants: Sequence[Mutant], benches: list[Bench]) -> Iterator[Verdict]:
 def read_report(report: Path) -> dict[Mutant, Verdict]:
     stored = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
     verdicts = [Verdict(mutant_from(item.pop("mutant")), **item) for item in stored]
-    return {verdict.mutant: verdict for verdict in verdicts}
+    return {verdict.mutant: verdict for verdict in verdicts if verdict.fate != "undecided"}
 
 
 def mutant_from(stored: dict[str, Any]) -> Mutant:
@@ -408,14 +365,15 @@ def mutant_from(stored: dict[str, Any]) -> Mutant:
 
 def show(verdict: Verdict, done: int, of: int) -> None:
     mutant = verdict.mutant
-    if verdict.fate == "survived":
-        print(f"SURVIVED  src/{mutant.file}:{mutant.line}  not ({mutant.what})", flush=True)
+    if verdict.fate in ("survived", "undecided"):
+        print(f"{verdict.fate.upper()}  src/{mutant.file}:{mutant.line}  not ({mutant.what})", flush=True)
     if done % 10 == 0:
         print(f"{done} of {of}", flush=True)
 
 
 def summary(verdicts: Sequence[Verdict]) -> int:
-    survivors = sorted((v.mutant for v in verdicts if v.fate == "survived"), key=lambda m: (m.file, m.line))
+    left = [verdict.mutant for verdict in verdicts if verdict.fate in ("survived", "undecided")]
+    survivors = sorted(left, key=lambda mutant: (mutant.file, mutant.line))
     print()
     for file in sorted({verdict.mutant.file for verdict in verdicts}):
         print(f"{file}: {counted([verdict for verdict in verdicts if verdict.mutant.file == file])}")
@@ -426,9 +384,8 @@ def summary(verdicts: Sequence[Verdict]) -> int:
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     fates = Counter(verdict.fate for verdict in verdicts)
-    return (
-        f"{len(verdicts)} mutants, {fates['killed']} killed, {fates['timeout']} timed out, {fates['survived']} survived"
-    )
+    killed = f"{len(verdicts)} mutants, {fates['killed']} killed, {fates['timeout']} timed out"
+    return f"{killed}, {fates['survived']} survived, {fates['undecided']} undecided"
 
 
 if __name__ == "__main__":

@@ -305,6 +305,17 @@ async def test_trimming_works_in_bounded_rounds(store: Store, clock: VirtualCloc
     assert [(each.events, each.more) for each in done] == [(2, True), (2, True), (1, False)]
 
 
+async def test_a_batch_may_lose_a_part_of_its_events(store: Store, clock: VirtualClock) -> None:
+    """A limited round of upkeep removes the first events of a batch. The others stay in the history."""
+    await store.control("store", "", settings_in_seconds({"keep_events": 60}))
+    batch = [a_spec(), a_spec(), a_spec()]
+    await store.enqueue(batch)
+    clock.advance(61)
+
+    assert (await store.maintain(limit=2)).events == 2
+    assert [await kinds(store, spec) for spec in batch] == [[], [], ["enqueued"]]
+
+
 async def test_events_may_be_kept_for_ever(store: Store, clock: VirtualClock) -> None:
     await store.control("store", "", {"keep_events": None})
     spec = await put(store)

@@ -12,7 +12,7 @@ import pytest
 from millrace.domain.change import Change
 from millrace.domain.request import Receipt
 from millrace.store.protocol import Store
-from millrace.testing.builders import a_burial, a_reclaim, a_retry_change, a_spec, specs
+from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, specs
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import complete, control, count, put, retry, settle, take, take_ids
 
@@ -302,3 +302,10 @@ async def test_settling_late_gives_no_second_place(store: Store, clock: VirtualC
 
     assert await settle(store, stalled, a_burial()) is Receipt.LOST
     assert await take_ids(store) == []
+
+
+async def test_a_task_limit_holds_for_a_worker_that_names_its_tasks(store: Store, clock: VirtualClock) -> None:
+    await store.control("task", "work", {"max_running": 1})
+    await store.enqueue(specs(2))
+
+    assert len(await store.claim(a_claim(2, tasks=frozenset({"work"})))) == 1

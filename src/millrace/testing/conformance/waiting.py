@@ -123,6 +123,20 @@ async def test_a_sleeper_is_woken_when_a_delayed_job_that_came_meanwhile_is_due(
     assert time.monotonic() - begun < PATIENCE * 0.8
 
 
+async def test_a_sleeper_of_a_limited_queue_is_woken_when_a_delayed_group_member_is_due(
+    store: Store, clock: VirtualClock
+) -> None:
+    """A member that waits behind its group does not end the wait. A member of another group ends it when it is due."""
+    await control(store, max_running=9)
+    await store.enqueue(specs(2, group="g"))
+    await take(store)
+    await put(store, delay=DELAY, group="h")
+    begun = time.monotonic()
+    await store.wait(["default"], None, PATIENCE)
+
+    assert DELAY * 0.5 <= time.monotonic() - begun < PATIENCE * 0.8
+
+
 async def _until_taken(store: Store) -> None:
     """Alternate between claim and wait, like an idle worker, until a claim returns a job."""
     while not await store.claim(a_claim()):

@@ -1,0 +1,110 @@
+"""A call waits for the locks that another transaction holds, and passes over the jobs that it is claiming."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace.domain.job import State
+from millrace.domain.request import Cancelled
+from millrace.store.postgres.sql import in_schema
+from millrace.testing.builders import a_claim, a_spec
+from millrace.testing.clock import VirtualClock
+from tests.narrowing import the
+from tests.servers import postgres
+from tests.store.postgres.stores import PostgresForTests
+
+LIMIT = 60.0
+LOCK = "SELECT pg_advisory_xact_lock(millrace.lock_number(%s))"
+CLAIM = "SELECT * FROM millrace.claim_plain(%s, '{default}', NULL, 1, NULL, 'other', 'call', NULL, NULL, NULL)"
+LOCK_READY = "SELECT FROM millrace.ready WHERE seq = (SELECT seq FROM millrace.job WHERE id = %s) FOR UPDATE"
+
+
+@pytest.fixture
+async def store(clock: VirtualClock, tmp_path: Path) -> AsyncIterator[PostgresForTests]:
+    made = PostgresForTests(postgres.url_for(tmp_path), clock=clock)
+    await made.connect()
+    yield made
+    await made.close()
+    postgres.release(tmp_path)
+
+
+class Holder:
+    """A transaction of another process."""
+
+    def __init__(self, store: PostgresForTests) -> None:
+        self._schema = store.address.schema
+        self._connection = psycopg.connect(store.address.dsn)
+        self._pid = self._connection.info.backend_pid
+        self._watcher = psycopg.connect(store.address.dsn, autocommit=True)  # inside a transaction, the view is cached
+
+    def run(self, sql: str, *args: object) -> None:
+        self._connection.execute(in_schema(sql, self._schema).encode(), args)
+
+    def is_waited_for(self) -> bool:
+        waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid)))"
+        return bool(self._watcher.execute(waiting, [self._pid]).fetchall()[0][0])
+
+    def __enter__(self) -> Holder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._connection.closed:
+            self._connection.commit()
+            self._connection.close()
+        self._watcher.close()
+
+
+async def waits_for(holder: Holder, call: Awaitable[Any]) -> bool:
+    """Return whether a call waits until another transaction has ended."""
+    task = asyncio.ensure_future(call)
+    async with asyncio.timeout(LIMIT):
+        while not (waited := holder.is_waited_for()) and not task.done():
+            await asyncio.sleep(0.01)
+        if waited:
+            holder.__exit__()
+        await task
+    return waited
+
+
+async def test_a_step_waits_until_the_gate_is_open(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(id="a")])
+    with Holder(store) as holder:
+        holder.run(LOCK, "gate")
+        assert await waits_for(holder, store.cancel(["a"]))
+
+
+async def test_a_claim_waits_until_the_gate_is_open(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(id="a")])
+    with Holder(store) as holder:
+        holder.run(LOCK, "gate")
+        assert await waits_for(holder, store.claim(a_claim()))
+
+
+@pytest.mark.parametrize("tasks", [("one", "one"), ("one", "two")], ids=["one task", "two tasks"])
+async def test_a_claim_passes_over_a_job_that_another_transaction_is_claiming(
+    store: PostgresForTests, tasks: tuple[str, str]
+) -> None:
+    first, second = tasks
+    await store.enqueue([a_spec(task=first, id="a"), a_spec(task=second, id="b")])
+    with Holder(store) as holder:
+        holder.run(LOCK_READY, "a")
+        assert [job.id for job in await store.claim(a_claim(1))] == ["b"]
+    assert [job.id for job in await store.claim(a_claim(1))] == ["a"]
+
+
+async def test_a_cancel_waits_for_the_claim_of_its_job(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(id="a"), a_spec(id="b")])
+    with Holder(store) as holder:
+        holder.run(CLAIM, await store.now())
+        assert not await waits_for(holder, store.cancel(["b"]))
+        cancelled = asyncio.ensure_future(store.cancel(["a"]))
+        assert await waits_for(holder, cancelled)
+        assert cancelled.result() == [Cancelled.RUNNING]
+    [job] = await store.get(["a"])
+    assert the(job).state is State.RUNNING
