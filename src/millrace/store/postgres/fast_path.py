@@ -126,6 +126,15 @@ def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int]
     ]
 
 
+def opened_by_ends(
+    queues: Sequence[str] | None, tasks: Sequence[str | None] | None, counts: Sequence[int] | None
+) -> dict[Place, int]:
+    """Return how many jobs can be claimed, by (queue, task), because other jobs have completed."""
+    if queues is None or tasks is None or counts is None:
+        return {}
+    return {(queue, task): count for queue, task, count in zip(queues, tasks, counts, strict=True)}
+
+
 def receipts(held: Sequence[int], order: Sequence[int]) -> list[Receipt]:
     found = [Receipt.LOST] * len(order)
     for n in held:

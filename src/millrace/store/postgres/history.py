@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from millrace.store.sql.ports import Row
 from millrace.store.sql.record import KIND_NUMBER, KINDS, NUMBER, STATES
 from millrace.store.sql.unit import Combo
 
+T = TypeVar("T")
 NUMBERED_AT_ONCE = 10_000  # rows
 _encode = msgspec.msgpack.Encoder().encode
 _errors = msgspec.msgpack.Decoder(list[tuple[int, Failure]]).decode
@@ -73,14 +74,14 @@ class Events:
             self._batch,
             events[0].at,
             list(columns[1]),
-            self._before,
-            [self._combo_id_of(event) for event in events],
-            list(columns[2]),
-            list(columns[3]),
-            list(columns[9]),
-            list(columns[10]),
-            [KIND_NUMBER[event.kind] for event in events],
-            [NUMBER[event.state] for event in events],  # type: ignore[index]  # a StrEnum is its text
+            _once(self._before),
+            _once([self._combo_id_of(event) for event in events]),
+            _once(columns[2]),
+            _once(columns[3]),
+            _once(columns[9]),
+            _once(columns[10]),
+            _once([KIND_NUMBER[event.kind] for event in events]),
+            _once([NUMBER[event.state] for event in events]),  # type: ignore[index]  # a StrEnum is its text
             list(columns[0]),
             _some(columns[11]),
             _some(columns[12]),
@@ -169,6 +170,11 @@ def events_of_id(rows: Sequence[Row], combo_name: CombosByNumber) -> list[Event]
         if event.seq == wanted and index >= hidden
     ]
     return sorted(found, key=lambda event: (event.seq, event.n))
+
+
+def _once(values: Sequence[T]) -> list[T]:
+    """If all values are equal, return only the first one, which stands for all events of the row."""
+    return list(values[:1] if values.count(values[0]) == len(values) else values)
 
 
 def _some(values: Sequence[Any]) -> list[Any] | None:

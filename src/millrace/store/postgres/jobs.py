@@ -116,7 +116,7 @@ class PostgresRows:
             combo, queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))
             reply = jobs.reply_for(job)
             fixed = (spec.id, combo, queue, job.generation, job.enqueued_at, spec.group, spec.key, reply)
-            kept = (spec.lease, spec.keep_result, _is_plain(spec, job.line), encode_spec(spec))
+            kept = (spec.lease, spec.keep_result, _is_plain(spec), encode_spec(spec))
             rows.append((*self._facts(job), *fixed, *kept))
         self._db.write("insert_jobs", rows)
         dependents = [(parent, job.seq) for job in new for parent in dict.fromkeys(job.spec.after)]
@@ -231,6 +231,6 @@ class PostgresRows:
             self._db.write("put_agenda", due)
 
 
-def _is_plain(spec: Spec, line: str | None) -> bool:
-    """Return whether the job can end on the fast path: it has no line, key or hook, and its `keep_result` is not 0."""
-    return line is None and spec.key is None and not spec.hook and spec.keep_result != 0
+def _is_plain(spec: Spec) -> bool:
+    """Return whether the job can end on the fast path: it is not a hook, and its `keep_result` is not 0."""
+    return not spec.hook and spec.keep_result != 0

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millrace.domain.rules.fast_path import accepts_all
-from millrace.domain.rules.limits import Bucket
-from millrace.domain.settings import QueueSettings, StoreSettings
+from millrace.domain.rules.fast_path import accepts_all, claims_by_order
+from millrace.domain.rules.limits import Bucket, capacity
+from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 from millrace.domain.tables import QueueRow, TaskRow
 from millrace.store.postgres.locks import RetryStep, StepLocks
 from millrace.store.postgres.sql import PostgresStatements
@@ -21,9 +21,10 @@ from millrace.store.sql.unit import Combo
 
 _encode = msgspec.msgpack.Encoder().encode
 _queue_settings = msgspec.msgpack.Decoder(QueueSettings).decode
-_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _task_row = msgspec.msgpack.Decoder(TaskRow).decode
 _settings = msgspec.msgpack.Decoder(StoreSettings).decode
+
+_FASTEST = 1e12  # jobs per second; PostgreSQL raises an error where a product of floats would be infinite
 
 COUNTERS = (
     "waiting",
@@ -159,12 +160,12 @@ class Registry:
     def _take_queue(self, name: str, found: Row | None) -> QueueRow:
         row = QueueRow(name)
         if found is not None:
-            _, _, settings, _, bucket, row.next_lane, row.rearm, *counts = found
+            _, _, settings, _, tokens, tokens_at, row.next_lane, row.rearm, *counts = found
             for counter, value in zip(COUNTERS, counts, strict=True):
                 setattr(row, counter, value)
             if settings is not None:
                 row.settings = _queue_settings(settings)
-            row.bucket = None if bucket is None else _bucket(bucket)
+            row.bucket = None if tokens is None else Bucket(tokens, tokens_at)
         self._queue_ids[name] = None if found is None else found[0]
         self._queue_rows[name] = row
         self._as_stored[name] = _counts(row)
@@ -307,15 +308,21 @@ class Registry:
 
 
 def _setting_columns(row: QueueRow) -> tuple[object, ...]:
-    settings = row.settings
-    exact = is_exact(settings)
+    settings, bucket = row.settings, row.bucket
+    by_order, rate = claims_by_order(settings), settings.rate
     return (
         None if settings == QueueSettings() else _encode(settings),
-        exact,
-        not exact,
-        not exact and not settings.paused,
-        not exact and settings.keep_completed != 0,
-        None if row.bucket is None else _encode(row.bucket),
+        is_exact(settings),
+        accepts_all(settings),
+        by_order and not settings.paused,
+        settings.on_empty is None and settings.keep_completed != 0,
+        not by_order and not settings.paused and (rate is None or rate <= _FASTEST),
+        settings.max_running,
+        rate,
+        None if rate is None else float(capacity(settings)),
+        fair_period(settings) > 0,
+        None if bucket is None else bucket.tokens,
+        None if bucket is None else bucket.at,
         row.next_lane,
         row.rearm,
     )

@@ -66,6 +66,10 @@ def _renumbered(text: str, by: int) -> str:
     return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
 
 
+def _is_empty(column: Sequence[Any]) -> bool:
+    return column[0] is None and column.count(None) == len(column)
+
+
 class PostgresStatements(Statements):
     """Runs named statements on one connection. Many rows are passed as one array per column."""
 
@@ -81,7 +85,8 @@ class PostgresStatements(Statements):
         return self.rows(name, *(list(column) for column in zip(*keys, strict=True)))
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        self.execute(name, *(list(column) for column in zip(*rows, strict=True)))
+        # A column without values is sent as NULL, which `unnest` fills up: asyncpg checks each element of an array.
+        self.execute(name, *(None if _is_empty(column) else list(column) for column in zip(*rows, strict=True)))
 
     def delete(self, name: str, keys: Sequence[tuple[Any, ...]]) -> None:
         self.write(name, keys)

@@ -16,10 +16,12 @@ SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integ
                                    $8::integer, $9::bigint, $10::bigint);
 
 -- name: complete_and_tell
-CALL millrace.complete_and_tell(NULL, NULL, $1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[], $6::text);
+CALL millrace.complete_and_tell(NULL, NULL, NULL, NULL, NULL, $1::bigint, $2::bigint[], $3::text[], $4::bytea[],
+                                $5::bigint[], $6::text);
 
 -- name: complete_plain
-SELECT held, replies FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[]);
+SELECT held, replies, queues, tasks, counts
+FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[]);
 
 -- name: extend_leases
 SELECT millrace.extend_leases($1::bigint, $2::bigint[], $3::text[], $4::bigint[], $5::bytea[]);
