@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,12 +19,11 @@ from millrace.domain.event import Event
 from millrace.domain.feed import cursor_at
 from millrace.domain.outcome import Failure
 from millrace.store.postgres.registry import Registry
-from millrace.store.postgres.sql import PostgresStatements
+from millrace.store.postgres.sql import PostgresStatements, once
 from millrace.store.sql.ports import Row
 from millrace.store.sql.record import KIND_NUMBER, KINDS, NUMBER, STATES
 from millrace.store.sql.unit import Combo
 
-T = TypeVar("T")
 NUMBERED_AT_ONCE = 10_000  # rows
 _encode = msgspec.msgpack.Encoder().encode
 _errors = msgspec.msgpack.Decoder(list[tuple[int, Failure]]).decode
@@ -74,14 +73,14 @@ class Events:
             self._batch,
             events[0].at,
             list(columns[1]),
-            _once(self._before),
-            _once([self._combo_id_of(event) for event in events]),
-            _once(columns[2]),
-            _once(columns[3]),
-            _once(columns[9]),
-            _once(columns[10]),
-            _once([KIND_NUMBER[event.kind] for event in events]),
-            _once([NUMBER[event.state] for event in events]),  # type: ignore[index]  # a StrEnum is its text
+            once(self._before),
+            once([self._combo_id_of(event) for event in events]),
+            once(columns[2]),
+            once(columns[3]),
+            once(columns[9]),
+            once(columns[10]),
+            once([KIND_NUMBER[event.kind] for event in events]),
+            once([NUMBER[event.state] for event in events]),  # type: ignore[index]  # a StrEnum is its text
             list(columns[0]),
             _some(columns[11]),
             _some(columns[12]),
@@ -170,11 +169,6 @@ def events_of_id(rows: Sequence[Row], combo_name: CombosByNumber) -> list[Event]
         if event.seq == wanted and index >= hidden
     ]
     return sorted(found, key=lambda event: (event.seq, event.n))
-
-
-def _once(values: Sequence[T]) -> list[T]:
-    """If all values are equal, return only the first one, which stands for all events of the row."""
-    return list(values[:1] if values.count(values[0]) == len(values) else values)
 
 
 def _some(values: Sequence[Any]) -> list[Any] | None:

@@ -6,6 +6,7 @@ exact counts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 from millrace.domain.tables import QueueRow, TaskRow
 from millrace.store.postgres.locks import RetryStep, StepLocks
 from millrace.store.postgres.sql import PostgresStatements
-from millrace.store.sql.ports import Batch, Row
+from millrace.store.sql.ports import Batch, Row, line_lock
 from millrace.store.sql.unit import Combo
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -83,7 +84,7 @@ class Registry:
         self._changed_tasks: dict[str, TaskRow] = {}
         self.exact_locks: dict[str, str] = {}  # by queue, for queues that are exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
-        self._seqs: list[int] = []  # drawn, and not used yet
+        self._seqs: deque[int] = deque()  # drawn, and not used yet
         self._drawn = 0
         self._waiting_counts: dict[str, tuple[int, int, int | None]] = {}  # cached after reading all queues
 
@@ -105,14 +106,18 @@ class Registry:
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
     def next_seqs(self, count: int) -> Sequence[int]:
-        """Return new seqs. The first call draws as many as the batch may need."""
+        """Return new seqs. The first call draws as many as the batch may need.
+
+        The lines of the batch are locked before that: otherwise another call could draw later seqs and be committed
+        first, and the line would have them in the wrong order.
+        """
         missing = count - len(self._seqs)
         if missing > 0:
+            self._locks.lock(line_lock(*line) for line in self._batch.lines())
             drawn = self._db.seqs("next_seqs", max(missing, self._batch.new_jobs - self._drawn))
             self._seqs += drawn
             self._drawn += len(drawn)
-        seqs, self._seqs = self._seqs[:count], self._seqs[count:]
-        return seqs
+        return [self._seqs.popleft() for _ in range(count)]
 
     def settings(self) -> StoreSettings:
         found = self._db.value("store_settings")
