@@ -113,7 +113,9 @@ def _joins(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
 
 def opened(specs: Sequence[Spec]) -> Counter[Place]:
     """Count by (queue, task) the jobs that are due soon; of each group, one job. Workers are woken for these jobs."""
-    places = Counter([(spec.queue, spec.task) for spec in specs if spec.delay <= SOON and spec.group is None])
+    places: Counter[Place] = Counter(
+        [(spec.queue, spec.task) for spec in specs if spec.delay <= SOON and spec.group is None]
+    )
     groups = {(spec.queue, spec.group): spec.task for spec in specs if spec.delay <= SOON and spec.group is not None}
     places.update((queue, task) for (queue, _), task in groups.items())
     return places
