@@ -100,6 +100,22 @@ async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority
     assert await sent_by_a_life(steps, OPTIONS["priorities"]) > 0
 
 
+async def test_parents_and_children_are_enqueued_together_without_a_step(steps: Steps) -> None:
+    store = steps.store
+    await store.enqueue([a_spec(id="known")])
+    await store.cancel(["known"])
+    before = steps.sent
+    await store.enqueue([a_spec(id="a"), a_spec(id="b", after=("a", "a")), a_spec(id="c", key="k", after=("a", "b"))])
+    sent = steps.sent - before
+    [counts] = await store.count()
+    order = []
+    while held := await store.claim(a_claim(5)):
+        order.append([job.id for job in held])
+        await store.settle([(job.lease, Change.completed()) for job in held])
+
+    assert (sent, counts.blocked, order) == (0, 2, [["a"], ["b"], ["c"]])
+
+
 async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(steps: Steps) -> None:
     await steps.store.enqueue([a_spec(id="first", group="g")])
     await steps.store.enqueue([a_spec(id="second", group="g")])

@@ -1,7 +1,7 @@
 """The fast path: an enqueue, a claim or a completion in one statement.
 
 The functions in `functions/` repeat the rules of groups, unique keys, expiry, `max_running`, rates and counters. Jobs
-to which further rules apply (dependencies, hooks, lanes) need a step of the ledger.
+to which further rules apply (hooks, lanes, the ends of jobs with dependents) need a step of the ledger.
 
 An enqueue or a completion is checked twice: here by its arguments, and in the database by the stored rows. A claim is
 checked in the database only. The database calls jobs and queues of the fast path plain. The model test checks that both
@@ -64,14 +64,14 @@ def enqueue_arguments(
     """Return the arguments of `enqueue_plain`; None if a spec is not on the fast path or has an unknown combination."""
     combos: list[tuple[int, int]] = []
     for spec in specs:
-        if spec.after or spec.hook:
+        if spec.hook:
             return None
         combo = combo_ids.get((spec.queue, spec.task, spec.priority))
         if combo is None:
             return None
         combos.append(combo)
-    joins = _joins(specs)
-    if joins is None:
+    joins, parents = _joins(specs), _parents(specs)
+    if joins is None or parents is None:
         return None
     delays = [spec.delay for spec in specs]
     expires = [spec.expires for spec in specs]
@@ -86,6 +86,7 @@ def enqueue_arguments(
         once([spec.keep_result for spec in specs]),
         [reply_to if spec.id in watched else None for spec in specs] if watched else [None],
         *joins,
+        *parents,
     ]
 
 
@@ -111,12 +112,34 @@ def _joins(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
     ]
 
 
+def _parents(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
+    """Return the parents of the jobs, as arguments of `enqueue_plain`.
+
+    Return None if the jobs are not on the fast path: a parent is not an earlier job of the same call, so that its state
+    counts or there may be a cycle, or a job with parents has a group.
+    """
+    if not any(spec.after for spec in specs):
+        return [None] * 3
+    blocked: list[int] = []
+    parents: list[str] = []
+    children: list[int] = []
+    earlier: set[str] = set()
+    for number, spec in enumerate(specs, 1):
+        after = dict.fromkeys(spec.after)
+        if after and (spec.group is not None or not earlier.issuperset(after)):
+            return None
+        blocked.append(len(after))
+        parents += after
+        children += [number] * len(after)
+        earlier.add(spec.id)
+    return [blocked, parents, children]
+
+
 def opened(specs: Sequence[Spec]) -> Counter[Place]:
     """Count by (queue, task) the jobs that are due soon; of each group, one job. Workers are woken for these jobs."""
-    places: Counter[Place] = Counter(
-        [(spec.queue, spec.task) for spec in specs if spec.delay <= SOON and spec.group is None]
-    )
-    groups = {(spec.queue, spec.group): spec.task for spec in specs if spec.delay <= SOON and spec.group is not None}
+    soon = [spec for spec in specs if spec.delay <= SOON and not spec.after]
+    places: Counter[Place] = Counter([(spec.queue, spec.task) for spec in soon if spec.group is None])
+    groups = {(spec.queue, spec.group): spec.task for spec in soon if spec.group is not None}
     places.update((queue, task) for (queue, _), task in groups.items())
     return places
 

@@ -60,12 +60,14 @@ END $$;
 -- Enqueue plain jobs with new ids. An array with one element holds the value of all jobs. Returns their seqs, which may
 -- be `drawn` before; NULL if a queue is not plain. MR001, or an id that exists (23505): the call needs the ledger.
 -- `lines`, `keys`: the jobs have groups or unique keys, and all are of one queue. `scopes`, `windows`: of the keys.
--- `ranks`: -priority of each job with a group.
+-- `ranks`: -priority of each job with a group. `blocked`: how many parents each job has; `parents`, `children`: the ids of
+-- the parents, which are all among the new jobs, and the numbers of their children, counted from 1.
 -- Streams from arrays into tables, without a CTE between them, and without ON CONFLICT, which writes each row twice.
 CREATE OR REPLACE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], queues integer[],
                                        delays bigint[], expires bigint[], leases bigint[], keeps bigint[],
                                        replies text[], lines text[], ranks smallint[], keys text[], scopes text[],
-                                       windows bigint[], drawn bigint[])
+                                       windows bigint[], blocked integer[], parents text[], children integer[],
+                                       drawn bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
@@ -99,6 +101,9 @@ BEGIN
     IF (lines IS NOT NULL OR keys IS NOT NULL) AND NOT millrace.may_join(queues[1], lines, ranks, keys) THEN
         RETURN NULL;
     END IF;
+    IF parents IS NOT NULL AND EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ids)) THEN
+        RETURN NULL;  -- the ledger looks for cycles
+    END IF;
     IF lines IS NOT NULL THEN
         places := ARRAY(SELECT CASE WHEN i.line IS NULL THEN NULL WHEN i.delay > 0 THEN 3 ELSE 1 END
                         FROM unnest(lines, delays) WITH ORDINALITY AS i (line, delay, n) ORDER BY i.n);
@@ -109,15 +114,16 @@ BEGIN
         seqs := ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, size));
     END IF;
     INSERT INTO millrace.job (seq, id, combo, queue, enqueued_at, available_at, expires_at, expiring, newest, lease,
-                              keep_result, plain, reply, place, line, grp, rank, key, spec)
+                              keep_result, plain, reply, place, line, grp, rank, key, blocked, spec)
     SELECT i.seq, i.id, coalesce(i.combo, combos[1]), coalesce(i.queue, queues[1]), now, now + coalesce(i.delay, 0),
            now + i.expire, now + i.expire, batch, coalesce(i.lease, leases[1]), coalesce(i.keep, one_keep),
            coalesce(i.keep, one_keep) IS DISTINCT FROM 0, coalesce(i.reply, one_reply), i.place, i.line, substr(i.line, 3),
-           i.rank, i.key, i.spec
+           i.rank, i.key, coalesce(i.blocked, 0), i.spec
     FROM (SELECT unnest(seqs) AS seq, unnest(ids) AS id, unnest(specs) AS spec, unnest(many_combos) AS combo,
                  unnest(many_queues) AS queue, unnest(delays) AS delay, unnest(expires) AS expire,
                  unnest(many_leases) AS lease, unnest(many_keeps) AS keep, unnest(many_replies) AS reply,
-                 unnest(places) AS place, unnest(lines) AS line, unnest(ranks) AS rank, unnest(keys) AS key) AS i;
+                 unnest(places) AS place, unnest(lines) AS line, unnest(ranks) AS rank, unnest(keys) AS key,
+                 unnest(enqueue_plain.blocked) AS blocked) AS i;
     IF lines IS NOT NULL THEN
         PERFORM millrace.join_lines(queues[1], seqs, lines, ranks, places);
     END IF;
@@ -127,12 +133,22 @@ BEGIN
         FROM unnest(keys, ids, seqs, scopes, windows) AS i (key, id, seq, scope, span)
         CROSS JOIN (SELECT q.name FROM millrace.queue AS q WHERE q.id = queues[1]) AS q WHERE i.key IS NOT NULL;
     END IF;
+    IF parents IS NOT NULL THEN
+        INSERT INTO millrace.dependency (parent, child)
+        SELECT i.parent, seqs[i.child] FROM unnest(parents, children) AS i (parent, child);
+        INSERT INTO millrace.dependent (parent, child)
+        SELECT i.parent, seqs[i.child] FROM unnest(parents, children) AS i (parent, child);
+        INSERT INTO millrace.tally (queue, blocked)
+        SELECT coalesce(i.queue, queues[1]), count(*) FROM unnest(enqueue_plain.blocked, many_queues) AS i (blocked, queue)
+        WHERE i.blocked > 0 GROUP BY 1;
+    END IF;
     WITH opened AS (
         INSERT INTO millrace.ready (combo, available_at, seq, special)
         SELECT coalesce(i.combo, combos[1]), now + coalesce(i.delay, 0), i.seq, i.expire IS NOT NULL
         FROM (SELECT unnest(seqs) AS seq, unnest(many_combos) AS combo, unnest(delays) AS delay,
-                     unnest(expires) AS expire, unnest(lines) AS line) AS i
-        WHERE i.line IS NULL
+                     unnest(expires) AS expire, unnest(lines) AS line,
+                     unnest(enqueue_plain.blocked) AS blocked) AS i
+        WHERE i.line IS NULL AND coalesce(i.blocked, 0) = 0
     ), logged AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, delays)
@@ -159,13 +175,14 @@ END $$;
 CREATE OR REPLACE PROCEDURE millrace.enqueue_and_tell(
     INOUT seqs bigint[], given bigint, ids text[], specs bytea[], combos integer[], queues integer[], delays bigint[],
     expires bigint[], leases bigint[], keeps bigint[], replies text[], lines text[], ranks smallint[], keys text[],
-    scopes text[], windows bigint[], drawn bigint[], channel text, word text
+    scopes text[], windows bigint[], blocked integer[], parents text[], children integer[], drawn bigint[], channel text,
+    word text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     sent text;
 BEGIN
     seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies,
-                                   lines, ranks, keys, scopes, windows, drawn);
+                                   lines, ranks, keys, scopes, windows, blocked, parents, children, drawn);
     COMMIT;
     IF seqs IS NOT NULL THEN
         sent := pg_notify(channel, word);
