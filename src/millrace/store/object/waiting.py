@@ -27,7 +27,11 @@ class Waiting:
         self._watchers = Waiters()
 
     def announce(self, opened: Counter[Place], ended: list[str]) -> None:
-        """Wake callers that wait for jobs at the places `opened`, or for the end of the jobs `ended`."""
+        """Wake the waiters in this process: idle workers for jobs that can be claimed now, and callers that wait for
+        jobs that have ended.
+
+        `opened` counts the claimable jobs by place, and `ended` lists the ids of the ended jobs.
+        """
         if opened:
             self._sleepers.wake(opened)
             if any(queue == CANCELS for queue, _ in opened):
