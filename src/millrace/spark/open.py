@@ -1,6 +1,6 @@
 """How Spark's processes open a store: by its URL, for the duration of a task, with an event loop of their own.
 
-A store is not kept open between tasks. Spark kills its Python workers without notice, and then anything that a store
+A store is not kept open between tasks. Spark kills its Python workers without notice, and anything that a store
 reserves for a process (a writer number, a notification slot) would be left behind.
 """
 

@@ -63,8 +63,8 @@ class Waiting:
     async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
         """Return True when a job of this worker may have been cancelled, or False after `timeout` seconds.
 
-        A cancellation is signalled to all processes in a directory, but only within one process with a bucket. Workers
-        in other processes then learn of it from their next heartbeat.
+        A cancellation is signalled to all processes in a directory, but only within one process with a bucket. With a
+        bucket, workers in other processes learn of it from their next heartbeat.
         """
         sleeper = self._sleepers.register((CANCELS,), frozenset({worker}))
         self._sleepers.looked(sleeper, frozenset())
