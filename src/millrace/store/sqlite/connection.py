@@ -164,8 +164,8 @@ def retry_while_busy(act: Callable[[], T], busy: Callable[[float], None] | None 
 class OpenedFile:
     """The identity (device and inode) that the database file and its log had when they were opened.
 
-    If a file is removed or replaced, this process continues to write to the old one. Without this check, every call
-    would succeed, and nothing would be stored. `file_error` detects this.
+    If a file is removed or replaced, this process continues to write to the old one. Without a check, every call would
+    succeed, and nothing would be stored. `file_error` detects this.
     """
 
     def __init__(self, path: str) -> None:

@@ -93,8 +93,9 @@ class EventPublisher:
     async def publish_before(self, records: Iterable[Record], stamp: int, now: int) -> bool:
         """Publish earlier events of these jobs that are missing in the feed. Call this before swapping in an operation.
 
-        `stamp` is the stamp of that operation. Return True if records have changed and the operation must be decided
-        again. Only the last earlier event of each job is checked, because its writer has checked the events before it.
+        `stamp` is the stamp of that operation. Return True if records have changed; the caller must decide the
+        operation again. Only the last earlier event of each job is checked, because its writer has checked the events
+        before it.
         """
         last = {seen.key: older[-1] for seen, value in records if (older := _before(value, stamp))}
         unknown = [one for one in last.values() if not self._is_known(one)]
