@@ -26,7 +26,7 @@ AT_ONCE = 100
 
 
 class OnArq:
-    delivery = "at least once, after job_timeout; results on request"
+    delivery = "at least once: a job whose worker dies runs again after job_timeout; results are kept on request"
     durability = "in the server's memory"
     durable = False
 

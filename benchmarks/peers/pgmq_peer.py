@@ -35,7 +35,10 @@ ARCHIVE = "SELECT pgmq.archive('bench', $1::bigint[])"
 
 
 class OnPgmq:
-    delivery = "at least once, after the visibility timeout; no results, messages archived"
+    delivery = (
+        "at least once: a message is delivered again after the visibility timeout; "
+        "results are not kept, messages are archived"
+    )
     durability = "fsync per send, read and archive"
     durable = True
 

@@ -31,7 +31,10 @@ CLAIMS, ENQUEUES = 100, 1_000
 
 
 class OnPgQueuer:
-    delivery = "at least once, 30 s after the last heartbeat; no results, a log of states"
+    delivery = (
+        "at least once: a job runs again 30 s after the last heartbeat of its worker; "
+        "results are not kept, a log of states is kept"
+    )
     durability = "fsync per enqueue, claim and end"
     durable = True
 

@@ -30,7 +30,7 @@ STREAM = GROUP = "taskiq"
 
 
 class OnTaskiq:
-    delivery = "at least once, 10 min after a worker died; results on request"
+    delivery = "at least once: a job whose worker dies runs again after 10 min; results are kept on request"
     durability = "in the server's memory"
     durable = False
 

@@ -1,9 +1,9 @@
 """The feed of events and its cursors, for stores whose events are numbered 1, 2, 3 …
 
 A store that was restored from a backup, or that lost its latest events in a crash, assigns the same numbers again. A
-cursor that was only a number would then silently skip the new events. So a cursor also carries a mark, a hash of the
-last event before it. Every read hashes the event that has this number now and raises CursorUnknown if the hash differs
-from the mark. Reading the next page needs no extra query; see docs/decisions/0017-cursors.md.
+cursor that was only a number would silently skip the new events that reuse these numbers. So a cursor also carries a
+mark, a hash of the last event before it. Every read hashes the event that has this number now and raises CursorUnknown
+if the hash differs from the mark. Reading the next page needs no extra query; see docs/decisions/0017-cursors.md.
 
 A trimmed event is one that retention has deleted.
 """

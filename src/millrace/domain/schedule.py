@@ -84,8 +84,8 @@ class Plan(msgspec.Struct, frozen=True):
 def next_move(plan: Plan, seen: Schedule | None, now: int, decides: bool) -> Move | None:
     """Return the next write for this plan, or None if nothing is to be written. `seen` is the stored record.
 
-    If the stored definition differs from the plan's, it is replaced only if `decides` is True: this scheduler may then
-    change definitions.
+    If the stored definition differs from the plan's, it is replaced only if `decides` is True, that is, if this
+    scheduler may change definitions.
     """
     declared, timetable = plan.schedule, plan.timetable
     if seen is None:

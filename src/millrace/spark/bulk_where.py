@@ -143,8 +143,8 @@ def _needed(name: str, where: str, table: Table) -> bool:
 def _wrong(spark: SparkSession, where: str, table: Table, without: str | None = None) -> str | None:
     """Return Spark's error message for the predicate; None if the predicate is valid.
 
-    `without` names a column to leave out of the checked table. Then an error shows that the predicate uses this column.
-    The table is created without the column, because Spark still resolves a column after `drop`.
+    `without` names a column to leave out of the checked table. An error in a check without this column shows that the
+    predicate uses it. The table is created without the column, because Spark still resolves a column after `drop`.
     """
     from pyspark.errors import AnalysisException
 

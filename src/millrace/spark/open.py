@@ -1,6 +1,6 @@
 """How Spark's processes open a store: by its URL, for the duration of a task, with an event loop of their own.
 
-A store is not kept open between tasks. Spark kills its Python workers without notice, and then anything that a store
+A store is not kept open between tasks. Spark kills its Python workers without notice, and anything that a store
 reserves for a process (a writer number, a notification slot) would be left behind.
 """
 
@@ -24,14 +24,17 @@ LAST_STEPS = 5.0  # seconds for interrupted work to clean up
 
 
 class ChosenStore(Protocol):
-    """Options that name a store."""
+    """Options that name a store: `url`, `urlEnv` or `urlFile`."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
 
 def url_from(options: ChosenStore) -> str:
-    """Return the store's URL, which may be read from the environment or a file of this process. Raises InvalidInput if
-    there is no URL or Spark cannot use it, and StoreError if the store's file or directory does not exist.
+    """Return the store's URL: the option `url` itself, the value of the environment variable `urlEnv`, or the content
+    of the file `urlFile`.
+
+    The variable and the file are read in this process. Raises InvalidInput if there is no URL or Spark cannot use it,
+    and StoreError if the store's file or directory does not exist.
     """
     if options["url"] is not None:
         return _checked(str(options["url"]))

@@ -60,8 +60,8 @@ class MillraceSource(DataSource):
 
 
 def filters_are_pushed() -> bool:
-    """Return whether the session has turned filter pushdown on. Spark then plans the read with a program of its own, so
-    this function checks whether the module of that program is loaded in this process.
+    """Return whether the session has turned filter pushdown on. With pushdown on, Spark plans the read with a program
+    of its own, so this function checks whether the module of that program is loaded in this process.
     """
     return _PUSHDOWN in sys.modules
 

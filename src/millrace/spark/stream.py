@@ -1,8 +1,8 @@
 """The feed as a stream. The stream's offsets are cursors, so a restarted query reads exactly the events that it had
 planned.
 
-If a stream stops for too long, retention may remove events that it has not read. Then the query fails and reports how
-many events are lost. If the option failOnDataLoss is false, it logs a warning and continues.
+If a stream stops for too long, retention may remove events that it has not read. If that happens, the query fails and
+reports how many events are lost. If the option failOnDataLoss is false, it logs a warning and continues.
 """
 
 from __future__ import annotations

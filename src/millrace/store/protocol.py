@@ -47,7 +47,9 @@ Target = Literal["queue", "task", "store"]
 
 
 class Ending(NamedTuple):
-    """The result of a completed job, as part of a notification. A waiting caller then need not read the job."""
+    """The result of a completed job, as part of a notification. A waiting caller that gets the result need not read the
+    job.
+    """
 
     generation: int
     result: bytes | None
@@ -69,7 +71,8 @@ class Producer(Protocol):
         """Enqueue all specs or none. When this method returns, the jobs are stored, with the durability of the store.
 
         Raise InvalidInput, PayloadInvalid, UnknownDependency, DependencyCycle, DuplicateKey or QueueFull if a spec is
-        refused; then nothing is enqueued. A repeated call with the same specs and tokens returns the same results.
+        refused. A call that raises one of these errors enqueues nothing. A repeated call with the same specs and tokens
+        returns the same results.
         """
         ...
 
@@ -79,8 +82,8 @@ class Producer(Protocol):
         """Like `enqueue`, for the next chunk of a large enqueue: its jobs are stored only if the chunk `before`
         succeeds.
 
-        Return a future for the results as soon as the order of the jobs is fixed. The caller can then start the next
-        chunk while this one is being written.
+        Return a future for the results as soon as the order of the jobs is fixed. From that moment, the caller can
+        start the next chunk while this chunk is being written.
         """
         ...
 
@@ -242,8 +245,8 @@ class Operator(Protocol):
         ...
 
     async def beat(self, info: WorkerInfo, ttl: int) -> None:
-        """Write the record of a worker, which then counts as alive for `ttl` milliseconds. If `ttl` is 0, delete the
-        record.
+        """Write the record of a worker. From now on, the worker counts as alive for `ttl` milliseconds. If `ttl` is 0,
+        delete the record.
         """
         ...
 

@@ -29,7 +29,9 @@ class Waiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
 
     def wake(self) -> bool:
-        """Wake the waiter. Return False if its event loop is not running, because it may then never continue."""
+        """Wake the waiter. Return False if its event loop is not running, because a waiter without a running loop may
+        never continue.
+        """
         try:
             runs = self._loop.is_running()
             self._loop.call_soon_threadsafe(self._set)

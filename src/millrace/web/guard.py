@@ -194,12 +194,15 @@ class Guard:
         else:
             allowed = (site == "same-origin" and (origin is None or ours)) or (site is None and ours)
         if not allowed:
-            raise Problem(
-                403,
-                "cross_site",
-                "without a token, requests must come from a page of this server. From a program, use a token, or "
-                f"send the header Origin: http://{headers.get('host', '')[:200]}",
-            )
+            own = f"the header Origin: http://{headers.get('host', '')[:200]}"
+            if self._role_of is not None:  # tokens are not used
+                text = f"requests must come from a page of this server. From a program, send {own}"
+            else:
+                text = (
+                    "without a token, requests must come from a page of this server. From a program, use a token, or "
+                    f"send {own}"
+                )
+            raise Problem(403, "cross_site", text)
 
 
 def is_loopback(host: str) -> bool:

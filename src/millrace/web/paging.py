@@ -37,7 +37,8 @@ async def _step(app: App, search: Query, wanted: ListQuery) -> Page:
     """Return one page of jobs that match `search` and also the filters `error` and `after`, which stores cannot apply.
 
     More jobs are read than the page needs, because most may not match. If more jobs match than fit on the page, the
-    read is repeated so that it ends at the last job of the page. The cursor then points just after this job.
+    read is repeated so that it ends at the last job of the page. The cursor of the repeated read points just after this
+    job.
     """
     if wanted.error is None and wanted.after is None:
         return await page_of(app, search)

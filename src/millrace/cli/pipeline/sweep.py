@@ -1,4 +1,4 @@
-"""`millrace pipeline sweep`: checks a whole bucket or directory in parallel, and repairs what crashes left behind."""
+"""`millrace pipeline sweep`: checks a whole bucket or directory with Spark, and repairs what crashes left behind."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class Evidence(msgspec.Struct):
     - `fixed_limits`: no limit and no number of lanes changed while jobs ran, so `settings` apply to all events.
     - `concurrent_writes`: the attribute of the store. Enqueues may overlap, so seqs ascend only within a line.
     - `ordered_to`: a number of milliseconds if the feed has the events of different jobs in the order in which they
-      happened. An event may then be dated earlier than its predecessor by at most this number (0 for a virtual clock).
-      None if this order is not known; it is then not checked.
+      happened. With such a feed, an event may be dated earlier than its predecessor by at most this number (0 for a
+      virtual clock). None if this order is not known and cannot be checked.
     - `specs`: job id → spec, for jobs whose record was deleted.
     - `leases`: lease id → the instant until which the lease is valid.
     - `answers`: token and answer of each enqueue.

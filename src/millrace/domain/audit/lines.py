@@ -101,7 +101,7 @@ def _replays_to_skip(evidence: Evidence) -> Counter[int]:
     """Return the number of replays of each job in a lane, by seq. `check_lines` skips events before the last replay.
 
     A replay may move a job to another lane, and the record shows only the latest one. The result is empty if the feed
-    is in order and the number of lanes did not change: no events need to be skipped then.
+    is in order and the number of lanes did not change, because no events need to be skipped.
     """
     skip: Counter[int] = Counter()
     if evidence.ordered_to is None or not evidence.fixed_limits:

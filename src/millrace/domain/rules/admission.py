@@ -174,7 +174,9 @@ class _Plan:
         return lane
 
     def _is_full(self, row: QueueRow, lane: int) -> bool:
-        """Return whether a lane is at max_depth. A job without a partition key is then put into another lane."""
+        """Return whether a lane is at max_depth. A job without a partition key is not put into such a lane, but into
+        another one.
+        """
         most = row.settings.max_depth
         return most is not None and self._waiting(row, lane) + self._depth[row.name, lane] >= most
 

@@ -75,7 +75,8 @@ def dead_letter_hook(job: Job) -> Spec | None:
 def expected_hooks(jobs: Iterable[Job]) -> list[Spec]:
     """Return the specs of the `on_dead_letter` jobs that will be enqueued when these jobs die.
 
-    The specs have no payload; they serve only to prefetch rows.
+    The specs have no payload. They serve only to prefetch the rows that their enqueue reads, such as the row of a job
+    with the same id.
     """
     return [
         Spec(id=_dead_letter_id(job, job.events + 1), task=job.spec.on_dead_letter, queue=job.queue, hook=True)

@@ -36,7 +36,7 @@ def refill(bucket: Bucket | None, limits: Limits, now: int) -> Bucket:
     """Return the bucket with the tokens of the time until `now` added. Its date is `now`.
 
     If the clock was set back, the bucket is dated in the future (`is_ahead`) and no token is added. The caller must
-    then store the returned bucket even if no token is spent: the old one would not be refilled until its date.
+    store such a bucket even if no token is spent: the old one would not be refilled until its date.
     """
     size = capacity(limits)
     if bucket is None:

@@ -245,7 +245,9 @@ def find(ledger: Ledger, query: Query, now: int) -> Page:
 
 
 def position(ledger: Ledger, job_id: str, now: int) -> int | None:
-    """Return how many jobs run before this job, counted up to 10,000; None if the job is not waiting."""
+    """Return how many jobs run before this job, counted up to 10,000; None if the job is not waiting or does not
+    exist.
+    """
     job = ledger.tables.by_id(job_id)
     if job is None or job.state is not State.WAITING:
         return None

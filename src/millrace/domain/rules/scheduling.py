@@ -1,6 +1,9 @@
 """The ledger's operation on schedules: `advance` applies moves.
 
-In one atomic step, a move checks the revision of the schedule, enqueues the jobs of its ticks and stores the schedule.
+A move is a conditional write of one schedule. If the stored schedule still has the revision that the scheduler has
+read, the move enqueues the jobs of its ticks and stores the new schedule, or removes the schedule, in one atomic step.
+Otherwise nothing is written. A move whose jobs cannot be enqueued, or whose mark is later than the store's clock,
+writes nothing either.
 """
 
 from __future__ import annotations

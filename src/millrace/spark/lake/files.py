@@ -108,7 +108,7 @@ def check(root: Path, tables: Mapping[str, Sequence[File]]) -> list[str]:
 
 
 def require_same(before: Sequence[File], after: Sequence[File], what: str) -> None:
-    """Raise LakeBroken if a rewrite changed the number of rows. Its files are then not published."""
+    """Raise LakeBroken if a rewrite changed the number of rows. The files of such a rewrite are not published."""
     one, other = sum(file.rows for file in before), sum(file.rows for file in after)
     if one != other:
         raise LakeBroken(f"rewriting {what} would have turned {one:,} rows into {other:,}. Nothing was changed")

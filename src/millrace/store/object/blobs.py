@@ -58,7 +58,8 @@ class LostReply(msgspec.Struct, frozen=True):
     """The write failed because the object was not as expected.
 
     If `looked` is set, the object was read: `current` is the object, or None if it does not exist. `unsure` means that
-    an answer was lost. Our write may then have been visible for a moment, before another write replaced it.
+    an answer was lost. After a lost answer, our write may have been visible for a moment, before another write replaced
+    it.
     """
 
     current: Blob | None = None
@@ -298,7 +299,7 @@ class Blobs:
     def _look(self, case: _Case, current: Blob | None) -> None:
         """Set the outcome of a write, given the current object.
 
-        If the object is still as the write expected, set no outcome. The write is then retried.
+        If the object is still as the write expected, set no outcome. A write without an outcome is retried.
         """
         write = case.write
         if current is not None and current.body == write.body:

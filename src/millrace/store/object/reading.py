@@ -104,7 +104,7 @@ class JobReader:
     async def _without_contradictions(self, entries: list[IndexEntry]) -> list[IndexEntry]:
         """Return the entries without stale ones.
 
-        A job may have several entries, because a claim crashed. Its record then decides which one is valid.
+        A job may have several entries, because a claim crashed. The record of the job decides which entry is valid.
         """
         times = Counter(entry.seq for entry in entries)
         doubtful = [entry for entry in entries if times[entry.seq] > 1]

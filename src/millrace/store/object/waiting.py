@@ -27,7 +27,11 @@ class Waiting:
         self._watchers = Waiters()
 
     def announce(self, opened: Counter[Place], ended: list[str]) -> None:
-        """Wake callers that wait for jobs at the places `opened`, or for the end of the jobs `ended`."""
+        """Wake the waiters in this process: idle workers for jobs that can be claimed now, and callers that wait for
+        jobs that have ended.
+
+        `opened` counts the claimable jobs by place, and `ended` lists the ids of the ended jobs.
+        """
         if opened:
             self._sleepers.wake(opened)
             if any(queue == CANCELS for queue, _ in opened):
@@ -59,8 +63,8 @@ class Waiting:
     async def wait_for_cancel(self, worker: str, timeout: float) -> bool:
         """Return True when a job of this worker may have been cancelled, or False after `timeout` seconds.
 
-        A cancellation is signalled to all processes in a directory, but only within one process with a bucket. Workers
-        in other processes then learn of it from their next heartbeat.
+        A cancellation is signalled to all processes in a directory, but only within one process with a bucket. With a
+        bucket, workers in other processes learn of it from their next heartbeat.
         """
         sleeper = self._sleepers.register((CANCELS,), frozenset({worker}))
         self._sleepers.looked(sleeper, frozenset())

@@ -68,9 +68,10 @@ def call_lock(name: str) -> str:
 
 
 class NotOnFastPath(Exception):
-    """Raised if a fast-path statement cannot run the call. The call must then run as a step of the ledger.
+    """Raised if a fast-path statement cannot run the call. Such a call must run as a step of the ledger.
 
-    `may_have_committed` is True if an earlier attempt may have been committed. Its notification may then be missing.
+    `may_have_committed` is True if an earlier attempt may have been committed. The notification of that attempt may be
+    missing.
     """
 
     def __init__(self, may_have_committed: bool = False) -> None:
@@ -269,9 +270,9 @@ class Session:
         """Run `step` until it succeeds, and return its result. After a lost reply, return the result that `again`
         finds, if any.
 
-        Set `commits_early` if the step continues after its commit: any error may then be one of the continuation. Raise
-        NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and `numbered` is set.
-        Raise StoreError after `PATIENCE` seconds.
+        Set `commits_early` if the step continues after its commit: an error of such a step may be one of the
+        continuation. Raise NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and
+        `numbered` is set. Raise StoreError after `PATIENCE` seconds.
         """
         deadline = self.loop.time() + PATIENCE
         attempt, cut, may_have_committed = 0, False, False

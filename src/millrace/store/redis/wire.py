@@ -287,8 +287,9 @@ class RedisWire:
 class Places:
     """Chooses the server to connect to: the server of the URL, or a node of a cluster.
 
-    A cluster redirects (MOVED) to the node that has the store's hash slot. That node is used until it fails. Then the
-    server of the URL and the known nodes are tried in turn. A node that does not have the slot redirects again.
+    A cluster redirects (MOVED) to the node that has the store's hash slot. That node is used until it fails. After a
+    failure, the server of the URL and the known nodes are tried in turn. A node that does not have the slot redirects
+    again.
     """
 
     def __init__(self) -> None:

@@ -63,8 +63,8 @@ class Lines:
             self._lines.setdefault(place)
 
     def holders_with(self, seq: int) -> Sequence[int]:
-        """Return the seqs of the holders that the statement which found this holder has found, to load their jobs
-        together.
+        """Return the seqs of all holders that were read by the same statement as this holder, so that their jobs can be
+        loaded together. A second call for the same holder returns only its own seq.
         """
         return self._holders.pop(seq, (seq,))
 
@@ -155,7 +155,9 @@ class FirstMembers:
         return None if first is None else first[1]
 
     def found_with(self, seq: int) -> Sequence[int]:
-        """Return the seqs of all first members or holders that the statement which found this job has found."""
+        """Return the seqs of all first members or holders that were read by the same statement as this job, so that
+        their jobs can be loaded together. A second call for the same job returns only its own seq.
+        """
         found = self._found_with.pop(seq, None)
         return self._lines.holders_with(seq) if found is None else found
 

@@ -62,8 +62,8 @@ class Io:
         """Create the file, readable by its owner only. If the file exists, do nothing: it must not even be opened.
 
         When a process closes any handle to a file, it loses all its locks on that file, including those of SQLite's
-        connections. Another process would then conclude that it is the last user, and delete a log that is still in
-        use.
+        connections. Without these locks, another process would conclude that it is the last user, and delete a log that
+        is still in use.
         """
         target = os.path.realpath(path)  # a symbolic link may point to a file that does not exist yet
         if os.path.exists(target):
@@ -164,8 +164,8 @@ def retry_while_busy(act: Callable[[], T], busy: Callable[[float], None] | None 
 class OpenedFile:
     """The identity (device and inode) that the database file and its log had when they were opened.
 
-    If a file is removed or replaced, this process continues to write to the old one. Every call would then succeed, and
-    nothing would be stored. `file_error` detects this.
+    If a file is removed or replaced, this process continues to write to the old one. Without a check, every call would
+    succeed, and nothing would be stored. `file_error` detects this.
     """
 
     def __init__(self, path: str) -> None:

@@ -98,8 +98,8 @@ class ProcessState:
         return await call.future
 
     async def read_durable(self, run: Callable[[Ledger, int], T]) -> T:
-        """Like `read`, but flush the log to disk before returning. A crash of the machine then cannot undo what was
-        read.
+        """Like `read`, but flush the log to disk before returning. After the flush, a crash of the machine cannot undo
+        what was read.
         """
         if self._durability != "full":
             return await self.read(run)

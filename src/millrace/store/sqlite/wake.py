@@ -132,7 +132,8 @@ class Wake:
     def slot(self) -> int | None:
         """Return the process slot of this process. The first call takes one.
 
-        Return None if none could be taken, for example because all are in use. This process then only polls.
+        Return None if none could be taken, for example because all are in use. Without a process slot, this process
+        only polls.
         """
         with self._lock:
             if self._socket is None:

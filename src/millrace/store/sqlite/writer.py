@@ -1,8 +1,8 @@
 """The writer thread, which runs all waiting calls in one transaction, and the file lock that it holds during a commit.
 
 A refused call changes nothing and does not affect the other calls. Most calls are refused before they change anything.
-If a call fails after a change, the whole transaction is rolled back. Its calls then run again one by one, so that only
-the failing call fails.
+If a call fails after a change, the whole transaction is rolled back. After the rollback, the calls of this transaction
+run again one by one, so that only the failing call fails.
 """
 
 from __future__ import annotations

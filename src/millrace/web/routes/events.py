@@ -2,7 +2,7 @@
 
 The SSE `id` of a message is a cursor. A cursor marks the end of a page, so only the last event of each page has one. A
 client that reconnects may receive some events again, but misses none. It can recognize repeated events by (job,
-generation, n).
+generation, n), where n is the number of the event in the history of this generation of the job.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _history(ledger: Ledger, job: Job) -> tuple[Event, ...]:
 def _removing(row: ArchiveRow) -> Question[bool]:
     """Return a function that removes the job of this archive row from the store.
 
-    The function returns False if the job has changed since the row was written. The row is then invalid.
+    The function returns False if the job has changed since the row was written. The row of such a job is invalid.
     """
 
     def decide(ledger: Ledger, now: int) -> bool:

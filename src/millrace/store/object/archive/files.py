@@ -3,9 +3,9 @@
     write file → manifest lists it as open → its jobs are removed → manifest closes it
 
 A file that the manifest does not list is ignored. While a file is open, a job may be both in the file and in the store;
-then the store's copy counts. When the file is closed, the rows whose jobs have changed meanwhile are recorded as
-invalid. The jobs of all other rows exist only in the file. So a crash between two of these writes loses nothing, and
-the next compaction continues from the manifest.
+of the two copies, the one in the store counts. When the file is closed, the rows whose jobs have changed meanwhile are
+recorded as invalid. The jobs of all other rows exist only in the file. So a crash between two of these writes loses
+nothing, and the next compaction continues from the manifest.
 
 Only one process at a time may change the manifest: its turn is called an archive run. A new archive run takes over from
 a dead one, and the next change of the dead run is refused. So a file that another run has written but not listed is

@@ -63,7 +63,9 @@ class _Fetch:
         self._ends = started + PAUSES
 
     async def pause(self, began: float, lines: int) -> None:
-        """Pause after a listing request. A server that handles one request at a time can then answer claims."""
+        """Pause after a listing request. During the pause, a server that handles one request at a time can answer
+        claims.
+        """
         now = time.monotonic()
         if now < self._ends:
             pause = min(LONGEST_PAUSE, (now - began) * (1 / LISTING_SHARE - 1))

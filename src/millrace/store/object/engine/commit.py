@@ -243,7 +243,9 @@ class Commit:
         return (family, at) in IndexFacts.of(record.value).triggers
 
     def _announce(self) -> None:
-        """Wake waiting callers in this process: for jobs that can be claimed now, and for jobs that have ended."""
+        """Wake the waiters in this process: idle workers for jobs that can be claimed now, and callers that wait for
+        jobs that have ended.
+        """
         opened = self._tables.opened
         ended: list[str] = []
         for group in self._done:

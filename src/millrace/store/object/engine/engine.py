@@ -214,9 +214,12 @@ class Engine:
         return bool(locked)
 
     async def _recount_if_asked(self, first: Mapping[str, frozenset[str]], last: Mapping[str, SeenObject]) -> None:
-        """Recompute the counters if exact counting was enabled during this operation.
+        """Recompute the counters of queues and tasks for which another process enabled exact counting during this
+        operation.
 
-        It is then unknown whether the counters include the jobs of this operation.
+        It is unknown whether such counters include the jobs of this operation. `first` maps the key of each settings
+        object to what the object counted exactly when this operation first read it; `last` has the settings objects as
+        last read or written.
         """
         changed = [key for key, counted in first.items() if key in last and _counted_in(last[key]) - counted]
         if changed:

@@ -6,8 +6,9 @@ object, the primary, commits the transaction. Its envelope names the transaction
 after a crash, either all readers see the transaction as done, or none does.
 
 A reader that finds a pending value reads the primary to learn the outcome, and never waits. A writer that finds an
-undecided transaction waits briefly for its owner. Then it makes the commit fail by any write of the primary, which
-changes the tag that the commit expects, and restores the object. So a crashed process never blocks others.
+undecided transaction waits briefly for its owner. After that, it makes the commit fail and restores the object. To make
+the commit fail, it writes the primary: any write changes the tag that the commit expects. So a crashed process never
+blocks others.
 """
 
 from __future__ import annotations
@@ -319,7 +320,8 @@ class Objects:
     async def abandon(self, seen: SeenObject) -> bool:
         """Make an undecided transaction fail by a write of its primary, and restore this object.
 
-        Return False if the primary or this object has changed meanwhile. The transaction may then be decided.
+        Return False if the primary or this object has changed meanwhile. After such a change, the transaction may be
+        decided.
         """
         lock = seen.lock
         if lock is None or seen.tag is None:

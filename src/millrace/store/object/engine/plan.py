@@ -52,7 +52,8 @@ class SwapGroup(msgspec.Struct):
     def primary(self) -> str | None:
         """The key of the object whose swap commits the group. It is an object that many processes want to change.
 
-        None means no preference. Then any object is chosen, or a commit record if there are many new objects.
+        None means no preference. Without a preference, any object is chosen, or a commit record if there are many new
+        objects.
         """
         for prefix in _FIRST:
             for change in self.changes:

@@ -122,7 +122,7 @@ class LayoutValue(msgspec.Struct, frozen=True):
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """A reminder to check these jobs at a given time. What happens then depends on the state of each job."""
+    """A reminder to check these jobs at a given time. What happens at that time depends on the state of each job."""
 
     jobs: tuple[tuple[int, str], ...]  # (time, object)
 

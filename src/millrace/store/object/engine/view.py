@@ -1,7 +1,7 @@
 """The objects that one operation has read so far, and how it requests more.
 
 The ledger's rules are synchronous functions and cannot wait for a bucket. They are evaluated over the objects that are
-loaded. If an object is missing, they raise `Need`. Then it is fetched, and the rules are evaluated again from the
+loaded. If an object is missing, they raise `Need`. The object is fetched, and the rules are evaluated again from the
 start. That is safe because an evaluation writes nothing.
 """
 

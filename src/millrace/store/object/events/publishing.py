@@ -93,8 +93,9 @@ class EventPublisher:
     async def publish_before(self, records: Iterable[Record], stamp: int, now: int) -> bool:
         """Publish earlier events of these jobs that are missing in the feed. Call this before swapping in an operation.
 
-        `stamp` is the stamp of that operation. Return True if records have changed; then the operation must be decided
-        again. Only the last earlier event of each job is checked, because its writer has checked the events before it.
+        `stamp` is the stamp of that operation. Return True if records have changed; the caller must decide the
+        operation again. Only the last earlier event of each job is checked, because its writer has checked the events
+        before it.
         """
         last = {seen.key: older[-1] for seen, value in records if (older := _before(value, stamp))}
         unknown = [one for one in last.values() if not self._is_known(one)]
@@ -136,8 +137,8 @@ class EventPublisher:
     ) -> tuple[int, bool]:
         """Publish missing events. Return the number of published events, and whether records have changed.
 
-        An event that is too late for its position gets a new one, which changes its record. Later events of the same
-        job that are missing move too, to keep the order.
+        An event that is too late for its position gets a new position, which changes the record of its job. Later
+        events of the same job that are missing move too, to keep the order.
         """
         in_time: defaultdict[int, list[FeedEvent]] = defaultdict(list)
         late: defaultdict[str, list[FeedEvent]] = defaultdict(list)

@@ -229,8 +229,8 @@ def check_origins(origins: Sequence[str]) -> None:
 
 
 def _is_null(item: Any) -> bool:
-    """Return whether the version was written while versioning was off. Its id is then "null", which a later write may
-    have reused.
+    """Return whether the version was written while versioning was off. The id of such a version is "null", which a
+    later write may have reused.
     """
     return item["VersionId"] in (None, "", "null")
 
