@@ -89,7 +89,7 @@ class App(Crontab):
         return self._connection.store
 
     async def connected(self) -> Store:
-        """Return the open store for the running event loop."""
+        """Return the store for the running event loop. Open it first if it is not open."""
         if in_child.here:
             in_child.refuse_connecting(self._connection)
         return await self._connection.connected()

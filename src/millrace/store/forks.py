@@ -30,7 +30,7 @@ def register_for_forks(thing: Forkable) -> None:
 
 
 def hold_over_forks(lock: threading.Lock) -> None:
-    """Register a lock of a module. It is acquired before every fork and released in both processes, so the child finds
+    """Register a module-level lock. It is acquired before every fork and released in both processes, so the child finds
     it free.
     """
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)

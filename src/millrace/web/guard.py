@@ -135,7 +135,7 @@ class Guard:
         else:
             caller = self._by_token(headers)
         if not may(caller.role, needed):
-            raise Problem(403, "role", f"this needs the role {needed}, and the token is one of {caller.role}")
+            raise Problem(403, "role", f"this needs the role {needed}, but the caller has the role {caller.role}")
         return caller
 
     def check_host(self, headers: RequestHeaders) -> None:

@@ -208,7 +208,10 @@ class DrainQueue(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Obliterate(msgspec.Struct, forbid_unknown_fields=True):
-    """A request to delete all jobs of a queue. `confirm` must be the queue's name, because this cannot be undone."""
+    """A request to delete all jobs of a queue.
+
+    `confirm` must be the queue's name, because this cannot be undone. A `dry_run` does not need it.
+    """
 
     confirm: Name | None = None
     dry_run: bool = True

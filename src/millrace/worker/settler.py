@@ -181,7 +181,11 @@ class Settler:
 
 
 def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> Change:
-    """Return the change to settle a job with, including the duration of the run and the jobs that it enqueues."""
+    """Return the change to settle a job with.
+
+    If its handler has run, the change includes the duration of the run and, if the job is completed or snoozed, the jobs
+    that it has enqueued with `ctx.enqueue`.
+    """
     change = decide_change(held.job, held.task, outcome, chance)
     if held.started is None or held.waiting:  # no handler has run
         return change

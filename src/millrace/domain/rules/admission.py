@@ -118,7 +118,7 @@ class _Plan:
         return Admission("new", lane=lane, replaces=replaces, unseen=self._unseen)
 
     def _known(self, spec: Spec) -> Admission | None:
-        """Return the decision about a spec whose id is in use, or None if the spec may become a new job."""
+        """Return the decision if the id of the spec makes it a duplicate, or None if the spec may become a new job."""
         earlier = self._new.get(spec.id)
         if earlier is not None:
             return Admission("same" if _is_repeat(spec, earlier.token) else "by_id")

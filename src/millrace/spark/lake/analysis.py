@@ -46,7 +46,9 @@ def recent(attempts: DataFrame, by: By = "minute", of: Sequence[str] = ("queue",
 
 
 def slowest(parts: DataFrame) -> DataFrame:
-    """Return the tasks by total running time, the longest first, with the percentiles of a single run."""
+    """Return the tasks by total running time, the longest first, with percentiles of the duration of their
+    runs.
+    """
     runs = DURATIONS.gathered(parts).where("measure = 'run'")
     return _percentiles(runs, ["queue", "task"]).orderBy(F.col("total_ms").desc(), "queue", "task")
 
@@ -84,8 +86,10 @@ def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
 
 
 def worker_use(parts: DataFrame, by: By = "minute") -> DataFrame:
-    """Return how busy each worker was in each interval. `busy` is the average number of jobs that the worker held, and
-    `share` is its fraction of the time that all workers were busy.
+    """Return how busy each worker was in each interval.
+
+    `busy` is the average number of jobs that the worker held. `share` is its busy time divided by the sum of the busy
+    times of all workers in that interval.
     """
     timed = WORKER_USE.gathered(parts).withColumn("at", _begin("minute", by))
     summed = timed.groupBy("at", "worker").agg(

@@ -78,7 +78,11 @@ def pending(steps: DataFrame, run: int) -> DataFrame:
 
 
 def newest_of_each(rows: DataFrame) -> DataFrame:
-    """Return one row for each run of a job: the row that the latest pipeline run wrote. It may be of an open run."""
+    """Return the newest row of each run of a job.
+
+    `rows` are rows of the table `pending`, in which several pipeline runs may each have written a row for the same run
+    of a job. Rows of runs that have ended (`closed`) are kept.
+    """
     newest = Window.partitionBy("seq", "attempt").orderBy(F.col("run").desc())
     return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
 

@@ -134,7 +134,10 @@ async def transaction(connection: Any) -> AsyncIterator[None]:
 
 
 async def check_isolation(connection: Any, address: Address) -> None:
-    """Raise StoreError if the server ignores the session settings, which happens behind a transaction pooler."""
+    """Raise StoreError if sessions do not have the isolation level that was requested.
+
+    This happens behind a transaction pooler that the URL does not name (`pooler=transaction`).
+    """
     level = await connection.fetchval("SELECT current_setting('default_transaction_isolation')")
     if address.pooler == "none" and level != "read committed":
         raise StoreError(

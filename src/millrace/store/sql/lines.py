@@ -171,7 +171,7 @@ class FirstMembers:
         return min(entered[0], stored)
 
     def _first_stored(self, place: Named) -> Member | None:
-        """Return the first member that is stored and unchanged."""
+        """Return the first waiting member among the rows that were not changed since the last write, or None."""
         if place not in self._stored:
             self._read_first(place)
         changed, stored = self._changed.get(place, {}), self._stored[place]
@@ -328,7 +328,7 @@ class Dependencies:
         return found
 
     def _load_children(self, seqs: Sequence[int]) -> None:
-        """Load these jobs, and with them all other children of the jobs that the call works on."""
+        """Load these jobs, and with them about MOST_AHEAD other children of the jobs that the call works on."""
         found = dict.fromkeys(seqs)
         for job in self._batch.jobs:
             if len(found) > MOST_AHEAD:

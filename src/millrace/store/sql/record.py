@@ -282,7 +282,10 @@ def open_job_from_row(row: Sequence[Any]) -> Job:
 
 
 def claimed_job_from_row(row: Sequence[Any], worker: str) -> Job:
-    """Return the job of a row with CLAIMED_COLUMNS that was just claimed. All other fields have their defaults."""
+    """Return the job that `worker` has just claimed, from a row with CLAIMED_COLUMNS.
+
+    Fields without a column, and not packed in `extra`, have their defaults.
+    """
     (
         seq,
         generation,

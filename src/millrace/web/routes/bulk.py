@@ -40,7 +40,7 @@ async def act_on_jobs(request: Request) -> responses.BulkResult:
         raise InvalidInput("which jobs? Give `ids` or `filter`, one of them")
     action = bulk_action(body.action, also_running=body.running == "request", children=body.children)
     if body.action == "delete" and not may(request.caller.role, "admin"):
-        raise Problem(403, "role", f"deleting needs the role admin, and the token is one of {request.caller.role}")
+        raise Problem(403, "role", f"deleting needs the role admin, but the caller has the role {request.caller.role}")
     request.details |= {"action": body.action, "dry_run": body.dry_run}
     if body.chosen is not None:
         request.details["filter"] = {
