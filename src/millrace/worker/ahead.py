@@ -84,7 +84,10 @@ class Ahead:
             self._check_wait()
 
     def _check_wait(self) -> None:
-        """Give the waiting jobs back if one of them has waited for too long, or check again when that may be so."""
+        """Give all waiting jobs back if one of them has waited for too long. Otherwise set a timer for that time.
+
+        If the event loop itself was late, the jobs get more time once.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

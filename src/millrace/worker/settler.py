@@ -56,7 +56,8 @@ class Settlement:
         held.extend_only_until(self.give_up_at)
 
     def replace(self, error: Exception, chance: float, now: float) -> None:
-        """Replace a change that the store refused by a failure. An invalid child job is one cause of such a refusal.
+        """The store has refused the change: write a failure of the run instead. One cause of a refusal is an invalid
+        job that the handler added with `ctx.enqueue`.
 
         If the store refuses the failure too, the settle is given up.
         """
@@ -183,8 +184,8 @@ class Settler:
 def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> Change:
     """Return the change to settle a job with.
 
-    If its handler has run, the change includes the duration of the run and, if the job is completed or snoozed, the jobs
-    that it has enqueued with `ctx.enqueue`.
+    If its handler has run, the change includes the duration of the run and, if the job is completed or snoozed, the
+    jobs that it has enqueued with `ctx.enqueue`.
     """
     change = decide_change(held.job, held.task, outcome, chance)
     if held.started is None or held.waiting:  # no handler has run
