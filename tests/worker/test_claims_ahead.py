@@ -10,9 +10,11 @@ import pytest
 
 from millrace import Context, Event, State, Task
 from millrace.domain.errors import StoreError
+from millrace.domain.job import Job
 from millrace.domain.request import Claim
 from millrace.store.protocol import Target
-from millrace.worker.ahead import ENOUGH, LONGEST_WAIT, MOST
+from millrace.testing.builders import a_spec
+from millrace.worker.ahead import ENOUGH, LONGEST_WAIT, MOST, may_wait
 from proof.simulation.loop import VirtualLoop
 from tests.narrowing import checked_cast
 from tests.worker.stage import Stage, until, virtual
@@ -501,3 +503,24 @@ async def test_the_list_of_workers_names_only_jobs_whose_handler_runs(stage: Sta
     assert len(worker._components.info().running) == SLOTS
     hold.set()
     await worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "may"),
+    [
+        ({}, {}, True),
+        ({}, {"stalls": 1}, False),
+        ({}, {"lane": 0}, False),
+        ({"group": "g"}, {}, False),
+        ({"max_attempts": 1}, {}, False),
+        ({"max_attempts": 2}, {}, True),
+        ({"max_attempts": 2}, {"failures": 1}, False),
+        ({"max_stalls": 1}, {}, False),
+    ],
+)
+def test_a_job_may_wait_only_if_no_other_job_and_no_last_attempt_could_suffer(
+    options: dict[str, Any], fields: dict[str, Any], may: bool
+):
+    job = Job(a_spec(**options), 1, 1, State.RUNNING, 0, 0, **fields)
+
+    assert may_wait(job) is may

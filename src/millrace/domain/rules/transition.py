@@ -1,4 +1,6 @@
-"""Transitions of one job: the state machine. `enqueue` creates a job; every other function changes the job in place. All return the event.
+"""Transitions of one job: the state machine.
+
+`enqueue` creates a job; every other function changes the job in place. All return the event.
 
 The caller passes a record that it may change: the ledger passes its own record, the object store a copy that it then
 writes with compare-and-swap. Consequences for lines, dependents, keys and limits are in `step.py`, not here.
