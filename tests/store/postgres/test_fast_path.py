@@ -13,10 +13,10 @@ import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.request import Receipt
-from millrace.store.postgres import PostgresStore
 from millrace.store.postgres.step_connection import StepConnection
 from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import url_for
+from tests.store.postgres.counted import Counted, counted_store
 
 OPTIONS: dict[str, Any] = {
     "none": lambda n: {},
@@ -35,30 +35,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class Steps:
-    """A store, and how many statements its steps have sent."""
-
-    def __init__(self, store: PostgresStore) -> None:
-        self.store = store
-        self.sent = 0
-
-
 @pytest.fixture
-async def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Steps]:
-    found = Steps(PostgresStore(url_for(tmp_path)))
-    rows = StepConnection.rows
-
-    def counting(self: StepConnection, sql: str, args: Sequence[Any]) -> Any:
-        found.sent += 1
-        return rows(self, sql, args)
-
-    monkeypatch.setattr(StepConnection, "rows", counting)
-    await found.store.connect()
-    yield found
-    await found.store.close()
+async def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counted]:
+    async with counted_store(url_for(tmp_path), monkeypatch) as found:
+        yield found
 
 
-async def sent_by_a_life(steps: Steps, options: Any) -> int:
+async def sent_by_a_life(steps: Counted, options: Any) -> int:
     """Enqueue twelve jobs, process all of them, and return how many statements steps have sent for that."""
     store = steps.store
     await store.enqueue([a_spec(id=f"known-{n}", priority=n) for n in range(3)])  # creates the combinations
@@ -74,18 +57,18 @@ async def sent_by_a_life(steps: Steps, options: Any) -> int:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-async def test_jobs_with_these_options_need_no_step(steps: Steps, name: str) -> None:
+async def test_jobs_with_these_options_need_no_step(steps: Counted, name: str) -> None:
     assert await sent_by_a_life(steps, OPTIONS[name]) == 0
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-async def test_jobs_of_queues_with_these_settings_need_no_step(steps: Steps, name: str) -> None:
+async def test_jobs_of_queues_with_these_settings_need_no_step(steps: Counted, name: str) -> None:
     await steps.store.control("queue", "default", SETTINGS[name])
 
     assert await sent_by_a_life(steps, OPTIONS["none"]) == 0
 
 
-async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority(steps: Steps) -> None:
+async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority(steps: Counted) -> None:
     store = steps.store
     await store.control("queue", "default", {"fair_share": 0.2})
     await store.enqueue([a_spec(id="known")])
@@ -100,7 +83,7 @@ async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority
     assert await sent_by_a_life(steps, OPTIONS["priorities"]) > 0
 
 
-async def test_parents_and_children_are_enqueued_together_without_a_step(steps: Steps) -> None:
+async def test_parents_and_children_are_enqueued_together_without_a_step(steps: Counted) -> None:
     store = steps.store
     await store.enqueue([a_spec(id="known")])
     await store.cancel(["known"])
@@ -116,7 +99,7 @@ async def test_parents_and_children_are_enqueued_together_without_a_step(steps: 
     assert (sent, counts.blocked, order) == (0, 2, [["a"], ["b"], ["c"]])
 
 
-async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(steps: Steps) -> None:
+async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(steps: Counted) -> None:
     await steps.store.enqueue([a_spec(id="first", group="g")])
     await steps.store.enqueue([a_spec(id="second", group="g")])
     await steps.store.enqueue([a_spec(id="urgent", group="g", priority=5)])
@@ -129,7 +112,7 @@ async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(s
     assert order == ["urgent", "first", "second"]
 
 
-async def test_a_claim_leaves_out_the_group_that_a_transaction_of_a_caller_has_locked(steps: Steps) -> None:
+async def test_a_claim_leaves_out_the_group_that_a_transaction_of_a_caller_has_locked(steps: Counted) -> None:
     store = steps.store
     await store.enqueue([a_spec(id="a", group="locked"), a_spec(id="b", group="free")])
     connection = await asyncpg.connect(store.address.dsn)
@@ -144,7 +127,7 @@ async def test_a_claim_leaves_out_the_group_that_a_transaction_of_a_caller_has_l
     assert ([job.id for job in during], [job.id for job in after]) == (["b"], ["a"])
 
 
-async def test_the_end_of_a_job_in_a_limited_queue_makes_room_for_the_next(steps: Steps) -> None:
+async def test_the_end_of_a_job_in_a_limited_queue_makes_room_for_the_next(steps: Counted) -> None:
     store = steps.store
     await store.control("queue", "default", {"max_running": 2})
     await store.enqueue([a_spec(id=f"job-{n}") for n in range(3)])
@@ -158,7 +141,7 @@ async def test_the_end_of_a_job_in_a_limited_queue_makes_room_for_the_next(steps
 
 
 async def test_jobs_of_a_group_have_their_seqs_in_the_order_of_their_commits(
-    steps: Steps, monkeypatch: pytest.MonkeyPatch
+    steps: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One enqueue is stopped after it has drawn its seqs; the other one must not overtake it."""
     store, drawn, go_on = steps.store, threading.Event(), threading.Event()

@@ -13,10 +13,9 @@ from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Receipt, Replayed
-from millrace.store.postgres import PostgresStore
-from millrace.store.postgres.step_connection import StepConnection
 from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import url_for
+from tests.store.postgres.counted import Counted, counted_store
 
 FEW, MANY = 4, 60
 FAILURE = Failure("Error", "no")
@@ -49,35 +48,13 @@ ENDINGS: dict[str, Callable[[str], Change]] = {
 }
 
 
-class Counted:
-    """A store, and the statements that its steps have sent."""
-
-    def __init__(self, store: PostgresStore) -> None:
-        self.store = store
-        self.sent = 0
-
-    async def of(self, call: Any) -> tuple[Any, int]:
-        before = self.sent
-        answer = await call
-        return answer, self.sent - before
-
-
 @pytest.fixture
 async def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counted]:
-    found = Counted(PostgresStore(url_for(tmp_path)))
-    rows = StepConnection.rows
-
-    def counting(self: StepConnection, sql: str, args: Sequence[Any]) -> Any:
-        found.sent += 1
-        return rows(self, sql, args)
-
-    monkeypatch.setattr(StepConnection, "rows", counting)
-    await found.store.connect()
-    await found.store.control("queue", "pool", {"lanes": LANES})
-    await found.store.control("queue", "limited", {"max_running": 1_000})
-    await found.store.control("task", "limited", {"max_running": 1_000})
-    yield found
-    await found.store.close()
+    async with counted_store(url_for(tmp_path), monkeypatch) as found:
+        await found.store.control("queue", "pool", {"lanes": LANES})
+        await found.store.control("queue", "limited", {"max_running": 1_000})
+        await found.store.control("task", "limited", {"max_running": 1_000})
+        yield found
 
 
 def specs(kind: str, name: str, count: int) -> list[Spec]:
