@@ -299,6 +299,24 @@ async def test_waiting_jobs_are_given_back_when_the_slots_are_held_for_long(stag
 
 
 @virtual
+async def test_waiting_jobs_of_a_claim_that_returned_fewer_than_it_asked_for_are_given_back_too(stage: Stage):
+    @stage.app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    await work.enqueue_many([{"seconds": 0.001}] * 2 * ENOUGH)
+    slow = await work.enqueue_many([{"seconds": 600.0}] * 3 * SLOTS)
+    async with stage.working(slots=SLOTS) as worker:
+        await until(lambda: worker.stats.completed == 2 * ENOUGH)
+        await asyncio.sleep(LONGEST_WAIT * 2)
+        states = [(await stage.job(job.id)).state for job in slow]
+
+        assert (states.count(State.RUNNING), states.count(State.WAITING)) == (SLOTS, 2 * SLOTS)
+        assert worker.stats.released > 0
+        await worker.stop(deadline=0)
+
+
+@virtual
 async def test_jobs_that_are_given_back_have_not_failed_and_have_no_duration(stage: Stage):
     hold = asyncio.Event()
     worker = await filled(stage, hold)

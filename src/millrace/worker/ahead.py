@@ -80,10 +80,8 @@ class Ahead:
             self._suitable = self._suitable + 1 if may_wait(job) else 0
         self._seen.update(("queue", job.spec.queue) for job in jobs)
         self._seen.update(("task", job.spec.task) for job in jobs)
-        if self._executor.waiting:
-            self._check_wait()
 
-    def _check_wait(self) -> None:
+    def check_wait(self) -> None:
         """Give all waiting jobs back if one of them has waited for too long. Otherwise set a timer for that time.
 
         If the event loop itself was late, the jobs get more time once.
@@ -103,7 +101,7 @@ class Ahead:
         if due <= now:
             self.give_back()
         else:
-            self._timer = self._loop.call_at(due, self._check_wait)
+            self._timer = self._loop.call_at(due, self.check_wait)
 
     def give_back(self) -> None:
         """Release all waiting jobs, and do not claim ahead for a while."""

@@ -343,8 +343,10 @@ class Dispatcher:
             self._start_backlog(jobs, claim)
         else:
             self._start(jobs, claim.since)
-        if self._executor.waiting and any(job.stalls for job in jobs):
-            self._ahead.give_back()  # one of these jobs may kill this worker, as it may have killed another
+        if self._executor.waiting:
+            if any(job.stalls for job in jobs):
+                self._ahead.give_back()  # one of these jobs may kill this worker, as it may have killed another
+            self._ahead.check_wait()
         return len(jobs)
 
     def _start_backlog(self, jobs: list[Job], claim: _PendingClaim) -> None:

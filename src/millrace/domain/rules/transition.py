@@ -97,7 +97,10 @@ def settle(job: Job, change: Change, now: int) -> Event:
     else:
         job.state = State.WAITING
         delay = change.delay
-        job.available_at = now + delay
+        if verb is Verb.RELEASE and delay == 0:
+            job.available_at = min(job.available_at, now)  # it keeps its place in the order of claims
+        else:
+            job.available_at = now + delay
         if verb is Verb.RETRY:
             job.error = change.error
             job.holds = job.line is not None and job.spec.retry_blocks

@@ -136,10 +136,15 @@ def _parents(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
 
 
 def opened(specs: Sequence[Spec]) -> Counter[Place]:
-    """Count by (queue, task) the jobs that are due soon; of each group, one job. Workers are woken for these jobs."""
+    """Count by (queue, task) the jobs that are due soon. Workers are woken for these jobs.
+
+    A group counts once, with the task of the member that comes first in it.
+    """
     soon = [spec for spec in specs if spec.delay <= SOON and not spec.after]
     places: Counter[Place] = Counter([(spec.queue, spec.task) for spec in soon if spec.group is None])
-    groups = {(spec.queue, spec.group): spec.task for spec in soon if spec.group is not None}
+    members = [spec for spec in soon if spec.group is not None]
+    members.sort(key=lambda spec: (spec.delay > 0, -spec.priority))
+    groups = {(spec.queue, spec.group): spec.task for spec in reversed(members)}  # the first counts
     places.update((queue, task) for (queue, _), task in groups.items())
     return places
 

@@ -63,6 +63,19 @@ async def test_a_release_gives_the_job_back_at_once_and_uncounted(store: Store, 
     assert await take_ids(store) == [spec.id]
 
 
+async def test_a_released_job_keeps_its_place_in_the_order_of_claims(store: Store, clock: VirtualClock) -> None:
+    """Jobs that became due while it was claimed do not overtake it."""
+    first = await put(store)
+    held = await take(store)
+    clock.advance(1)
+    second = await put(store)
+    clock.advance(1)
+    await finish(store, held, Change.release())
+
+    assert (await show(store, first)).available_at == held.available_at
+    assert await take_ids(store, 2) == [first.id, second.id]
+
+
 async def test_a_burial_keeps_reason_error_and_history(store: Store, clock: VirtualClock) -> None:
     """A dead job has its reason, its last error and all its attempts."""
     spec = await put(store)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from millrace.domain.change import Change
 from millrace.domain.request import Extension, Receipt
 from millrace.store.protocol import Store
-from millrace.testing.builders import specs
+from millrace.testing.builders import a_spec, specs
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import complete, control, put, retry, settle, take
 
@@ -60,6 +60,21 @@ async def test_each_job_of_a_batch_wakes_a_sleeper_that_knows_its_task(store: St
         await store.enqueue([spec for task in ("a", "b") for spec in specs(2, task=task)])
 
         assert [await woke(sleeper) for sleeper in sleepers] == [True] * 4
+
+
+async def test_a_group_enqueued_in_one_call_wakes_a_sleeper_that_knows_its_first_member(
+    store: Store, clock: VirtualClock
+) -> None:
+    known, members = [
+        [a_spec(task="b", group=group), a_spec(task="a", group=group, priority=1), a_spec(task="b", group=group)]
+        for group in "gh"
+    ]
+    await store.enqueue(known)  # the store knows these tasks from here on
+    await store.cancel([spec.id for spec in known])
+    async with asleep(store, (["default"], B), (["default"], A)) as (_, knows):
+        await store.enqueue(members)
+
+        assert await woke(knows)
 
 
 async def test_a_sleeper_that_knows_every_task_is_woken_too(store: Store, clock: VirtualClock) -> None:

@@ -105,7 +105,11 @@ function X.settle(job, change)
   else
     job.state = 'waiting'
     delay = change.delay
-    job.available_at = now + delay
+    if verb == 'release' and delay == 0 then
+      job.available_at = math.min(job.available_at, now)  -- it keeps its place in the order of claims
+    else
+      job.available_at = now + delay
+    end
     if verb == 'retry' then
       put_error(job, change.error)
       job.holds = T.line_name(job) ~= nil and job.retry_blocks
