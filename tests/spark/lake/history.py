@@ -116,7 +116,7 @@ class ListFeed:
 async def busy_history(seed: int, steps: int = 400) -> tuple[list[Event], list[Job]]:
     """What a store wrote while jobs were put in, run, failed, lost, cancelled, replayed, hidden and pruned."""
     chance = random.Random(seed)
-    clock = VirtualClock(BEGIN)
+    clock = VirtualClock(BEGIN + 8 * 60_000)  # it reaches midnight before it is set back
     store = MemoryStore(clock=clock, salt="lake")
     await store.control("store", "", {"keep_events": None})
     for queue in QUEUES:

@@ -57,4 +57,4 @@ async def test_what_this_process_gives_back_is_claimed_in_order(store: PostgresS
     [five] = await store.claim(a_claim(1))
     await store.settle([(five.lease, Change.release())])
 
-    assert [job.id for job in await store.claim(a_claim(2))] == ["late", "6"]
+    assert [job.id for job in await store.claim(a_claim(3))] == ["late", "5", "6"]

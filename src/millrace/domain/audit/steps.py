@@ -35,7 +35,9 @@ class _Life:
             self.lease, self.granted_at = event.lease, event.at
         if event.kind in (Kind.ARCHIVED, Kind.UNARCHIVED, Kind.REPLAYED):
             self.archived = event.kind is Kind.ARCHIVED
-        if event.kind is not Kind.UNBLOCKED:
+        if event.kind is Kind.RELEASED and not event.delay:
+            self.available_at = None  # since before the claim: a concurrent claim with an earlier instant may take it
+        elif event.kind is not Kind.UNBLOCKED:
             self.available_at = due_at(event, None) if event.state == _W else None
 
 
