@@ -39,7 +39,7 @@ async def test_the_documented_costs_are_those_that_are_counted():
     await cost("sweep, 1 share", lambda: swept_in_shares(store, here(store), 1))
     await cost("sweep, 16 shares", lambda: swept_in_shares(store, here(store), 16))
     await cost("compact-archive", lambda: compact(store))
-    await cost("read the compacted ones", lambda: rows(store, compacted="only"))
+    await cost("read the compacted jobs", lambda: rows(store, compacted="only"))
 
     written = PAGE.read_text(encoding="utf-8").partition("## What it costs")[2]
     stated = [line for line in written.splitlines() if line.startswith("|")][2:]
