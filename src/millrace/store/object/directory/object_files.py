@@ -101,6 +101,7 @@ class ObjectFiles:
         *,
         flushes: bool,
         kept: tuple[str, ...] = (),
+        appended: tuple[str, ...] = (),
         markers: tuple[str, ...] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -108,6 +109,7 @@ class ObjectFiles:
         self.flushes = flushes  # False: no write waits for the disk
         self.markers = markers  # prefixes where an empty object is an empty file
         self.kept = kept  # prefixes whose versions are kept
+        self.appended = (*kept, *appended)  # prefixes whose revisions are appended to the same file
         self._clock = clock  # None: the file system's clock
         self._serial = itertools.count()
         self._writer = secrets.token_hex(4)  # a process id alone may be reused
@@ -145,7 +147,7 @@ class ObjectFiles:
         finally:
             os.close(file)
         found = newest(key, content)
-        if len(found.body) + TRAILER_SIZE != len(content) and not key.startswith(self.kept):
+        if len(found.body) + TRAILER_SIZE != len(content) and not key.startswith(self.appended):
             raise Torn
         return Blob(key, found.body, found.tag, modified)
 
@@ -241,7 +243,7 @@ class ObjectFiles:
         return (
             isinstance(change, Write)
             and isinstance(change.expect, str)
-            and change.key.startswith(self.kept)
+            and change.key.startswith(self.appended)
             and len(change.body) < LONGEST_FILE // 2
             and b"\n" not in change.body
         )
@@ -249,10 +251,10 @@ class ObjectFiles:
     def must_flush(self, write: Write) -> bool:
         """Return whether the write must be flushed to disk.
 
-        The first write of a file that keeps versions is always flushed. Later revisions are appended to this file, and
+        The first write of a file that is appended to is always flushed. Later revisions are appended to this file, and
         flushing them would not make the name of the file durable.
         """
-        begins = write.key.startswith(self.kept) and not self.is_appended(write)
+        begins = write.key.startswith(self.appended) and not self.is_appended(write)
         return self.flushes and (write.durable or begins)
 
     def append(self, write: Write) -> WriteReply | Refused | Appended | None:
