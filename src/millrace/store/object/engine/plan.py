@@ -19,6 +19,7 @@ from millrace.store.object.engine.tables import ObjectTables
 from millrace.store.object.engine.values import FeedEvent, Trigger, encode, encoded_job
 from millrace.store.object.keys import TASKS
 
+LARGE_BATCH = 100  # new objects; a smaller batch is written twice, and leaves no manifest for the sweep
 _FIRST = ("lines/", "control/", "schedules/", "keys/")  # preferred primaries: objects wanted by many are not locked
 
 
@@ -51,13 +52,12 @@ class SwapGroup(msgspec.Struct):
     def primary(self) -> str | None:
         """The key of the object whose swap commits the group. It is an object that many processes want to change.
 
-        None means no preference. Then any object is chosen, or a manifest if there are many new objects.
+        None means no preference. Then any object is chosen, or a manifest if there are many new objects. That is also
+        the best choice for a large batch with several objects that many want: all but one would be locked anyway.
         """
-        for prefix in _FIRST:
-            for change in self.changes:
-                if change.key.startswith(prefix):
-                    return change.key
-        return None
+        wanted = [key for prefix in _FIRST for key in self.keys if key.startswith(prefix)]
+        creates = sum(change.seen.tag is None for change in self.changes)
+        return None if not wanted or (len(wanted) > 1 and creates > LARGE_BATCH) else wanted[0]
 
 
 class WritePlan:
@@ -102,6 +102,11 @@ class WritePlan:
             group.feed_events.sort(key=lambda one: one.place)
             found.append(group)
         return found
+
+    @property
+    def settings(self) -> list[str]:
+        """The keys of the settings objects that the operation writes."""
+        return [key for group in self.groups for key in group.keys if key.startswith("control/")]
 
     def triggers(self, family: str) -> dict[str, bytes]:
         """Return the triggers of this family for all groups, by key.
