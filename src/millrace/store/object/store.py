@@ -184,7 +184,7 @@ class ObjectStore(BaseStore):
             [(key, _settling(lease, change)) for key, (lease, change) in zip(keys, items, strict=True)],
             options=TableOptions(keys_by_seq={lease.seq: key for key, (lease, _) in zip(keys, items, strict=True)}),
             guessed=guessed,
-            expected=[TASKS, *keys, *self._queues_of(guessed)],
+            expected=[TASKS, *keys, *self._needed_to_settle(guessed)],
         )
         await self._engine.dependents.update(run)
         return [
@@ -206,9 +206,15 @@ class ObjectStore(BaseStore):
         as_asked = ends[-1].state == State.CANCELLED and change.verb is not Verb.CANCEL
         return Receipt.CANCELLING if as_asked else Receipt.OK
 
-    def _queues_of(self, records: Iterable[SeenObject]) -> list[str]:
-        jobs = [job_value(seen.value, {}).job for seen in records]
-        return [self._layout.queue(job.queue) for job in jobs if job is not None]
+    def _needed_to_settle(self, records: Iterable[SeenObject]) -> list[str]:
+        """Return the keys of the queues, lines and unique keys of these jobs."""
+        keys: list[str] = []
+        for job in [job_value(seen.value, {}).job for seen in records]:
+            if job is not None:
+                keys.append(self._layout.queue(job.queue))
+                keys += [] if job.line is None else [self._layout.line(job.queue, job.line)]
+                keys += [] if job.spec.key is None else [self._layout.unique_key(job.queue, job.spec.key)]
+        return keys
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         keys = [self._layout.job(extension.lease.job) for extension in extensions]

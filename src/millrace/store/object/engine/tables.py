@@ -118,7 +118,7 @@ class ObjectTables(IndexTable):
     def all_entries(self, prefixes: Sequence[str]) -> list[IndexEntry]:
         missing = [prefix for prefix in prefixes if not self.view.has_listed(prefix)]
         if missing:
-            raise Need(lambda: self.view.list_all(missing))
+            raise Need(listings=[(prefix, None) for prefix in missing])
         return [entry for prefix in prefixes for entry in self.entries(prefix)]
 
     # tasks and the store
