@@ -13,19 +13,20 @@ from millrace.domain.job import FINISHED, Job, Spec, State
 from millrace.store.postgres.history import Events
 from millrace.store.postgres.locks import StepLocks
 from millrace.store.postgres.registry import Registry
-from millrace.store.postgres.sql import Held
+from millrace.store.postgres.sql import Held, PostgresStatements
 from millrace.store.sql.jobs import Jobs
 from millrace.store.sql.lines import Lines
-from millrace.store.sql.ports import Row, Statements
+from millrace.store.sql.ports import Row
 from millrace.store.sql.record import COMBO, NUMBER, encode_spec, pack_beside_lease, place_of, texts
 
 _NOWAIT, _WAIT, _SKIP = 0, 1, 2
+_NEVER_NULL = frozenset({1, 3, 4, 5, 6, 7, 8, 15, 23, 24, 25, 26, 30, 32})  # columns of insert_jobs, except seq and id
 _Lease = tuple[str, bool]  # its id, and whether cancellation is requested
 
 
 class PostgresRows:
     def __init__(
-        self, statements: Statements, locks: StepLocks, registry: Registry, events: Events, lines: Lines
+        self, statements: PostgresStatements, locks: StepLocks, registry: Registry, events: Events, lines: Lines
     ) -> None:
         self._db = statements
         self._locks = locks
@@ -116,9 +117,9 @@ class PostgresRows:
             combo, queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))
             reply = jobs.reply_for(job)
             fixed = (spec.id, combo, queue, job.generation, job.enqueued_at, spec.group, spec.key, reply)
-            kept = (spec.lease, spec.keep_result, _is_plain(spec, job.line), encode_spec(spec))
+            kept = (spec.lease, spec.keep_result, _is_plain(spec), encode_spec(spec))
             rows.append((*self._facts(job), *fixed, *kept))
-        self._db.write("insert_jobs", rows)
+        self._db.write_short("insert_jobs", rows, _NEVER_NULL)
         dependents = [(parent, job.seq) for job in new for parent in dict.fromkeys(job.spec.after)]
         if dependents:
             self._db.write("put_dependents", dependents)
@@ -231,6 +232,6 @@ class PostgresRows:
             self._db.write("put_agenda", due)
 
 
-def _is_plain(spec: Spec, line: str | None) -> bool:
-    """Return whether the job can end on the fast path: it has no line, key or hook, and its `keep_result` is not 0."""
-    return line is None and spec.key is None and not spec.hook and spec.keep_result != 0
+def _is_plain(spec: Spec) -> bool:
+    """Return whether the job can end on the fast path: it is not a hook, and its `keep_result` is not 0."""
+    return not spec.hook and spec.keep_result != 0

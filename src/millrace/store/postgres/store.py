@@ -346,11 +346,14 @@ class PostgresStore(BaseStore):
             return cast("list[Receipt]", rows.answer)
         if not rows or rows[0][0] is None:
             return None
-        [(held, channels)] = rows
+        [(held, channels, *opened)] = rows
         receipts = fast_path.receipts(held, order)
         ended = [items[order[n - 1]][0].job for n in held]
         replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
-        self.announce({}, ended, () if tells else replies)
+        places = fast_path.opened_by_ends(*opened)
+        if places:
+            self.floors.forget()  # the next members of groups may be due since before the floor
+        self.announce(places, ended, () if tells else replies)
         return receipts
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:

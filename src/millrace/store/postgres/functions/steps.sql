@@ -122,7 +122,7 @@ END $$;
 
 -- The current settings and counters of a queue.
 CREATE OR REPLACE VIEW millrace.counted AS
-SELECT q.id, q.name, q.settings, q.exact, q.bucket, q.next_lane, q.rearm,
+SELECT q.id, q.name, q.settings, q.exact, q.tokens, q.tokens_at, q.next_lane, q.rearm,
        (q.waiting + coalesce(sum(t.waiting), 0))::bigint AS waiting,
        (q.running + coalesce(sum(t.running), 0))::bigint AS running,
        (q.completed + coalesce(sum(t.completed), 0))::bigint AS completed,

@@ -27,8 +27,14 @@ CREATE TABLE millrace.queue (
     exact          boolean NOT NULL DEFAULT false, -- a setting depends on exact counts, so steps run one after the other
     plain_in       boolean NOT NULL DEFAULT true,  -- nothing can refuse a plain job
     plain_out      boolean NOT NULL DEFAULT true,  -- nothing bounds a claim
-    plain_end      boolean NOT NULL DEFAULT true,  -- the end of a plain job has no further consequences
-    bucket         bytea,
+    plain_end      boolean NOT NULL DEFAULT true,  -- a completion enqueues no hook and deletes no record
+    bounded_out    boolean NOT NULL DEFAULT false, -- only the next four columns bound a claim
+    max_running    bigint,
+    rate           double precision,
+    capacity       double precision,               -- of the token bucket
+    fair           boolean NOT NULL DEFAULT false, -- it has a fair share
+    tokens         double precision,               -- in the bucket at the time `tokens_at`; NULL: no token was spent yet
+    tokens_at      bigint,
     next_lane      integer NOT NULL DEFAULT 0,
     rearm          boolean NOT NULL DEFAULT false, -- auto-retry applies to jobs that died before it was switched on
     waiting        bigint NOT NULL DEFAULT 0,
@@ -102,7 +108,7 @@ CREATE TABLE millrace.job (
     state          smallint NOT NULL DEFAULT 0,    -- 0 waiting (with a lease: running), 2 completed, 3 dead, 4 cancelled
     place          smallint,                       -- in its line: 1 waiting in it, 2 holding it, 3 outside until due
     archived       boolean NOT NULL DEFAULT false,
-    plain          boolean NOT NULL DEFAULT true,  -- no line, no key, no hook, and its result is kept
+    plain          boolean NOT NULL DEFAULT true,  -- no hook, and its result is kept
     id             text NOT NULL,
     line           text,
     grp            text,
