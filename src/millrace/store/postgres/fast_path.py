@@ -168,11 +168,13 @@ def claimed(rows: Sequence[Any], request: Claim) -> list[Job] | None:
 def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int], list[Any]] | None:
     """Return the indexes of the items in order of seq, and the arguments of the statement in this order.
 
-    Because of this order, two calls cannot deadlock. Return None if a change does more than complete its job.
+    Because of this order, two calls cannot deadlock. Of items with the same lease, only the first one counts. Return
+    None if a change does more than complete its job.
     """
     if not all(only_completes(change) for _, change in items):
         return None
-    order = sorted(range(len(items)), key=lambda index: items[index][0].seq)
+    first = {items[index][0]: index for index in reversed(range(len(items)))}
+    order = sorted(first.values(), key=lambda index: items[index][0].seq)
     ordered = [items[index] for index in order]
     return order, [
         [lease.seq for lease, _ in ordered],
@@ -191,8 +193,8 @@ def opened_by_ends(
     return {(queue, task): count for queue, task, count in zip(queues, tasks, counts, strict=True)}
 
 
-def receipts(held: Sequence[int], order: Sequence[int]) -> list[Receipt]:
-    found = [Receipt.LOST] * len(order)
+def receipts(held: Sequence[int], order: Sequence[int], count: int) -> list[Receipt]:
+    found = [Receipt.LOST] * count
     for n in held:
         found[order[n - 1]] = Receipt.OK
     return found

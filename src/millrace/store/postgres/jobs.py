@@ -17,7 +17,17 @@ from millrace.store.postgres.sql import Held, PostgresStatements
 from millrace.store.sql.jobs import Jobs
 from millrace.store.sql.lines import Lines
 from millrace.store.sql.ports import Row
-from millrace.store.sql.record import COMBO, NUMBER, encode_spec, pack_beside_lease, place_of, texts
+from millrace.store.sql.record import (
+    COMBO,
+    IN_LINE,
+    LINE,
+    NUMBER,
+    PLACE,
+    encode_spec,
+    pack_beside_lease,
+    place_of,
+    texts,
+)
 
 _NOWAIT, _WAIT, _SKIP = 0, 1, 2
 _NEVER_NULL = frozenset({1, 3, 4, 5, 6, 7, 8, 15, 23, 24, 25, 26, 30, 32})  # columns of insert_jobs, except seq and id
@@ -35,6 +45,7 @@ class PostgresRows:
         self._lines = lines
         self._ready: dict[int, tuple[int, int]] = {}  # as stored: (combo, available_at)
         self._leases: dict[int, _Lease] = {}
+        self._line_of: dict[int, str] = {}  # as stored: the lines of the jobs that wait in one
         self._upkeep: dict[int, tuple[int | None, int | None]] = {}  # as stored: (finished_at, result_until)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
@@ -80,6 +91,8 @@ class PostgresRows:
                 self._ready[job.seq] = row[COMBO], job.available_at
             if job.lease_id is not None:
                 self._leases[job.seq] = job.lease_id, job.cancel_requested
+            if row[PLACE] == IN_LINE:
+                self._line_of[job.seq] = row[LINE]
             self._upkeep[job.seq] = job.finished_at, job.result_until
 
     def confirmed(self, jobs: Jobs, seqs: Sequence[int], still: Callable[[Job], bool]) -> list[int]:
@@ -94,6 +107,9 @@ class PostgresRows:
 
     def delete(self, jobs: Sequence[Job]) -> None:
         self._close([(*self._ready.pop(job.seq), job.seq) for job in jobs if job.seq in self._ready])
+        left = [job.seq for job in jobs if self._line_of.pop(job.seq, None) is not None]
+        if left:
+            self._db.rows("drop_members", left)
         self._db.rows("delete_jobs", [job.seq for job in jobs])
         dependents = [job.seq for job in jobs if job.spec.after]
         if dependents:
@@ -101,11 +117,12 @@ class PostgresRows:
 
     def write(self, jobs: Jobs, simple: Mapping[int, Job], new: Mapping[int, Job], changed: Mapping[int, Job]) -> None:
         inserted = [*simple.values(), *new.values()]
+        written = [*inserted, *changed.values()]
+        self._move_in_lines(written)
         if inserted:
             self._insert(jobs, inserted)
         if changed:
             self._db.write("update_jobs", [self._facts(job) for job in changed.values()])
-        written = [*inserted, *changed.values()]
         self._move(written)
         self._write_leases(written)
         self._write_agenda(written)
@@ -130,7 +147,7 @@ class PostgresRows:
         return (
             job.seq,
             0 if job.state is State.RUNNING else NUMBER[job.state],
-            place_of(job, line),
+            None if (place := place_of(job, line)) == IN_LINE else place,
             job.available_at,
             job.attempt,
             job.failures,
@@ -151,6 +168,31 @@ class PostgresRows:
             line,
             None if line is None else -job.spec.priority,
         )
+
+    def _move_in_lines(self, jobs: Iterable[Job]) -> None:
+        """Write to the table `member` which jobs have begun or ceased to wait in a line.
+
+        The lines that jobs leave are found by their stored rows, so this comes before these rows are written.
+        """
+        left: list[tuple[int]] = []
+        entered: list[tuple[int, str, int, int]] = []
+        for job in jobs:
+            spec, seq, line = job.spec, job.seq, job.line
+            wanted = line if place_of(job, line) == IN_LINE else None
+            stored = self._line_of.get(seq)
+            if wanted == stored:
+                continue
+            if stored is not None:
+                left.append((seq,))
+                del self._line_of[seq]
+            if wanted is not None:
+                queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))[1]
+                entered.append((queue, wanted, -spec.priority, seq))
+                self._line_of[seq] = wanted
+        if left:
+            self._db.delete("drop_members", left)
+        if entered:
+            self._db.write("put_members", entered)
 
     def _close(self, places: Sequence[tuple[int, int, int]]) -> None:
         if places:

@@ -347,7 +347,7 @@ class PostgresStore(BaseStore):
         if not rows or rows[0][0] is None:
             return None
         [(held, channels, *opened)] = rows
-        receipts = fast_path.receipts(held, order)
+        receipts = fast_path.receipts(held, order, len(items))
         ended = [items[order[n - 1]][0].job for n in held]
         replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
         places = fast_path.opened_by_ends(*opened)

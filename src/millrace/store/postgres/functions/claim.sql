@@ -18,30 +18,55 @@ BEGIN
 END $$;
 
 -- Of these open jobs, whose rows in `ready` are locked, those that a claim can take: it locks their lines and jobs, unless
--- another transaction holds one. `members`, `lines`: the jobs that are in a line, and their lines. `lanes`: one is in a
--- lane, so the call needs the ledger.
+-- another transaction holds one. `members`, `queues`, `lines`, `ranks`: the jobs that are in a line, and where. `lanes`: one
+-- is in a lane, so the call needs the ledger.
 CREATE OR REPLACE FUNCTION millrace.free_members(places tid[], seqs bigint[], OUT free_places tid[], OUT free_seqs bigint[],
-                                      OUT members bigint[], OUT lines text[], OUT lanes boolean)
+                                      OUT members bigint[], OUT queues integer[], OUT lines text[], OUT ranks smallint[],
+                                      OUT lanes boolean)
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     SELECT array_agg(i.place ORDER BY i.n), array_agg(i.seq ORDER BY i.n),
            array_agg(i.seq ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           array_agg(j.queue ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
            array_agg(j.line ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           array_agg(j.rank ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
            bool_or(j.line LIKE 'l:%')
-    INTO free_places, free_seqs, members, lines, lanes
+    INTO free_places, free_seqs, members, queues, lines, ranks, lanes
     FROM unnest(places, seqs) WITH ORDINALITY AS i (place, seq, n)
     CROSS JOIN LATERAL (
-        SELECT one.line, one.queue FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1 FOR UPDATE SKIP LOCKED
+        SELECT one.queue, one.line, one.rank FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1
+        FOR UPDATE SKIP LOCKED
     ) AS j
     WHERE j.line IS NULL
        OR pg_try_advisory_xact_lock(millrace.lock_number(
               'line ' || (SELECT q.name FROM millrace.queue AS q WHERE q.id = j.queue) || ' ' || j.line));
 END $$;
 
+-- These members leave their lines, which are locked, and become the holders. Repeats `Step.claimed` of
+-- domain/rules/step.py.
+CREATE OR REPLACE FUNCTION millrace.take_lines(members bigint[], queues integer[], lines text[], ranks smallint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    DELETE FROM millrace.member AS m WHERE m.ctid = ANY (ARRAY(
+        SELECT found.ctid FROM unnest(members, queues, lines, ranks) AS i (seq, queue, line, rank)
+        CROSS JOIN LATERAL (
+            SELECT one.ctid FROM millrace.member AS one
+            WHERE one.queue = i.queue AND one.line = i.line AND one.rank = i.rank AND one.seq = i.seq LIMIT 1
+        ) AS found
+    ));
+    UPDATE millrace.line AS l SET holder = i.seq, open = NULL, waiting = l.waiting - 1
+    FROM (
+        SELECT i.seq, found.place FROM unnest(members, queues, lines) AS i (seq, queue, line)
+        CROSS JOIN LATERAL (
+            SELECT one.ctid AS place FROM millrace.line AS one WHERE one.queue = i.queue AND one.name = i.line LIMIT 1
+        ) AS found
+    ) AS i
+    WHERE l.ctid = i.place;
+END $$;
+
 -- Claim due jobs in order, each with a new lease. One row with seq -1: the call needs the ledger.
 -- A queue whose claims are bounded is locked exclusively; it must be the only queue of the call. With a fair share, a
 -- claim is on the fast path if all jobs have one task and one priority, because then there is only one order.
--- A member of a group becomes the holder of its line, as in `Step.claimed` of domain/rules/step.py.
 -- `floor` is a position in one combination up to which all jobs were claimed recently. While an old transaction keeps
 -- vacuum from removing their index entries, each claim would read them again. If there are too few jobs above the floor,
 -- the whole index is read.
@@ -68,7 +93,9 @@ DECLARE
     special boolean := false;
     bounded boolean;
     members bigint[];
+    line_queues integer[];
     lines text[];
+    ranks smallint[];
     lanes boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || claim));
@@ -153,20 +180,18 @@ BEGIN
         END IF;
     END LOOP;
     IF special THEN
-        SELECT f.free_places, f.free_seqs, f.members, f.lines, f.lanes INTO places, seqs, members, lines, lanes
-        FROM millrace.free_members(places, seqs) AS f;
+        SELECT f.free_places, f.free_seqs, f.members, f.queues, f.lines, f.ranks, f.lanes
+        INTO places, seqs, members, line_queues, lines, ranks, lanes FROM millrace.free_members(places, seqs) AS f;
         IF lanes THEN
             RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
                             NULL::bytea;
             RETURN;
         END IF;
         UPDATE millrace.job AS j SET place = NULL, expiring = NULL, retry_at = NULL
-        WHERE j.seq = ANY (seqs) AND (j.place IS NOT NULL OR j.expiring IS NOT NULL);
-        UPDATE millrace.line AS l SET holder = m.seq, open = NULL, waiting = l.waiting - 1
-        FROM unnest(members, lines) AS m (seq, line)
-        CROSS JOIN LATERAL (SELECT one.queue FROM millrace.job AS one WHERE one.seq = m.seq LIMIT 1) AS j
-        WHERE l.queue = j.queue AND l.name = m.line
-          AND l.queue = ANY (queue_ids) AND l.name = ANY (lines);  -- so that no plan reads other lines
+        WHERE j.seq = ANY (seqs) AND (j.place IS NOT NULL OR j.expiring IS NOT NULL OR j.retry_at IS NOT NULL);
+        IF members IS NOT NULL THEN
+            PERFORM millrace.take_lines(members, line_queues, lines, ranks);
+        END IF;
     END IF;
     IF seqs IS NULL OR cardinality(seqs) = 0 THEN
         RETURN;

@@ -52,6 +52,9 @@ BEGIN
         RETURNING l.open
     )
     SELECT array_agg(j.first) INTO opens FROM joined AS j JOIN written AS w ON w.open = j.first;
+    INSERT INTO millrace.member (queue, line, rank, seq)
+    SELECT of_queue, i.line, i.rank, i.seq FROM unnest(seqs, lines, ranks, places) AS i (seq, line, rank, place)
+    WHERE i.place = 1;
     INSERT INTO millrace.ready (combo, available_at, seq, special)
     SELECT j.combo, j.available_at, o.seq, true FROM unnest(opens) AS o (seq)
     CROSS JOIN LATERAL (SELECT * FROM millrace.job AS one WHERE one.seq = o.seq LIMIT 1) AS j;
@@ -86,7 +89,7 @@ DECLARE
     batch bigint;
     seqs bigint[] := drawn;
     known boolean;
-    places smallint[];  -- in their lines
+    places smallint[];  -- 1: the job waits in its line, 3: outside
 BEGIN
     taken := pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
     IF many_queues IS NOT NULL THEN
@@ -117,7 +120,7 @@ BEGIN
                               keep_result, plain, reply, place, line, grp, rank, key, blocked, spec)
     SELECT i.seq, i.id, coalesce(i.combo, combos[1]), coalesce(i.queue, queues[1]), now, now + coalesce(i.delay, 0),
            now + i.expire, now + i.expire, batch, coalesce(i.lease, leases[1]), coalesce(i.keep, one_keep),
-           coalesce(i.keep, one_keep) IS DISTINCT FROM 0, coalesce(i.reply, one_reply), i.place, i.line, substr(i.line, 3),
+           coalesce(i.keep, one_keep) IS DISTINCT FROM 0, coalesce(i.reply, one_reply), nullif(i.place, 1), i.line, substr(i.line, 3),
            i.rank, i.key, coalesce(i.blocked, 0), i.spec
     FROM (SELECT unnest(seqs) AS seq, unnest(ids) AS id, unnest(specs) AS spec, unnest(many_combos) AS combo,
                  unnest(many_queues) AS queue, unnest(delays) AS delay, unnest(expires) AS expire,

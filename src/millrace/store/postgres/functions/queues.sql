@@ -48,8 +48,8 @@ BEGIN
         WHERE c.queue = job.queue AND c.priority >= job.priority;
     ELSE
         SELECT count(*) INTO before
-        FROM (SELECT m.rank, m.seq FROM millrace.job AS m
-              WHERE m.queue = job.queue AND m.line = job.line AND m.place = 1 ORDER BY m.rank, m.seq LIMIT most) AS ahead
+        FROM (SELECT m.rank, m.seq FROM millrace.member AS m
+              WHERE m.queue = job.queue AND m.line = job.line ORDER BY m.rank, m.seq LIMIT most) AS ahead
         WHERE (ahead.rank, ahead.seq) < (job.rank, job.seq);
         before := before + (SELECT count(*) FROM millrace.line AS l
                           WHERE l.queue = job.queue AND l.name = job.line AND l.holder <> job.seq);

@@ -33,7 +33,7 @@ BEGIN
         SELECT one.ctid FROM millrace.line AS one WHERE one.queue = j.queue AND one.name = j.line LIMIT 1
     ) AS l
     LEFT JOIN LATERAL (
-        SELECT m.seq FROM millrace.job AS m WHERE m.queue = j.queue AND m.line = j.line AND m.place = 1
+        SELECT m.seq FROM millrace.member AS m WHERE m.queue = j.queue AND m.line = j.line
         ORDER BY m.rank, m.seq LIMIT 1
     ) AS next ON true
     WHERE j.seq = ANY (seqs) AND j.line IS NOT NULL;
@@ -46,7 +46,7 @@ BEGIN
     DELETE FROM millrace.line AS l WHERE l.ctid = ANY (places) AND l.live = 1;
     UPDATE millrace.line AS l
     SET holder = NULL, open = i.next, live = l.live - 1, processed = l.processed + 1
-    FROM unnest(places, nexts) AS i (place, next) WHERE l.ctid = i.place AND l.ctid = ANY (places);
+    FROM unnest(places, nexts) AS i (place, next) WHERE l.ctid = i.place;
     INSERT INTO millrace.ready (combo, available_at, seq, special)
     SELECT m.combo, m.available_at, m.seq, true FROM millrace.job AS m WHERE m.seq = ANY (nexts);
     SELECT array_agg(n.queue), array_agg(n.task), array_agg(n.count) INTO queues, tasks, counts FROM (
@@ -65,7 +65,7 @@ END $$;
 CREATE OR REPLACE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
 RETURNS TABLE (held bigint[], replies text[], words text[], queues text[], tasks text[], counts bigint[])
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
 SET lock_timeout = '10s' AS $$
 #variable_conflict use_column
 DECLARE

@@ -63,6 +63,21 @@ DELETE FROM millrace.ready WHERE ctid = ANY (ARRAY(
     ) AS r
 ));
 
+-- name: put_members
+INSERT INTO millrace.member (queue, line, rank, seq)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::smallint[], $4::bigint[]);
+
+-- name: drop_members
+-- Remove these jobs from the lines that their stored rows name. The step has locked these rows.
+DELETE FROM millrace.member WHERE ctid = ANY (ARRAY(
+    SELECT m.ctid FROM unnest($1::bigint[]) AS i (seq)
+    CROSS JOIN LATERAL (SELECT * FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1) AS j
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.member AS one
+        WHERE one.queue = j.queue AND one.line = j.line AND one.rank = j.rank AND one.seq = j.seq LIMIT 1
+    ) AS m
+));
+
 -- name: open_jobs
 INSERT INTO millrace.ready (combo, available_at, seq, special)
 SELECT * FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::boolean[]);
