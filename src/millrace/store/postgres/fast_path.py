@@ -186,11 +186,13 @@ def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int]
 
 def opened_by_ends(
     queues: Sequence[str] | None, tasks: Sequence[str | None] | None, counts: Sequence[int] | None
-) -> dict[Place, int]:
+) -> Counter[Place]:
     """Return how many jobs can be claimed, by (queue, task), because other jobs have completed."""
-    if queues is None or tasks is None or counts is None:
-        return {}
-    return {(queue, task): count for queue, task, count in zip(queues, tasks, counts, strict=True)}
+    places: Counter[Place] = Counter()
+    if queues is not None and tasks is not None and counts is not None:
+        for queue, task, count in zip(queues, tasks, counts, strict=True):
+            places[queue, task] += count
+    return places
 
 
 def receipts(held: Sequence[int], order: Sequence[int], count: int) -> list[Receipt]:

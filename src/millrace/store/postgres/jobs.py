@@ -20,7 +20,6 @@ from millrace.store.sql.ports import Row
 from millrace.store.sql.record import (
     COMBO,
     IN_LINE,
-    LINE,
     NUMBER,
     PLACE,
     encode_spec,
@@ -32,6 +31,7 @@ from millrace.store.sql.record import (
 _NOWAIT, _WAIT, _SKIP = 0, 1, 2
 _NEVER_NULL = frozenset({1, 3, 4, 5, 6, 7, 8, 15, 23, 24, 25, 26, 30, 32})  # columns of insert_jobs, except seq and id
 _Lease = tuple[str, bool]  # its id, and whether cancellation is requested
+_Membership = tuple[str, int | None]  # a line, and when the job is due if the line is a lane
 
 
 class PostgresRows:
@@ -45,7 +45,7 @@ class PostgresRows:
         self._lines = lines
         self._ready: dict[int, tuple[int, int]] = {}  # as stored: (combo, available_at)
         self._leases: dict[int, _Lease] = {}
-        self._line_of: dict[int, str] = {}  # as stored: the lines of the jobs that wait in one
+        self._members: dict[int, _Membership] = {}  # as stored: the jobs that wait in a line
         self._upkeep: dict[int, tuple[int | None, int | None]] = {}  # as stored: (finished_at, result_until)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
@@ -92,7 +92,7 @@ class PostgresRows:
             if job.lease_id is not None:
                 self._leases[job.seq] = job.lease_id, job.cancel_requested
             if row[PLACE] == IN_LINE:
-                self._line_of[job.seq] = row[LINE]
+                self._members[job.seq] = _membership(job)
             self._upkeep[job.seq] = job.finished_at, job.result_until
 
     def confirmed(self, jobs: Jobs, seqs: Sequence[int], still: Callable[[Job], bool]) -> list[int]:
@@ -107,7 +107,7 @@ class PostgresRows:
 
     def delete(self, jobs: Sequence[Job]) -> None:
         self._close([(*self._ready.pop(job.seq), job.seq) for job in jobs if job.seq in self._ready])
-        left = [job.seq for job in jobs if self._line_of.pop(job.seq, None) is not None]
+        left = [job.seq for job in jobs if self._members.pop(job.seq, None) is not None]
         if left:
             self._db.rows("drop_members", left)
         self._db.rows("delete_jobs", [job.seq for job in jobs])
@@ -175,20 +175,21 @@ class PostgresRows:
         The lines that jobs leave are found by their stored rows, so this comes before these rows are written.
         """
         left: list[tuple[int]] = []
-        entered: list[tuple[int, str, int, int]] = []
+        entered: list[tuple[int, str, int, int, int | None]] = []
         for job in jobs:
             spec, seq, line = job.spec, job.seq, job.line
-            wanted = line if place_of(job, line) == IN_LINE else None
-            stored = self._line_of.get(seq)
+            wanted = _membership(job) if place_of(job, line) == IN_LINE else None
+            stored = self._members.get(seq)
             if wanted == stored:
                 continue
-            if stored is not None:
+            if stored is not None and (wanted is None or wanted[0] != stored[0]):
                 left.append((seq,))
-                del self._line_of[seq]
-            if wanted is not None:
+            if wanted is None:
+                del self._members[seq]
+            else:
                 queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))[1]
-                entered.append((queue, wanted, -spec.priority, seq))
-                self._line_of[seq] = wanted
+                line, due = self._members[seq] = wanted
+                entered.append((queue, line, -spec.priority, seq, due))
         if left:
             self._db.delete("drop_members", left)
         if entered:
@@ -272,6 +273,12 @@ class PostgresRows:
             self._upkeep[job.seq] = job.finished_at, job.result_until
         if due:
             self._db.write("put_agenda", due)
+
+
+def _membership(job: Job) -> _Membership:
+    """Return what the table `member` has of a job that waits in its line. A job enters a group only when it is due."""
+    assert job.line is not None
+    return job.line, None if job.lane is None else job.available_at
 
 
 def _is_plain(spec: Spec) -> bool:

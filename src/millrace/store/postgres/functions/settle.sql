@@ -1,20 +1,18 @@
 -- settle.sql: the fast path of a completion, and the extension of leases. Rules for all functions: see steps.sql.
 
--- Lock the lines and keys of jobs that are completed; false: another transaction holds one. `lanes`: one of the jobs is in
--- a lane, so the call needs the ledger. `any_line`, `any_key`: whether there are lines and keys.
-CREATE OR REPLACE FUNCTION millrace.lock_lines_and_keys(seqs bigint[], OUT free boolean, OUT lanes boolean, OUT any_line boolean,
-                                             OUT any_key boolean)
+-- Lock the lines and keys of jobs that are completed. Returns whether no other transaction holds one.
+CREATE OR REPLACE FUNCTION millrace.lock_lines_and_keys(seqs bigint[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
-    SELECT coalesce(bool_and(
-               (j.line IS NULL OR pg_try_advisory_xact_lock(millrace.lock_number('line ' || q.name || ' ' || j.line)))
-               AND (j.key IS NULL OR pg_try_advisory_xact_lock(millrace.lock_number('key ' || q.name || ' ' || j.key)))
-           ), true),
-           coalesce(bool_or(j.line LIKE 'l:%'), false), bool_or(j.line IS NOT NULL), bool_or(j.key IS NOT NULL)
-    INTO free, lanes, any_line, any_key
-    FROM millrace.job AS j
-    CROSS JOIN LATERAL (SELECT one.name FROM millrace.queue AS one WHERE one.id = j.queue LIMIT 1) AS q
-    WHERE j.seq = ANY (seqs) AND (j.line IS NOT NULL OR j.key IS NOT NULL);
+    RETURN (
+        SELECT coalesce(bool_and(
+            (j.line IS NULL OR pg_try_advisory_xact_lock(millrace.lock_number('line ' || q.name || ' ' || j.line)))
+            AND (j.key IS NULL OR pg_try_advisory_xact_lock(millrace.lock_number('key ' || q.name || ' ' || j.key)))
+        ), true)
+        FROM millrace.job AS j
+        CROSS JOIN LATERAL (SELECT one.name FROM millrace.queue AS one WHERE one.id = j.queue LIMIT 1) AS q
+        WHERE j.seq = ANY (seqs) AND (j.line IS NOT NULL OR j.key IS NOT NULL)
+    );
 END $$;
 
 -- These jobs, which hold lines that are locked, have completed: their lines open the next member. Returns how many members
@@ -47,15 +45,15 @@ BEGIN
     UPDATE millrace.line AS l
     SET holder = NULL, open = i.next, live = l.live - 1, processed = l.processed + 1
     FROM unnest(places, nexts) AS i (place, next) WHERE l.ctid = i.place;
-    INSERT INTO millrace.ready (combo, available_at, seq, special)
-    SELECT m.combo, m.available_at, m.seq, true FROM millrace.job AS m WHERE m.seq = ANY (nexts);
-    SELECT array_agg(n.queue), array_agg(n.task), array_agg(n.count) INTO queues, tasks, counts FROM (
-        SELECT q.name AS queue, c.task, count(*) AS count
-        FROM (SELECT m.combo FROM millrace.job AS m WHERE m.seq = ANY (nexts)) AS m
-        CROSS JOIN LATERAL (SELECT * FROM millrace.combo AS one WHERE one.id = m.combo LIMIT 1) AS c
-        CROSS JOIN LATERAL (SELECT * FROM millrace.queue AS one WHERE one.id = c.queue LIMIT 1) AS q
-        GROUP BY q.name, c.task
-    ) AS n;
+    WITH opened AS (
+        INSERT INTO millrace.ready (combo, available_at, seq, special)
+        SELECT m.combo, m.available_at, m.seq, true FROM millrace.job AS m WHERE m.seq = ANY (nexts)
+        RETURNING combo
+    )
+    SELECT array_agg(q.name), array_agg(c.task), array_agg(n.count) INTO queues, tasks, counts
+    FROM (SELECT o.combo, count(*) AS count FROM opened AS o GROUP BY o.combo) AS n
+    CROSS JOIN LATERAL (SELECT * FROM millrace.combo AS one WHERE one.id = n.combo LIMIT 1) AS c
+    CROSS JOIN LATERAL (SELECT * FROM millrace.queue AS one WHERE one.id = c.queue LIMIT 1) AS q;
 END $$;
 
 -- Complete plain jobs. Returns the numbers, counted from 1, of those whose lease was valid, and the channels of processes
@@ -81,7 +79,8 @@ DECLARE
     held_leases text[];
     gone_leases text[];
     ended_seqs bigint[];
-    locked record;
+    jobs record;
+    still_plain boolean;  -- now that the jobs are locked
     opened record;
     woken_queues text[];
     woken_tasks text[];
@@ -89,26 +88,30 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || leases[1]));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
-    FOR one IN SELECT DISTINCT c.queue FROM millrace.lease AS l JOIN millrace.combo AS c ON c.id = l.combo
-               WHERE l.seq = ANY (seqs) ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one.queue));
-        SELECT q.plain_end, q.max_running IS NOT NULL AS limited INTO queue FROM millrace.queue AS q
-        WHERE q.id = one.queue;
+    SELECT array_agg(DISTINCT j.queue) AS queues, bool_and(j.plain AND j.extra IS NULL) AS plain,
+           bool_or(j.line IS NOT NULL) AS any_line, bool_or(j.key IS NOT NULL) AS any_key, bool_or(j.line LIKE 'l:%') AS lanes
+    INTO jobs FROM millrace.job AS j WHERE j.seq = ANY (seqs);
+    IF NOT jobs.plain OR jobs.lanes OR EXISTS (SELECT FROM millrace.dependency) AND EXISTS (
+        SELECT FROM millrace.job AS j CROSS JOIN LATERAL (
+            SELECT FROM millrace.dependency AS one WHERE one.parent = j.id LIMIT 1
+        ) AS d WHERE j.seq = ANY (seqs)
+    ) THEN
+        RETURN;
+    END IF;
+    FOR one IN SELECT q AS id FROM unnest(jobs.queues) AS q LOOP
+        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one.id));
+        SELECT q.plain_end, q.max_running IS NOT NULL AS limited INTO queue FROM millrace.queue AS q WHERE q.id = one.id;
         IF NOT queue.plain_end THEN
             RETURN;
         END IF;
         limited := limited OR queue.limited;
     END LOOP;
-    IF EXISTS (SELECT FROM millrace.job AS j WHERE j.seq = ANY (seqs) AND (NOT j.plain OR j.extra IS NOT NULL)) THEN
-        RETURN;
-    END IF;
     IF EXISTS (SELECT FROM millrace.task) AND
        EXISTS (SELECT FROM millrace.lease AS l JOIN millrace.combo AS c ON c.id = l.combo
                JOIN millrace.task AS t ON t.name = c.task WHERE l.seq = ANY (seqs)) THEN
         RETURN;
     END IF;
-    SELECT * INTO locked FROM millrace.lock_lines_and_keys(seqs);
-    IF locked.lanes OR NOT locked.free THEN
+    IF (jobs.any_line OR jobs.any_key) AND NOT millrace.lock_lines_and_keys(seqs) THEN
         RETURN;
     END IF;
     at := millrace.clock(given);
@@ -128,7 +131,8 @@ BEGIN
         FROM held AS l
         WHERE j.seq = l.seq AND j.seq = ANY (seqs)  -- so that no plan reads other jobs
         RETURNING l.n, j.seq, j.id, j.combo, j.queue, j.generation, j.failures, j.reply, j.result_until, j.events,
-                  l.attempt, l.newest AS before, l.worker, l.lease, l.duration, l.place, j.result
+                  j.plain AND j.extra IS NULL AS plain, l.attempt, l.newest AS before, l.worker, l.lease, l.duration,
+                  l.place, j.result
     ), logged AS (
         INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states,
                                     ids, workers, leases, durations)
@@ -154,7 +158,7 @@ BEGIN
         RETURNING l.seq, l.id
     )
     SELECT array_agg(e.n), array_agg(e.seq), array_agg(e.reply), array_agg(e.id), array_agg(e.lease ORDER BY e.seq),
-           (SELECT array_agg(r.id ORDER BY r.seq) FROM released AS r),
+           bool_and(e.plain), (SELECT array_agg(r.id ORDER BY r.seq) FROM released AS r),
            CASE WHEN bool_or(e.reply IS NOT NULL) THEN array_agg(
                CASE WHEN e.reply IS NULL THEN NULL
                     WHEN length(e.result) > 4000 THEN json_build_object('ended', ARRAY[e.id])::text
@@ -162,20 +166,21 @@ BEGIN
                         'ended', ARRAY[e.id], 'generation', e.generation,
                         'result', translate(encode(e.result, 'base64'), E'\n', '')
                     )::text END) END
-    INTO ended_ns, ended_seqs, ended_replies, ended_ids, held_leases, gone_leases, ended_words FROM ended AS e;
+    INTO ended_ns, ended_seqs, ended_replies, ended_ids, held_leases, still_plain, gone_leases, ended_words
+    FROM ended AS e;
     IF gone_leases IS DISTINCT FROM held_leases THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
-    IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
-        RAISE EXCEPTION 'others wait for one of these jobs' USING ERRCODE = 'MR001';
+    IF NOT still_plain OR EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
+        RAISE EXCEPTION 'one of these jobs has changed, or others wait for it' USING ERRCODE = 'MR001';
     END IF;
-    IF locked.any_line THEN
+    IF jobs.any_line THEN
         SELECT * INTO opened FROM millrace.leave_lines(ended_seqs);
         woken_queues := opened.queues;
         woken_tasks := opened.tasks;
         woken_counts := opened.counts;
     END IF;
-    IF locked.any_key THEN  -- repeats `Step._free_key` of domain/rules/step.py
+    IF jobs.any_key THEN  -- repeats `Step._free_key` of domain/rules/step.py
         DELETE FROM millrace.hold AS h WHERE h.ctid = ANY (ARRAY(
             SELECT k.ctid FROM millrace.job AS j
             CROSS JOIN LATERAL (SELECT one.name FROM millrace.queue AS one WHERE one.id = j.queue LIMIT 1) AS q

@@ -64,8 +64,9 @@ DELETE FROM millrace.ready WHERE ctid = ANY (ARRAY(
 ));
 
 -- name: put_members
-INSERT INTO millrace.member (queue, line, rank, seq)
-SELECT * FROM unnest($1::integer[], $2::text[], $3::smallint[], $4::bigint[]);
+INSERT INTO millrace.member (queue, line, rank, seq, due)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[])
+ON CONFLICT (queue, line, rank, seq) DO UPDATE SET due = excluded.due;
 
 -- name: drop_members
 -- Remove these jobs from the lines that their stored rows name. The step has locked these rows.
