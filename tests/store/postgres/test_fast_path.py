@@ -83,20 +83,34 @@ async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority
     assert await sent_by_a_life(steps, OPTIONS["priorities"]) > 0
 
 
-async def test_parents_and_children_are_enqueued_together_without_a_step(steps: Counted) -> None:
+async def test_parents_and_children_need_no_step(steps: Counted) -> None:
     store = steps.store
-    await store.enqueue([a_spec(id="known")])
-    await store.cancel(["known"])
+    await store.enqueue([a_spec(id="known"), a_spec(id="known-2", queue="other")])
+    await store.cancel(["known", "known-2"])
     before = steps.sent
-    await store.enqueue([a_spec(id="a"), a_spec(id="b", after=("a", "a")), a_spec(id="c", key="k", after=("a", "b"))])
-    sent = steps.sent - before
-    [counts] = await store.count()
+    children = [a_spec(id="b", after=("a", "a")), a_spec(id="c", queue="other", after=("a", "b"))]
+    await store.enqueue([a_spec(id="a"), *children])
+    blocked = [counts.blocked for counts in await store.count()]
+    counting = steps.sent - before
+    order = []
+    while held := await store.claim(a_claim(5, queues=("default", "other"))):
+        order.append([job.id for job in held])
+        await store.settle([(job.lease, Change.completed(b"1")) for job in held])
+
+    assert (blocked, order) == ([1, 1], [["a"], ["b"], ["c"]])
+    assert steps.sent - before == counting
+
+
+async def test_a_child_in_a_group_needs_a_step_and_runs_after_its_parent(steps: Counted) -> None:
+    store = steps.store
+    await store.enqueue([a_spec(id="parent"), a_spec(id="member", group="g"), a_spec(id="free")])
+    await store.enqueue([a_spec(id="child", group="g", after=("parent",)), a_spec(id="other", after=("parent",))])
     order = []
     while held := await store.claim(a_claim(5)):
-        order.append([job.id for job in held])
+        order.append(sorted(job.id for job in held))
         await store.settle([(job.lease, Change.completed()) for job in held])
 
-    assert (sent, counts.blocked, order) == (0, 2, [["a"], ["b"], ["c"]])
+    assert order == [["free", "member", "parent"], ["child", "other"]]
 
 
 async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(steps: Counted) -> None:

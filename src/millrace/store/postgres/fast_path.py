@@ -1,7 +1,7 @@
 """The fast path: an enqueue, a claim or a completion in one statement.
 
-The functions in `functions/` repeat the rules of groups, unique keys, expiry, `max_running`, rates and counters. Jobs
-to which further rules apply (hooks, lanes, the ends of jobs with dependents) need a step of the ledger.
+The functions in `functions/` repeat the rules of groups, unique keys, expiry, `max_running`, rates and counters, and
+the end of a parent. Jobs to which further rules apply (hooks, lanes) need a step of the ledger.
 
 An enqueue or a completion is checked twice: here by its arguments, and in the database by the stored rows. A claim is
 checked in the database only. The database calls jobs and queues of the fast path plain. The model test checks that both
@@ -20,7 +20,7 @@ from millrace.domain.request import Claim, Enqueued, Receipt
 from millrace.domain.rules.fast_path import only_completes
 from millrace.domain.tables import Place
 from millrace.store.postgres.sql import once
-from millrace.store.sql.record import claimed_job_from_row, encode_spec
+from millrace.store.sql.record import NEEDED, claimed_job_from_row, encode_spec
 
 ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
 
@@ -181,6 +181,8 @@ def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int]
         [lease.id for lease, _ in ordered],
         [change.result for _, change in ordered],
         [change.duration for _, change in ordered],
+        SOON,
+        NEEDED,
     ]
 
 

@@ -20,6 +20,7 @@ from millrace.store.sql.ports import Row
 from millrace.store.sql.record import (
     COMBO,
     IN_LINE,
+    LINE,
     NUMBER,
     PLACE,
     encode_spec,
@@ -31,7 +32,7 @@ from millrace.store.sql.record import (
 _NOWAIT, _WAIT, _SKIP = 0, 1, 2
 _NEVER_NULL = frozenset({1, 3, 4, 5, 6, 7, 8, 15, 23, 24, 25, 26, 30, 32})  # columns of insert_jobs, except seq and id
 _Lease = tuple[str, bool]  # its id, and whether cancellation is requested
-_Membership = tuple[str, int | None]  # a line, and when the job is due if the line is a lane
+_Membership = tuple[str, int]  # a line, and when the job is due
 
 
 class PostgresRows:
@@ -92,7 +93,7 @@ class PostgresRows:
             if job.lease_id is not None:
                 self._leases[job.seq] = job.lease_id, job.cancel_requested
             if row[PLACE] == IN_LINE:
-                self._members[job.seq] = _membership(job)
+                self._members[job.seq] = row[LINE], job.available_at
             self._upkeep[job.seq] = job.finished_at, job.result_until
 
     def confirmed(self, jobs: Jobs, seqs: Sequence[int], still: Callable[[Job], bool]) -> list[int]:
@@ -175,10 +176,10 @@ class PostgresRows:
         The lines that jobs leave are found by their stored rows, so this comes before these rows are written.
         """
         left: list[tuple[int]] = []
-        entered: list[tuple[int, str, int, int, int | None]] = []
+        entered: list[tuple[int, str, int, int, int]] = []
         for job in jobs:
             spec, seq, line = job.spec, job.seq, job.line
-            wanted = _membership(job) if place_of(job, line) == IN_LINE else None
+            wanted = (line, job.available_at) if line is not None and place_of(job, line) == IN_LINE else None
             stored = self._members.get(seq)
             if wanted == stored:
                 continue
@@ -273,12 +274,6 @@ class PostgresRows:
             self._upkeep[job.seq] = job.finished_at, job.result_until
         if due:
             self._db.write("put_agenda", due)
-
-
-def _membership(job: Job) -> _Membership:
-    """Return what the table `member` has of a job that waits in its line. A job enters a group only when it is due."""
-    assert job.line is not None
-    return job.line, None if job.lane is None else job.available_at
 
 
 def _is_plain(spec: Spec) -> bool:

@@ -32,15 +32,14 @@ BEGIN
 END $$;
 
 -- Add new members to their lines, which are locked, and open the first member of a line that has neither an open job nor a
--- holder. Members with a place of 3 wait outside until they are due. Repeats `Step.added` and `Step.elect` of
--- domain/rules/step.py.
-CREATE OR REPLACE FUNCTION millrace.join_lines(of_queue integer, seqs bigint[], lines text[], ranks smallint[], places smallint[])
+-- holder. Members with a place of 3 wait outside until they are due; the others are due `at` this time. `combos`: NULL if
+-- all have the same, `one_combo`. Repeats `Step.added` and `Step.elect` of domain/rules/step.py.
+CREATE OR REPLACE FUNCTION millrace.join_lines(of_queue integer, at bigint, seqs bigint[], lines text[], ranks smallint[],
+                                    places smallint[], combos integer[], one_combo integer)
 RETURNS void LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    opens bigint[];
 BEGIN
-    WITH joined AS MATERIALIZED (
+    WITH joined AS (
         SELECT i.line, count(*) AS size, (array_agg(i.seq ORDER BY i.rank, i.seq) FILTER (WHERE i.place = 1))[1] AS first
         FROM unnest(seqs, lines, ranks, places) AS i (seq, line, rank, place) WHERE i.line IS NOT NULL GROUP BY i.line
     ), written AS (
@@ -51,13 +50,12 @@ BEGIN
             open = CASE WHEN l.holder IS NULL THEN coalesce(l.open, excluded.open) ELSE l.open END
         RETURNING l.open
     )
-    SELECT array_agg(j.first) INTO opens FROM joined AS j JOIN written AS w ON w.open = j.first;
-    INSERT INTO millrace.member (queue, line, rank, seq)
-    SELECT of_queue, i.line, i.rank, i.seq FROM unnest(seqs, lines, ranks, places) AS i (seq, line, rank, place)
-    WHERE i.place = 1;
     INSERT INTO millrace.ready (combo, available_at, seq, special)
-    SELECT j.combo, j.available_at, o.seq, true FROM unnest(opens) AS o (seq)
-    CROSS JOIN LATERAL (SELECT * FROM millrace.job AS one WHERE one.seq = o.seq LIMIT 1) AS j;
+    SELECT coalesce(i.combo, one_combo), at, i.seq, true
+    FROM unnest(seqs, combos) AS i (seq, combo) JOIN written AS w ON w.open = i.seq;
+    INSERT INTO millrace.member (queue, line, rank, seq, due)
+    SELECT of_queue, i.line, i.rank, i.seq, at FROM unnest(seqs, lines, ranks, places) AS i (seq, line, rank, place)
+    WHERE i.place = 1;
 END $$;
 
 -- Enqueue plain jobs with new ids. An array with one element holds the value of all jobs. Returns their seqs, which may
@@ -128,7 +126,7 @@ BEGIN
                  unnest(places) AS place, unnest(lines) AS line, unnest(ranks) AS rank, unnest(keys) AS key,
                  unnest(enqueue_plain.blocked) AS blocked) AS i;
     IF lines IS NOT NULL THEN
-        PERFORM millrace.join_lines(queues[1], seqs, lines, ranks, places);
+        PERFORM millrace.join_lines(queues[1], now, seqs, lines, ranks, places, many_combos, combos[1]);
     END IF;
     IF keys IS NOT NULL THEN
         INSERT INTO millrace.hold (queue, key, owner, seq, scope, until)

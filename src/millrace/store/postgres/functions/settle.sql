@@ -58,9 +58,11 @@ END $$;
 
 -- Complete plain jobs. Returns the numbers, counted from 1, of those whose lease was valid, and the channels of processes
 -- that wait for these ends, with a notification for each. `queues`, `tasks`, `counts`: how many jobs can be claimed now, as
--- for `Tables.wake`. No row, or MR001: the call needs the ledger.
+-- for `Tables.wake`. No row, or MR001: the call needs the ledger. `soon`: see `SOON` in fast_path.py; `needed`: see
+-- `parents_completed`.
 -- Leases are looked up one by one and deleted by ctid: a join may read all leases for each of them.
-CREATE OR REPLACE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[])
+CREATE OR REPLACE FUNCTION millrace.complete_plain(given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[],
+                                        soon bigint, needed bytea)
 RETURNS TABLE (held bigint[], replies text[], words text[], queues text[], tasks text[], counts bigint[])
 LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off
@@ -91,11 +93,7 @@ BEGIN
     SELECT array_agg(DISTINCT j.queue) AS queues, bool_and(j.plain AND j.extra IS NULL) AS plain,
            bool_or(j.line IS NOT NULL) AS any_line, bool_or(j.key IS NOT NULL) AS any_key, bool_or(j.line LIKE 'l:%') AS lanes
     INTO jobs FROM millrace.job AS j WHERE j.seq = ANY (seqs);
-    IF NOT jobs.plain OR jobs.lanes OR EXISTS (SELECT FROM millrace.dependency) AND EXISTS (
-        SELECT FROM millrace.job AS j CROSS JOIN LATERAL (
-            SELECT FROM millrace.dependency AS one WHERE one.parent = j.id LIMIT 1
-        ) AS d WHERE j.seq = ANY (seqs)
-    ) THEN
+    IF NOT jobs.plain OR jobs.lanes THEN
         RETURN;
     END IF;
     FOR one IN SELECT q AS id FROM unnest(jobs.queues) AS q LOOP
@@ -171,14 +169,20 @@ BEGIN
     IF gone_leases IS DISTINCT FROM held_leases THEN
         RAISE EXCEPTION 'a lease was taken over meanwhile' USING ERRCODE = '40001';
     END IF;
-    IF NOT still_plain OR EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
-        RAISE EXCEPTION 'one of these jobs has changed, or others wait for it' USING ERRCODE = 'MR001';
+    IF NOT still_plain THEN
+        RAISE EXCEPTION 'one of these jobs has changed' USING ERRCODE = 'MR001';
     END IF;
     IF jobs.any_line THEN
         SELECT * INTO opened FROM millrace.leave_lines(ended_seqs);
         woken_queues := opened.queues;
         woken_tasks := opened.tasks;
         woken_counts := opened.counts;
+    END IF;
+    IF EXISTS (SELECT FROM millrace.dependency AS d WHERE d.parent = ANY (ended_ids)) THEN
+        SELECT * INTO opened FROM millrace.parents_completed(ended_seqs, ended_ids, at, at + soon, needed);
+        woken_queues := woken_queues || opened.queues;
+        woken_tasks := woken_tasks || opened.tasks;
+        woken_counts := woken_counts || opened.counts;
     END IF;
     IF jobs.any_key THEN  -- repeats `Step._free_key` of domain/rules/step.py
         DELETE FROM millrace.hold AS h WHERE h.ctid = ANY (ARRAY(
@@ -206,7 +210,7 @@ END $$;
 -- result if it fits.
 CREATE OR REPLACE PROCEDURE millrace.complete_and_tell(
     INOUT held bigint[], INOUT replies text[], INOUT queues text[], INOUT tasks text[], INOUT counts bigint[],
-    given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[], mine text
+    given bigint, seqs bigint[], leases text[], results bytea[], durations bigint[], soon bigint, needed bytea, mine text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     words text[];
@@ -214,7 +218,7 @@ DECLARE
     sent text;
 BEGIN
     SELECT c.held, c.replies, c.words, c.queues, c.tasks, c.counts INTO held, replies, words, queues, tasks, counts
-    FROM millrace.complete_plain(given, seqs, leases, results, durations) AS c;
+    FROM millrace.complete_plain(given, seqs, leases, results, durations, soon, needed) AS c;
     COMMIT;
     IF words IS NOT NULL THEN
         FOR n IN 1 .. cardinality(replies) LOOP

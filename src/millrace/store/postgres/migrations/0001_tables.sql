@@ -137,20 +137,20 @@ CREATE INDEX job_key ON millrace.job (key, seq) WHERE key IS NOT NULL;
 -- lines: a column of `job` with an index would make each claim write a new version of the job, and all its index entries.
 CREATE TABLE millrace.member (
     seq    bigint NOT NULL,
-    due    bigint,                                 -- of a job in a lane: its available_at; a group has due jobs only
+    due    bigint NOT NULL,                        -- available_at of the job
     queue  integer NOT NULL,
     rank   smallint NOT NULL,
     line   text NOT NULL,
     CONSTRAINT member_pkey PRIMARY KEY (queue, line, rank, seq)
 ) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX member_due ON millrace.member (queue, due) WHERE due IS NOT NULL;
+CREATE INDEX member_due ON millrace.member (queue, due);
 
 -- The open jobs, due or not: a claim reads and deletes them.
 CREATE TABLE millrace.ready (
     available_at  bigint NOT NULL,
     seq           bigint NOT NULL,
     combo         integer NOT NULL,
-    special       boolean NOT NULL DEFAULT false,  -- a member of a line, or it expires: its claim needs the ledger
+    special       boolean NOT NULL DEFAULT false,  -- a member of a line, or it expires: its claim changes more rows
     CONSTRAINT ready_pkey PRIMARY KEY (combo, available_at, seq)
 ) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 

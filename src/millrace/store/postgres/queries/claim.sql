@@ -21,11 +21,11 @@ SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integ
 
 -- name: complete_and_tell
 CALL millrace.complete_and_tell(NULL, NULL, NULL, NULL, NULL, $1::bigint, $2::bigint[], $3::text[], $4::bytea[],
-                                $5::bigint[], $6::text);
+                                $5::bigint[], $6::bigint, $7::bytea, $8::text);
 
 -- name: complete_plain
 SELECT held, replies, queues, tasks, counts
-FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[]);
+FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint, $7::bytea);
 
 -- name: extend_leases
 SELECT millrace.extend_leases($1::bigint, $2::bigint[], $3::text[], $4::bigint[], $5::bytea[]);
