@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.lab.countdown import until
+from benchmarks.lab.measure import serves
 from benchmarks.lab.redis_place import free_port
 from benchmarks.lab.subject import PLACES
 
@@ -61,7 +62,8 @@ def a_server() -> Iterator[Callable[[], None]]:
         os.environ[VARIABLE] = f"postgresql://postgres@127.0.0.1:{port}"
         try:
             _wait_for(port, server, place / "log")
-            yield fresh
+            with serves(server.pid):
+                yield fresh
         finally:
             del os.environ[VARIABLE]
             server.send_signal(signal.SIGINT)

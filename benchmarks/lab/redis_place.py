@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
+from benchmarks.lab.measure import serves
 from benchmarks.lab.subject import PLACES
 
 VARIABLE = "MILLRACE_BENCH_REDIS"
@@ -41,7 +42,8 @@ def a_server() -> Iterator[Callable[[], None]]:
         os.environ[VARIABLE] = f"redis://127.0.0.1:{port}"
         try:
             _wait_for(port)
-            yield empty
+            with serves(server.pid):
+                yield empty
         finally:
             del os.environ[VARIABLE]
             server.terminate()
