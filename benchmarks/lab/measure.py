@@ -16,6 +16,7 @@ BARE_POLL = 0.01  # seconds between two looks, where a peer leaves the polling t
 ROUND_TRIPS = 50  # of which
 WARM_UP = 3  # are not counted
 SERVER = "MILLRACE_BENCH_SERVER_PID"  # names the server of a run to its processes
+SETTLED = 0.05  # seconds, after which the CPU of a connection that has just ended is in its server's stat
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -38,7 +39,10 @@ class Watch:
 
     def spent(self) -> Spent:
         seconds = time.perf_counter() - self._since
-        return Spent(seconds, difference(self._process(), self._cpu), difference(server_seconds(), self._server))
+        cpu = difference(self._process(), self._cpu)
+        if self._server is not None:
+            time.sleep(SETTLED)
+        return Spent(seconds, cpu, difference(server_seconds(), self._server))
 
     def _process(self) -> float | None:
         return time.process_time() if self._pid is None else cpu_seconds(self._pid)

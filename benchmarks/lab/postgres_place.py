@@ -112,6 +112,12 @@ async def quiet(url: str) -> None:
         await line.close()
 
 
+def version() -> str:
+    return subprocess.run(
+        [_program("postgres"), "--version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
 def _user() -> str | None:
     return NOBODY if os.geteuid() == 0 else None
 

