@@ -20,10 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from benchmarks.lab import provenance
 from benchmarks.lab.child import end, end_in_order, say
 from benchmarks.lab.countdown import until
 from benchmarks.lab.measure import cpu_seconds, difference, medians, server_seconds
 from benchmarks.lab.new_store import KINDS, new_stores
+from benchmarks.lab.report import run_line
 from benchmarks.lab.subject import TEXT
 from benchmarks.lab.worker_app import app as tasks
 from millrace import App
@@ -140,8 +142,13 @@ def main() -> None:
     words = asked.only.split(",") if asked.only else []
     cases = [case for case in CASES if all(word in str(case) for word in words)]
     end_in_order()
+    load = os.getloadavg()[0]
     figures: dict[str, Any] = run(asked.store, cases, asked.jobs, asked.repeat, asked.slots)
-    print(json.dumps(figures) if asked.json else table(figures, markdown=asked.markdown))
+    about = provenance.of_run(asked.jobs, asked.repeat, load, {})
+    if asked.json:
+        print(json.dumps({"run": about, "cases": figures}))
+    else:
+        print(run_line(about), table(figures, markdown=asked.markdown), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,17 @@ from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.subject import TEXT, payloads, ready
 from millrace import App, LocalEvent
 
-try:
-    from millrace.cli.fast_loop import FastLoop as new_loop
-except ImportError:  # an earlier Millrace, whose worker had no uvloop
-    from asyncio import new_event_loop as new_loop
-
 SLOTS = 200
 R = TypeVar("R")
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The loop of `millrace worker`, where uvloop is installed."""
+    try:
+        from millrace.cli.fast_loop import FastLoop
+    except ImportError:  # an earlier Millrace, whose worker had no uvloop
+        return asyncio.new_event_loop()
+    return FastLoop()
 
 
 class MillraceSubject:

@@ -134,13 +134,14 @@ def answer(subject: Any, verb: str, number: int) -> dict[str, Any]:
             return alone(subject, number)
         case _:
             spent: Spent = getattr(subject, VERBS[verb].method)(number, *VERBS[verb].arguments)
-            return {verb: number / spent.seconds} | costs(verb, number, spent)
+            return figures(verb, number, spent)
 
 
-def costs(verb: str, jobs: int, spent: Spent) -> dict[str, float]:
-    """Microseconds of CPU per job: of the measured process, and of the server."""
-    found = {f"{verb}_cpu": spent.cpu, f"{verb}_server": spent.server}
-    return {name: 1e6 * seconds / jobs for name, seconds in found.items() if seconds is not None}
+def figures(verb: str, jobs: int, spent: Spent) -> dict[str, float]:
+    """Jobs per second, and the microseconds of CPU per job: of the measured process, and of the server."""
+    cpu = {f"{verb}_cpu": spent.cpu, f"{verb}_server": spent.server}
+    costs = {name: 1e6 * seconds / jobs for name, seconds in cpu.items() if seconds is not None}
+    return {verb: jobs / spent.seconds} | costs
 
 
 def alone(subject: InMemory, times: int) -> dict[str, Any]:
@@ -149,8 +150,8 @@ def alone(subject: InMemory, times: int) -> dict[str, Any]:
         time.sleep(SETTLING)
         idle = Idle(os.getpid())
         time.sleep(IDLE)
-        figures = idle.figures()
-        return figures | milliseconds(subject.call(times)[WARM_UP:])
+        idled = idle.figures()
+        return idled | milliseconds(subject.call(times)[WARM_UP:])
 
 
 def ready() -> None:
