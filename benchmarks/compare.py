@@ -26,6 +26,7 @@ from benchmarks.lab.child import Failed, Script, end_in_order, one_round, say
 from benchmarks.lab.environment import MissingTool, node_with, python_with, versions
 from benchmarks.lab.plot import picture
 from benchmarks.lab.report import Figures, markdown, result, summary, table
+from benchmarks.lab.subject import PLACES
 
 
 class Peer(NamedTuple):
@@ -118,7 +119,7 @@ def versions_of(store: str, subjects: list[Script]) -> dict[str, str]:
 
 
 @contextmanager
-def a_server(store: str) -> Iterator[Callable[[], None]]:
+def a_server(store: str) -> Iterator[Callable[..., None]]:
     """The server of a run, where the store needs one; gives what makes it as new before each subject."""
     match store:
         case "redis":
@@ -128,10 +129,10 @@ def a_server(store: str) -> Iterator[Callable[[], None]]:
             with postgres_place.a_server() as fresh:
                 yield fresh
         case _:
-            yield lambda: None
+            yield lambda *places: None
 
 
-def measure(subjects: list[Script], jobs: int, repeat: int, fresh: Callable[[], None]) -> dict[str, Figures]:
+def measure(subjects: list[Script], jobs: int, repeat: int, fresh: Callable[..., None]) -> dict[str, Figures]:
     """Every subject once per round; a peer that fails is named with its error and left out of the ratios."""
     rounds: dict[str, list[Figures]] = {script.name: [] for script in subjects}
     failed: dict[str, Figures] = {}
@@ -144,7 +145,7 @@ def measure(subjects: list[Script], jobs: int, repeat: int, fresh: Callable[[], 
         for script in subjects:
             if script.name in failed:
                 continue
-            fresh()
+            fresh(*PLACES)
             began = perf_counter()
             try:
                 rounds[script.name].append(one_round(script, jobs))

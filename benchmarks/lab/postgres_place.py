@@ -44,8 +44,8 @@ def url_of(path: Path) -> str:
 
 
 @contextmanager
-def a_server() -> Iterator[Callable[[], None]]:
-    """Gives what makes its databases anew."""
+def a_server() -> Iterator[Callable[..., None]]:
+    """Gives what makes databases anew, for some places or for the first one."""
     if VARIABLE in os.environ:
         yield fresh
         return
@@ -70,17 +70,11 @@ def a_server() -> Iterator[Callable[[], None]]:
             server.wait(PATIENCE)
 
 
-def fresh() -> None:
+def fresh(*places: str) -> None:
     """Empty databases, and nothing left to write: the next one must not pay for the one before."""
-    asyncio.run(_fresh())
-
-
-async def _fresh() -> None:
-    names = [f"bench_{name}" for name in PLACES]
-    drops = [f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names]
-    await _run_in(
-        f"{os.environ[VARIABLE]}/postgres", *drops, *(f"CREATE DATABASE {name}" for name in names), "CHECKPOINT"
-    )
+    drops = [f"DROP DATABASE IF EXISTS bench_{place} WITH (FORCE)" for place in PLACES]
+    creates = [f"CREATE DATABASE bench_{place}" for place in places or PLACES[:1]]
+    asyncio.run(_run_in(f"{os.environ[VARIABLE]}/postgres", *drops, *creates, "CHECKPOINT"))
 
 
 def analyzed(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A Redis server for the length of a run, on loopback, and the database in it that belongs to one directory.
 
 `MILLRACE_BENCH_REDIS` names the server to the processes of a run (redis://host:port). Set by hand, it is the one that
-is measured, and its databases 1 to 3 are emptied.
+is measured, and its databases 1 to 8 are emptied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def url_of(path: Path) -> str:
 
 
 @contextmanager
-def a_server() -> Iterator[Callable[[], None]]:
+def a_server() -> Iterator[Callable[..., None]]:
     """Everything in memory, nothing on disk: what the peers' documentation takes for granted. Gives what empties it."""
     if VARIABLE in os.environ:
         yield empty
@@ -50,7 +50,8 @@ def a_server() -> Iterator[Callable[[], None]]:
             server.wait()
 
 
-def empty() -> None:
+def empty(*places: str) -> None:
+    """Empty the databases of all places."""
     where = urlsplit(os.environ[VARIABLE])
     assert where.hostname is not None and where.port is not None
     with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import provenance
+from benchmarks.lab.environment import ROOT
 
 TABLE = """
 <!-- figures of abc1234: src/millrace/worker -->
@@ -49,4 +50,4 @@ def test_every_table_of_results_names_its_commit():
         assert tables, f"{title}: no comment names the commit of these figures"
         for table in tables:
             assert f"`{table.commit}`" in table.text, f"{title}: the text does not name {table.commit}"
-            assert all((provenance.ROOT / path).exists() for path in table.paths), (title, table.paths)
+            assert all((ROOT / path).exists() for path in table.paths), (title, table.paths)
