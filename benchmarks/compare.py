@@ -66,16 +66,14 @@ PEERS = {
     "memory": {"huey-memory": Peer("huey_peer"), "litequeue-memory": Peer("litequeue_peer")},
 }
 
-LIMIT = 900.0  # seconds; no round begins that would not end within it, going by the one before
-BUSY = 0.5  # a load above this is somebody else's work
-
-
 FLOORS = {
     "sqlite": ["floor"],
     "redis": ["floor", "floor-redis-py"],
     "postgres": ["floor", "floor-copy"],
     "memory": ["floor"],
 }
+LIMIT = 900.0  # seconds; no round begins that would not end within it, going by the one before
+BUSY = 0.5  # a load above this is somebody else's work
 
 
 def scripts(store: str, names: list[str], before: Path | None) -> list[Script]:
@@ -108,10 +106,14 @@ def ready_to_run(peer: Peer) -> Path:
 
 def versions_of(store: str, subjects: list[Script]) -> dict[str, str]:
     """Of the server, and of the packages that are pinned for the peers."""
-    server = {"redis": redis_place.version, "postgres": postgres_place.version}
-    found = {"sqlite": {"SQLite": sqlite3.sqlite_version}, "memory": {}}.get(store) or {}
-    if store in server:
-        found["server"] = server[store]()
+    found: dict[str, str] = {}
+    match store:
+        case "sqlite":
+            found["SQLite"] = sqlite3.sqlite_version
+        case "redis":
+            found["server"] = redis_place.version()
+        case "postgres":
+            found["server"] = postgres_place.version()
     for script in subjects:
         if script.name in PEERS[store]:
             found |= versions(PEERS[store][script.name].environment)

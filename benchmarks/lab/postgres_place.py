@@ -107,6 +107,8 @@ async def quiet(url: str) -> None:
 
 
 def version() -> str:
+    if VARIABLE in os.environ:
+        return f"of {VARIABLE}"
     return subprocess.run(
         [_program("postgres"), "--version"], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -63,6 +63,8 @@ def empty(*places: str) -> None:
 
 
 def version() -> str:
+    if VARIABLE in os.environ:
+        return f"of {VARIABLE}"
     return subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout.split(" sha")[0]
 
 
