@@ -204,13 +204,13 @@ def main() -> int:
     load = busy()
     try:
         subjects = scripts(asked.store, names, asked.before)
+        run = provenance.of_run(asked.jobs, asked.repeat, load, versions_of(asked.store, subjects))
         with a_server(asked.store) as fresh:
             figures = measure(subjects, asked.jobs, asked.repeat, fresh)
     except Failed as error:
         say(str(error))
         return 1
-    rounds = min(one.pop("rounds") for one in figures.values() if "rounds" in one)
-    run = provenance.of_run(asked.jobs, rounds, load, versions_of(asked.store, subjects))
+    run["rounds"] = min(one.pop("rounds") for one in figures.values() if "rounds" in one)
     found = result(figures, run)
     if asked.plot:
         asked.plot.write_text(picture(asked.store, found), encoding="utf-8")

@@ -152,9 +152,8 @@ def main() -> None:
     if asked.jobs < 1 or asked.repeat < 1:
         parser.error("--jobs and --repeat must be at least 1")
     end_in_order()
-    load = os.getloadavg()[0]
+    about = provenance.of_run(asked.jobs, asked.repeat, os.getloadavg()[0], {})
     found = run(asked.store, list(dict.fromkeys([PLAIN, *wanted])), asked.jobs, asked.repeat)
-    about = provenance.of_run(asked.jobs, asked.repeat, load, {})
     if asked.json:
         print(json.dumps({"run": about, "features": found}))
     else:

@@ -142,9 +142,8 @@ def main() -> None:
     words = asked.only.split(",") if asked.only else []
     cases = [case for case in CASES if all(word in str(case) for word in words)]
     end_in_order()
-    load = os.getloadavg()[0]
+    about = provenance.of_run(asked.jobs, asked.repeat, os.getloadavg()[0], {})
     figures: dict[str, Any] = run(asked.store, cases, asked.jobs, asked.repeat, asked.slots)
-    about = provenance.of_run(asked.jobs, asked.repeat, load, {})
     if asked.json:
         print(json.dumps({"run": about, "cases": figures}))
     else:

@@ -23,6 +23,7 @@ OLDER = "older than the code"
 
 
 def of_run(jobs: int, rounds: int, load: float, versions: Mapping[str, str]) -> dict[str, Any]:
+    """Asked before the run: the commit of the working tree may change while it goes on."""
     return {
         "commit": git("describe", "--always", "--dirty") or "unknown",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

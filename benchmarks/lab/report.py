@@ -32,6 +32,7 @@ COST = {
 }
 WORDS = ("delivery", "durability", "durable", "handlers", "error")
 RATIOS = {"ratio": "of any durability", "ratio_same_durability": "of the same durability"}
+PROMISE = "guarantees"
 Rows = list[list[str]]
 
 
@@ -80,7 +81,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     """All tables, for a document."""
     parts = [run_line(found["run"])]
     for rows in tables(found):
-        rows.insert(1, ["---", *("--:" for _ in rows[0][1:])])
+        rows.insert(1, ["---", *("---" if title == PROMISE else "--:" for title in rows[0][1:])])
         parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in rows))
     return "\n\n".join([*parts, shares(found)])
 
@@ -91,7 +92,7 @@ def tables(found: Mapping[str, Any]) -> list[Rows]:
     if found["peers"]:
         names = ["Millrace against the fastest other queue", *RATES, "p50"]
         parts.append([names, *(ratio_row(found, key, words) for key, words in RATIOS.items())])
-    parts.append([["", "guarantees"], *([name, promise(figures)] for name, figures in subjects.items())])
+    parts.append([["", PROMISE], *([name, promise(figures)] for name, figures in subjects.items())])
     return parts
 
 
