@@ -4,7 +4,8 @@
                                   [--only NAMES] [--json | --markdown]
 
 Jobs are enqueued in calls of 1,000, and processed by one worker with 200 slots whose handler does nothing. Features
-take turns in every round; the medians of the rounds count. A share is the ratio to plain jobs of the same store.
+take turns in every round; the medians of the rounds count. A share is the ratio to plain jobs of the same store. The
+CPU per job is that of this process, which enqueues and works, and that of the server.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from benchmarks.lab import provenance
 from benchmarks.lab.child import end_in_order, say
+from benchmarks.lab.measure import Watch, medians
 from benchmarks.lab.new_store import new_stores
-from benchmarks.lab.subject import TEXT
+from benchmarks.lab.report import run_line
+from benchmarks.lab.subject import TEXT, figures
 from millrace import App
 from millrace.domain.job import Spec
 
@@ -55,11 +58,15 @@ FEATURES = {
 }
 
 
-class Figures(NamedTuple):
-    """Jobs per second."""
-
-    enqueued: float
-    processed: float
+Figures = dict[str, float]  # jobs per second by "enqueue" and "process", and the CPU per job in microseconds
+COLUMNS = {
+    "enqueue": "enqueue/s",
+    "enqueue_cpu": "client µs",
+    "enqueue_server": "server µs",
+    "process": "process/s",
+    "process_cpu": "worker µs",
+    "process_server": "server µs",
+}
 
 
 async def measure(url: str, feature: Feature, jobs: int) -> Figures:
@@ -77,15 +84,16 @@ async def measure(url: str, feature: Feature, jobs: int) -> Figures:
             await app.queue("default").set(**feature.settings)
         await app.jobs.cancel((await noop.enqueue(text=TEXT)).id)  # the store knows the task from here on
         calls = [[spec(n) for n in range(first, min(first + CALL, jobs))] for first in range(0, jobs, CALL)]
-        began = perf_counter()
+        watch = Watch()
         for specs in calls:
             await app.enqueue(specs)
-        enqueued = perf_counter()
+        enqueued = watch.spent()
         worker = app.worker(slots=SLOTS, burst=True)
+        watch = Watch()
         await worker.run()
-        ended = perf_counter()
+        processed = watch.spent()
         assert worker.stats.completed == jobs, f"{worker.stats.completed} of {jobs} jobs completed"
-    return Figures(jobs / (enqueued - began), jobs / (ended - enqueued))
+    return figures("enqueue", jobs, enqueued) | figures("process", jobs, processed)
 
 
 @contextmanager
@@ -108,25 +116,23 @@ def run(store: str, names: Sequence[str], jobs: int, rounds: int) -> dict[str, F
         asyncio.run(measure(new(), FEATURES[PLAIN], CALL))  # imports and caches, not measured
         for number in range(rounds):
             for name in names:
-                figures = asyncio.run(measure(new(), FEATURES[name], jobs))
-                found[name].append(figures)
-                say(f"round {number + 1}: {name}: {figures.enqueued:,.0f} / {figures.processed:,.0f}")
-    return {
-        name: Figures(median(one.enqueued for one in of), median(one.processed for one in of))
-        for name, of in found.items()
-    }
+                one = asyncio.run(measure(new(), FEATURES[name], jobs))
+                found[name].append(one)
+                say(f"round {number + 1}: {name}: {one['enqueue']:,.0f} / {one['process']:,.0f}")
+    return {name: medians(of) for name, of in found.items()}
 
 
-def table(figures: dict[str, Figures], *, markdown: bool) -> str:
-    plain = figures[PLAIN]
-    rows = [("feature", "enqueue/s", "share", "process/s", "share")]
-    for name, (enqueued, processed) in figures.items():
-        shares = f"{enqueued / plain.enqueued:.2f}", f"{processed / plain.processed:.2f}"
-        rows.append((name, f"{enqueued:,.0f}", shares[0], f"{processed:,.0f}", shares[1]))
+def table(found: dict[str, Figures], *, markdown: bool) -> str:
+    plain = found[PLAIN]
+    shown = [key for key in COLUMNS if key in plain]
+    rows = [["feature", *(COLUMNS[key] for key in shown), "share of enqueue/s", "share of process/s"]]
+    for name, one in found.items():
+        shares = [f"{one[rate] / plain[rate]:.2f}" for rate in ("enqueue", "process")]
+        rows.append([name, *(f"{one[key]:,.0f}" for key in shown), *shares])
     if markdown:
-        rows.insert(1, ("---", "--:", "--:", "--:", "--:"))
+        rows.insert(1, ["---", *("--:" for _ in rows[0][1:])])
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join(f"{row[0]:<22}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows)
+    return "\n".join(f"{row[0]:<22}" + "".join(f"{cell:>20}" for cell in row[1:]) for row in rows)
 
 
 def main() -> None:
@@ -146,11 +152,12 @@ def main() -> None:
     if asked.jobs < 1 or asked.repeat < 1:
         parser.error("--jobs and --repeat must be at least 1")
     end_in_order()
-    figures = run(asked.store, list(dict.fromkeys([PLAIN, *wanted])), asked.jobs, asked.repeat)
+    about = provenance.of_run(asked.jobs, asked.repeat, os.getloadavg()[0], {})
+    found = run(asked.store, list(dict.fromkeys([PLAIN, *wanted])), asked.jobs, asked.repeat)
     if asked.json:
-        print(json.dumps({name: of._asdict() for name, of in figures.items()}))
+        print(json.dumps({"run": about, "features": found}))
     else:
-        print(table(figures, markdown=asked.markdown))
+        print(run_line(about), table(found, markdown=asked.markdown), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.lab.environment import ROOT
 from benchmarks.lab.measure import IDLE, ROUND_TRIPS, SETTLING, WARM_UP, Idle
-from benchmarks.lab.subject import PLACES, READY
+from benchmarks.lab.subject import PLACES, READY, VERBS
 
 LIMIT = 180.0  # seconds for one measurement
 PATIENCE = 10.0  # seconds for a child to end when asked to
@@ -85,14 +85,21 @@ def end(child: subprocess.Popen[str]) -> None:
 def one_round(script: Script, jobs: int) -> dict[str, Any]:
     """Every figure of one subject, once, in fresh directories."""
     jobs = max(1, round(jobs * script.share))
-    with TemporaryDirectory(prefix="millrace-bench-") as place:
-        single, many, talk = (new(Path(place) / name) for name in PLACES)
-        figures = ask(script, "enqueue", single, jobs)
-        figures |= ask(script, "bulk", many, jobs)
-        script.filled(many)
-        figures |= ask(script, "process", many, jobs)
+    with TemporaryDirectory(prefix="millrace-bench-") as folder:
+        places = {name: new(Path(folder) / name) for name in PLACES}
+        figures = ask(script, "words", places["single"])
+        for name in figures.pop("verbs"):
+            verb = VERBS[name]
+            place = places[verb.place]
+            if verb.filled and not script.memory:
+                if name != "process":  # whose jobs are those of the bulk enqueue
+                    ask(script, "bulk", place, jobs)
+                script.filled(place)
+            figures |= ask(script, name, place, jobs)
         if script.trips:
-            figures |= trips(script, talk)
+            figures |= trips(script, places["talk"])
+    if figures.get("handlers") == "def":
+        figures["process_def"] = figures["process"]
     return figures
 
 

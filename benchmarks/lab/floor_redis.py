@@ -1,90 +1,39 @@
-"""The floor under the Redis store: redis-py and three short scripts doing the same writes, deciding nothing.
+"""The floor under the Redis store: the bare protocol over a blocking socket, and hiredis' parser.
 
-1,000 enqueues per call in bulk; 200 claims per call; 200 ends per call; records and events of the same size. What
-Millrace needs beyond this is the price of its rules, its runtime and Python. The single enqueue is barer still: the
-same bytes to a script that does nothing with them, which is the fastest that anything with a script can be.
+A single enqueue is one EVALSHA whose script does nothing: the fastest that a queue with a script can be. In bulk and in
+processing, jobs are entries of a list: 1,000 per push, and 200 per claim and per end. A claim moves jobs to a list of
+running ones, an end removes them from it; the next claim is sent while handlers run. There is no record of a job, no
+history and no rule. "floor-redis-py" makes the same single enqueue with redis-py on uvloop, for comparison.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Coroutine
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import hiredis
 from redis.asyncio import Redis
 
+from benchmarks.lab import callers
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads
 
 ENQUEUES, CLAIMS = 1_000, 200
-HEAD = b"h" * 128  # what a stored spec holds beside its payload
-RECORD, MOVED = "r" * 150, "e" * 130  # what a record and an event take
-
 NOTHING = "return 1"
-ENQUEUE = """
-local jobs, specs, ids, ready, all, events = {}, {}, {}, {}, {}, {}
-local seq = redis.call('INCRBY', KEYS[1] .. 'seq', #ARGV - 3) - (#ARGV - 3)
-for i = 4, #ARGV do
-  seq = seq + 1
-  local n, name = 2 * (i - 3), string.format('%016.0f', seq)
-  jobs[n - 1], jobs[n] = seq, ARGV[2]
-  specs[n - 1], specs[n] = seq, ARGV[i]
-  ids[n - 1], ids[n] = ARGV[1] .. name, seq
-  ready[n - 1], ready[n] = seq, name
-  all[n - 1], all[n] = seq, name
-  events[i - 3] = ARGV[3]
-end
-redis.call('HSET', KEYS[1] .. 'job', unpack(jobs))
-redis.call('HSET', KEYS[1] .. 'spec', unpack(specs))
-redis.call('HSET', KEYS[1] .. 'id', unpack(ids))
-redis.call('ZADD', KEYS[1] .. 'ready', unpack(ready))
-redis.call('ZADD', KEYS[1] .. 'all', unpack(all))
-redis.call('RPUSH', KEYS[1] .. 'feed', unpack(events))
-return seq
-"""
 CLAIM = """
-local names = redis.call('ZRANGE', KEYS[1] .. 'ready', 0, ARGV[1] - 1)
-if #names == 0 then
+local jobs = redis.call('LPOP', KEYS[1], ARGV[1])
+if not jobs then
   return {}
 end
-local seqs, jobs, leases, events = {}, {}, {}, {}
-for i = 1, #names do
-  seqs[i] = tonumber(names[i])
-  jobs[2 * i - 1], jobs[2 * i] = seqs[i], ARGV[2]
-  leases[2 * i - 1], leases[2 * i] = 1, names[i]
-  events[i] = ARGV[3]
-end
-redis.call('HMGET', KEYS[1] .. 'job', unpack(seqs))
-redis.call('ZREM', KEYS[1] .. 'ready', unpack(names))
-redis.call('HSET', KEYS[1] .. 'job', unpack(jobs))
-redis.call('ZADD', KEYS[1] .. 'lease', unpack(leases))
-redis.call('RPUSH', KEYS[1] .. 'feed', unpack(events))
-return { seqs, redis.call('HMGET', KEYS[1] .. 'spec', unpack(seqs)) }
-"""
-SETTLE = """
-local seqs, jobs, results, names, all, finished, events = {}, {}, {}, {}, {}, {}, {}
-for i = 3, #ARGV do
-  local seq, n = tonumber(ARGV[i]), 2 * (i - 2)
-  local name = string.format('%016.0f', seq)
-  seqs[i - 2], names[i - 2], events[i - 2] = seq, name, ARGV[2]
-  jobs[n - 1], jobs[n] = seq, ARGV[1]
-  results[n - 1], results[n] = seq, 'null'
-  all[n - 1], all[n] = seq + 2 ^ 50, name
-  finished[n - 1], finished[n] = 1, name
-end
-redis.call('HMGET', KEYS[1] .. 'job', unpack(seqs))
-redis.call('ZREM', KEYS[1] .. 'lease', unpack(names))
-redis.call('HSET', KEYS[1] .. 'job', unpack(jobs))
-redis.call('HSET', KEYS[1] .. 'result', unpack(results))
-redis.call('ZADD', KEYS[1] .. 'results', unpack(finished))
-redis.call('ZADD', KEYS[1] .. 'all', unpack(all))
-redis.call('ZADD', KEYS[1] .. 'finished', unpack(finished))
-redis.call('RPUSH', KEYS[1] .. 'feed', unpack(events))
-return #seqs
+redis.call('RPUSH', KEYS[2], unpack(jobs))
+return jobs
 """
 
 
@@ -93,49 +42,91 @@ class Floor:
     durable = False
 
     def __init__(self, path: Path) -> None:
-        self.url, self.prefix = url_of(path), "{floor}:"
+        self.url = url_of(path)
 
-    def enqueue(self, jobs: int) -> float:
-        return self._run(self._add(jobs, 1, NOTHING))
+    def enqueue(self, jobs: int) -> Spent:
+        with a_line(self.url) as line:
+            sha = line.ask("SCRIPT", "LOAD", NOTHING)
+            watch = Watch()
+            for payload in payloads(jobs):
+                line.ask("EVALSHA", sha, 1, "job", json.dumps(payload))
+            return watch.spent()
 
-    def bulk(self, jobs: int) -> float:
-        return self._run(self._add(jobs, ENQUEUES, ENQUEUE))
+    def bulk(self, jobs: int) -> Spent:
+        with a_line(self.url) as line:
+            watch = Watch()
+            bodies = (json.dumps(payload) for payload in payloads(jobs))
+            while part := list(islice(bodies, ENQUEUES)):
+                line.ask("RPUSH", "ready", *part)
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return self._run(self._process(jobs))
-
-    def _run(self, work: Coroutine[Any, Any, float]) -> float:
-        return asyncio.run(work)
-
-    async def _add(self, jobs: int, batch: int, script: str) -> float:
-        async with Redis.from_url(self.url, protocol=2) as client:
-            sha = await client.script_load(script)
-            began = time.perf_counter()
-            specs = (HEAD + json.dumps(payload).encode() for payload in payloads(jobs))
-            while part := list(islice(specs, batch)):
-                await _call(client, sha, self.prefix, "0123456789abcdef", RECORD, MOVED, *part)
-            return time.perf_counter() - began
-
-    async def _process(self, jobs: int) -> float:
-        async with Redis.from_url(self.url, protocol=2) as client:
-            claim, settle = await client.script_load(CLAIM), await client.script_load(SETTLE)
-            began = time.perf_counter()
-            done = 0
-            while found := await _call(client, claim, self.prefix, CLAIMS, RECORD, MOVED):
-                seqs, specs = found
-                await asyncio.gather(*(_noop(spec) for spec in specs))
-                done += await _call(client, settle, self.prefix, RECORD, MOVED, *seqs)
+    def process(self, jobs: int) -> Spent:
+        with a_line(self.url) as line:
+            sha = line.ask("SCRIPT", "LOAD", CLAIM)
+            claim = ("EVALSHA", sha, 2, "ready", "running", CLAIMS)
+            watch = Watch()
+            done, found = 0, line.ask(*claim)
+            while found:
+                line.send(*claim)
+                for body in found:
+                    noop(**json.loads(body))
+                line.send("LTRIM", "running", len(found), -1)
+                done += len(found)
+                found = line.receive()
+                assert line.receive() == b"OK"
+            spent = watch.spent()
             assert done == jobs
-            return time.perf_counter() - began
+            return spent
 
 
-async def _call(client: Redis, sha: Any, prefix: str, *words: Any) -> Any:
-    return await client.evalsha(sha, 1, prefix, *words)
+class ByClient(Floor):
+    """Only the single enqueue is of interest."""
+
+    bulk = process = None  # type: ignore[assignment]
+
+    def enqueue(self, jobs: int) -> Spent:
+        return callers.run(self._enqueue(jobs))
+
+    async def _enqueue(self, jobs: int) -> Spent:
+        async with Redis.from_url(self.url, protocol=2) as client:
+            sha: Any = await client.script_load(NOTHING)
+            watch = Watch()
+            for payload in payloads(jobs):
+                await client.evalsha(sha, 1, "job", json.dumps(payload))
+            return watch.spent()
 
 
-async def _noop(spec: bytes) -> None:
-    json.loads(spec[len(HEAD) :])
+class Line:
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._reader = hiredis.Reader()
+
+    def send(self, *words: Any) -> None:
+        self._socket.sendall(hiredis.pack_command(words))
+
+    def receive(self) -> Any:
+        while (answer := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(1 << 16))
+        return answer
+
+    def ask(self, *words: Any) -> Any:
+        self.send(*words)
+        return self.receive()
+
+
+@contextmanager
+def a_line(url: str) -> Iterator[Line]:
+    where = urlsplit(url)
+    with socket.create_connection((where.hostname or "", where.port or 0)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line = Line(connection)
+        assert line.ask("SELECT", where.path.lstrip("/")) == b"OK"
+        yield line
+
+
+def noop(number: int, text: str) -> None:
+    pass
 
 
 if __name__ == "__main__":
-    main({"floor": Floor})
+    main({"floor": Floor, "floor-redis-py": ByClient})

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.lab.millrace_subject import SLOTS, MillraceSubject
+from benchmarks.lab.measure import Spent
+from benchmarks.lab.millrace_subject import SLOTS, MillraceSubject, new_loop, plain_noop
 from benchmarks.lab.subject import main
 
 R = TypeVar("R")
@@ -21,15 +22,24 @@ class Memory(MillraceSubject):
 
     def __init__(self, path: Path) -> None:
         super().__init__("memory://")
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         self.bulk(jobs)
         return super().process(jobs)
+
+    def process_default(self, jobs: int) -> Spent:
+        self.bulk(jobs)
+        return super().process_default(jobs)
+
+    def process_def(self, jobs: int) -> Spent:
+        self.task(plain_noop)
+        self.bulk(jobs)
+        return super().process_def(jobs)
 
     @contextmanager
     def working(self) -> Iterator[None]:

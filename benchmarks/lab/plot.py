@@ -37,7 +37,7 @@ STYLE = """
 
 
 def picture(store: str, found: Mapping[str, Any]) -> str:
-    subjects = {"millrace": found["millrace"], **found["peers"], "bare client": found["floor"]}
+    subjects = {"millrace": found["millrace"], **found["peers"], "bare client": found["floors"]["floor"]}
     drawn: list[str] = []
     y = TOP
     for key, (words, form) in PANELS.items():

@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.lab.countdown import until
+from benchmarks.lab.measure import serves
 from benchmarks.lab.redis_place import free_port
 from benchmarks.lab.subject import PLACES
 
@@ -43,8 +44,8 @@ def url_of(path: Path) -> str:
 
 
 @contextmanager
-def a_server() -> Iterator[Callable[[], None]]:
-    """Gives what makes its databases anew."""
+def a_server() -> Iterator[Callable[..., None]]:
+    """Gives what makes databases anew, for some places or for the first one."""
     if VARIABLE in os.environ:
         yield fresh
         return
@@ -61,24 +62,19 @@ def a_server() -> Iterator[Callable[[], None]]:
         os.environ[VARIABLE] = f"postgresql://postgres@127.0.0.1:{port}"
         try:
             _wait_for(port, server, place / "log")
-            yield fresh
+            with serves(server.pid):
+                yield fresh
         finally:
             del os.environ[VARIABLE]
             server.send_signal(signal.SIGINT)
             server.wait(PATIENCE)
 
 
-def fresh() -> None:
+def fresh(*places: str) -> None:
     """Empty databases, and nothing left to write: the next one must not pay for the one before."""
-    asyncio.run(_fresh())
-
-
-async def _fresh() -> None:
-    names = [f"bench_{name}" for name in PLACES]
-    drops = [f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names]
-    await _run_in(
-        f"{os.environ[VARIABLE]}/postgres", *drops, *(f"CREATE DATABASE {name}" for name in names), "CHECKPOINT"
-    )
+    drops = [f"DROP DATABASE IF EXISTS bench_{place} WITH (FORCE)" for place in PLACES]
+    creates = [f"CREATE DATABASE bench_{place}" for place in places or PLACES[:1]]
+    asyncio.run(_run_in(f"{os.environ[VARIABLE]}/postgres", *drops, *creates, "CHECKPOINT"))
 
 
 def analyzed(path: Path) -> None:
@@ -108,6 +104,14 @@ async def quiet(url: str) -> None:
         await line.execute("CHECKPOINT")
     finally:
         await line.close()
+
+
+def version() -> str:
+    if VARIABLE in os.environ:
+        return f"of {VARIABLE}"
+    return subprocess.run(
+        [_program("postgres"), "--version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _user() -> str | None:

@@ -1,7 +1,7 @@
 """A Redis server for the length of a run, on loopback, and the database in it that belongs to one directory.
 
 `MILLRACE_BENCH_REDIS` names the server to the processes of a run (redis://host:port). Set by hand, it is the one that
-is measured, and its databases 1 to 3 are emptied.
+is measured, and its databases 1 to 8 are emptied.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
+from benchmarks.lab.measure import serves
 from benchmarks.lab.subject import PLACES
 
 VARIABLE = "MILLRACE_BENCH_REDIS"
@@ -29,7 +30,7 @@ def url_of(path: Path) -> str:
 
 
 @contextmanager
-def a_server() -> Iterator[Callable[[], None]]:
+def a_server() -> Iterator[Callable[..., None]]:
     """Everything in memory, nothing on disk: what the peers' documentation takes for granted. Gives what empties it."""
     if VARIABLE in os.environ:
         yield empty
@@ -41,14 +42,16 @@ def a_server() -> Iterator[Callable[[], None]]:
         os.environ[VARIABLE] = f"redis://127.0.0.1:{port}"
         try:
             _wait_for(port)
-            yield empty
+            with serves(server.pid):
+                yield empty
         finally:
             del os.environ[VARIABLE]
             server.terminate()
             server.wait()
 
 
-def empty() -> None:
+def empty(*places: str) -> None:
+    """Empty the databases of all places."""
     where = urlsplit(os.environ[VARIABLE])
     assert where.hostname is not None and where.port is not None
     with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as line:
@@ -57,6 +60,12 @@ def empty() -> None:
                 line.sendall(command.encode())
                 answer = line.recv(1_000)
                 assert answer == b"+OK\r\n", answer
+
+
+def version() -> str:
+    if VARIABLE in os.environ:
+        return f"of {VARIABLE}"
+    return subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout.split(" sha")[0]
 
 
 def _binary() -> str:

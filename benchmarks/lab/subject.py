@@ -14,34 +14,58 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from benchmarks.lab.measure import IDLE, SETTLING, WARM_UP, Idle, milliseconds
+from benchmarks.lab.measure import IDLE, SETTLING, WARM_UP, Idle, Spent, milliseconds
 
 TEXT = "All work and no play makes Jack a dull boy. " * 2  # a payload of about 100 bytes
 READY = "ready"
-WORDS = ("durability", "durable", "delivery")
-PLACES = ("single", "many", "talk")  # the directories of one round: of single enqueues, of bulk, of round trips
+WORDS = ("durability", "durable", "delivery", "handlers")
+PLACES = ("single", "callers_10", "callers_100", "threads_8", "many", "default", "def", "talk")  # a directory each
+
+
+class Verb(NamedTuple):
+    """A measurement of `jobs` jobs: the method that makes it, where, and whether jobs have to wait there before."""
+
+    method: str
+    place: str
+    arguments: tuple[int, ...] = ()
+    filled: bool = False
+
+
+VERBS = {
+    "enqueue": Verb("enqueue", "single"),
+    "enqueue_10": Verb("callers", "callers_10", (10,)),
+    "enqueue_100": Verb("callers", "callers_100", (100,)),
+    "threads_8": Verb("threads", "threads_8", (8,)),
+    "bulk": Verb("bulk", "many"),
+    "process": Verb("process", "many", filled=True),
+    "process_default": Verb("process_default", "default", filled=True),
+    "process_def": Verb("process_def", "def", filled=True),
+}
 
 
 class Subject(Protocol):
-    """A queue on a file or a server that two processes can open. Every duration is in seconds.
+    """A queue on a file or a server that two processes can open.
 
-    It may say something of its `delivery`, too: what becomes of a job whose worker dies, and what is kept of one.
+    It may say something of its `delivery`, too: what becomes of a job whose worker dies, and what is kept of one. And
+    its `handlers` are "def" if it has no others. Where a queue has them, there are further methods: `callers(jobs, n)`
+    and `threads(jobs, n)` enqueue one at a time from so many coroutines or threads; `process_default(jobs)` and
+    `process_def(jobs)` run jobs with the default settings of a worker, and with `def` handlers.
     """
 
     durability: str  # in words, for the table
     durable: bool  # does an acknowledged enqueue survive the loss of power?
 
-    def enqueue(self, jobs: int) -> float:
+    def enqueue(self, jobs: int) -> Spent:
         """Enqueue one at a time, each acknowledged before the next."""
         ...
 
-    def bulk(self, jobs: int) -> float:
+    def bulk(self, jobs: int) -> Spent:
         """Enqueue in the fastest way there is."""
         ...
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         """Run the jobs that wait, from start to all settled, in one worker process."""
         ...
 
@@ -50,7 +74,7 @@ class Subject(Protocol):
         ...
 
     def call(self, times: int) -> list[float]:
-        """Round trips, one after the other, to the process that serves."""
+        """Round trips, one after the other, to the process that serves, in seconds each."""
         ...
 
 
@@ -60,10 +84,10 @@ class InMemory(Protocol):
     durability: str
     durable: bool
 
-    def enqueue(self, jobs: int) -> float: ...
-    def bulk(self, jobs: int) -> float: ...
+    def enqueue(self, jobs: int) -> Spent: ...
+    def bulk(self, jobs: int) -> Spent: ...
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         """Fill, then run; only the running counts."""
         ...
 
@@ -82,16 +106,24 @@ def main(subjects: Mapping[str, Callable[[Path], Any]]) -> None:
     """The script of a few subjects: one measurement, one JSON object."""
     parser = argparse.ArgumentParser()
     parser.add_argument("subject", choices=subjects)
-    parser.add_argument("verb", choices=["enqueue", "bulk", "process", "serve", "call", "alone"])
+    parser.add_argument("verb", choices=[*VERBS, "words", "serve", "call", "alone"])
     parser.add_argument("--path", type=Path, required=True)
     parser.add_argument("--number", type=int, default=0)
     asked = parser.parse_args()
+    if asked.verb == "words":
+        print(json.dumps(words(subjects[asked.subject])))
+        return
     subject = subjects[asked.subject](asked.path)
     if asked.verb == "serve":
         subject.serve()
     else:
-        words = {name: getattr(subject, name) for name in WORDS if hasattr(subject, name)}
-        print(json.dumps(words | answer(subject, asked.verb, asked.number)))
+        print(json.dumps(answer(subject, asked.verb, asked.number)))
+
+
+def words(kind: Any) -> dict[str, Any]:
+    """What a subject says of itself, and which verbs it has."""
+    verbs = [name for name, verb in VERBS.items() if getattr(kind, verb.method, None)]
+    return {name: getattr(kind, name) for name in WORDS if hasattr(kind, name)} | {"verbs": verbs}
 
 
 def answer(subject: Any, verb: str, number: int) -> dict[str, Any]:
@@ -101,8 +133,15 @@ def answer(subject: Any, verb: str, number: int) -> dict[str, Any]:
         case "alone":
             return alone(subject, number)
         case _:
-            seconds: float = getattr(subject, verb)(number)
-            return {verb: number / seconds}
+            spent: Spent = getattr(subject, VERBS[verb].method)(number, *VERBS[verb].arguments)
+            return figures(verb, number, spent)
+
+
+def figures(verb: str, jobs: int, spent: Spent) -> dict[str, float]:
+    """Jobs per second, and the microseconds of CPU per job: of the measured process, and of the server."""
+    cpu = {f"{verb}_cpu": spent.cpu, f"{verb}_server": spent.server}
+    costs = {name: 1e6 * seconds / jobs for name, seconds in cpu.items() if seconds is not None}
+    return {verb: jobs / spent.seconds} | costs
 
 
 def alone(subject: InMemory, times: int) -> dict[str, Any]:
@@ -111,8 +150,8 @@ def alone(subject: InMemory, times: int) -> dict[str, Any]:
         time.sleep(SETTLING)
         idle = Idle(os.getpid())
         time.sleep(IDLE)
-        figures = idle.figures()
-        return figures | milliseconds(subject.call(times)[WARM_UP:])
+        idled = idle.figures()
+        return idled | milliseconds(subject.call(times)[WARM_UP:])
 
 
 def ready() -> None:

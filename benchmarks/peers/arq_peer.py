@@ -6,19 +6,18 @@ not kept. There is no bulk enqueue: calls under way side by side are the fastest
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from arq import create_pool, func  # type: ignore[import-not-found]
 from arq.connections import RedisSettings  # type: ignore[import-not-found]
 from arq.worker import Worker  # type: ignore[import-not-found]
 
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab import callers
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -34,44 +33,46 @@ class OnArq:
         logging.disable(logging.ERROR)
         self.settings: Any = RedisSettings.from_dsn(url_of(path))
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, 1)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, AT_ONCE)))
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
 
-    async def _add(self, jobs: int, at_once: int) -> float:
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         pool: Any = await create_pool(self.settings)
-        waiting = payloads(jobs)
-        began = time.perf_counter()
-        while part := list(islice(waiting, at_once)):
-            await asyncio.gather(*(pool.enqueue_job("noop", **payload) for payload in part))
-        return time.perf_counter() - began
+        return await callers.from_coroutines(partial(pool.enqueue_job, "noop"), jobs, number)
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return self.callers(jobs, AT_ONCE)
 
-    async def _process(self, jobs: int) -> float:
-        worker = self._worker(burst=True, poll_delay=0)
-        began = time.perf_counter()
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs, max_jobs=AT_ONCE, poll_delay=0))
+
+    def process_default(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs))
+
+    async def _process(self, jobs: int, **options: Any) -> Spent:
+        worker = self._worker(burst=True, **options)
+        watch = Watch()
         await worker.main()
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         assert worker.jobs_complete == jobs, worker.jobs_complete
         await worker.close()
-        return seconds
+        return spent
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
-        await self._worker(on_startup=tell_ready, poll_delay=BARE_POLL).main()
+        await self._worker(on_startup=tell_ready, max_jobs=AT_ONCE, poll_delay=BARE_POLL).main()
 
     def _worker(self, **options: Any) -> Any:
         functions = [func(noop, keep_result=0), func(echo)]
-        return Worker(functions, redis_settings=self.settings, max_jobs=AT_ONCE, handle_signals=False, **options)
+        return Worker(functions, redis_settings=self.settings, handle_signals=False, **options)
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         pool: Any = await create_pool(self.settings)

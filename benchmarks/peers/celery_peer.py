@@ -16,7 +16,9 @@ from typing import Any
 from celery import Celery, signals  # type: ignore[import-not-found]
 from celery.worker import state  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -28,6 +30,7 @@ class OnCelery:
     delivery = "at least once after a visibility timeout of 1 h (acks_late); results on request"
     durability = "in the server's memory"
     durable = False
+    handlers = "def"
 
     def __init__(self, path: Path) -> None:
         url = url_of(path)
@@ -44,30 +47,30 @@ class OnCelery:
         self._noop: Any = self.app.task(name="noop", ignore_result=True)(noop)
         self._echo: Any = self.app.task(name="echo")(echo)
 
-    def enqueue(self, jobs: int) -> float:
+    def enqueue(self, jobs: int) -> Spent:
+        return self.threads(jobs, 1)
+
+    def threads(self, jobs: int, number: int) -> Spent:
         self._noop.app.connection_for_write().ensure_connection()
-        began = time.perf_counter()
-        for payload in payloads(jobs):
-            self._noop.apply_async(kwargs=payload)
-        return time.perf_counter() - began
+        return callers.from_threads(self._noop.delay, jobs, number)
 
     bulk = enqueue
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         countdown.left, countdown.at_the_end = jobs, self._done.set
-        ended: list[float] = []
-        threading.Thread(target=self._end_when_all_is_settled, args=(ended,), daemon=True).start()
-        began = time.perf_counter()
+        ended: list[Spent] = []
+        watch = Watch()
+        threading.Thread(target=self._end_when_all_is_settled, args=(watch, ended), daemon=True).start()
         self._work()
-        return ended[0] - began
+        return ended[0]
 
-    def _end_when_all_is_settled(self, ended: list[float]) -> None:
+    def _end_when_all_is_settled(self, watch: Watch, ended: list[Spent]) -> None:
         self._done.wait()
         with self.app.connection_for_read() as connection:
             client = connection.default_channel.client
             while client.hlen(UNACKED):
                 time.sleep(0.001)
-        ended.append(time.perf_counter())
+        ended.append(watch.spent())
         state.should_stop = 0
 
     def serve(self) -> None:

@@ -17,14 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from chancy import Chancy, Job, Queue, Worker  # type: ignore[import-not-found]
 from chancy.plugins.leadership import Leadership  # type: ignore[import-not-found]
 from chancy.plugins.pruner import Pruner  # type: ignore[import-not-found]
 from chancy.plugins.recovery import Recovery  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -53,43 +53,43 @@ class OnChancy:
                 )
             yield chancy
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._enqueue(jobs)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    async def _enqueue(self, jobs: int) -> float:
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
+
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         async with self._open(install=True) as chancy:
-            began = time.perf_counter()
-            for payload in payloads(jobs):
-                await chancy.push(a_job(payload))
-            return time.perf_counter() - began
+            return await callers.from_coroutines(lambda **payload: chancy.push(a_job(payload)), jobs, number)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._bulk(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return callers.run(self._bulk(jobs))
 
-    async def _bulk(self, jobs: int) -> float:
+    async def _bulk(self, jobs: int) -> Spent:
         async with self._open(install=True) as chancy:
             waiting = (a_job(payload) for payload in payloads(jobs))
-            began = time.perf_counter()
+            watch = Watch()
             while part := list(islice(waiting, 10 * ENQUEUES)):
                 async for _ in chancy.push_many(part, batch_size=ENQUEUES):
                     pass
-            return time.perf_counter() - began
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs))
 
-    async def _process(self, jobs: int) -> float:
+    async def _process(self, jobs: int) -> Spent:
         countdown.left = jobs
         async with self._open() as chancy:
             worker = a_worker(chancy, outgoing=0.1)
-            began = time.perf_counter()
+            watch = Watch()
             await worker.start()
             await countdown.over.wait()
             await worker.stop()  # which writes the ends that are left
-            return time.perf_counter() - began
+            return watch.spent()
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         async with self._open(install=True) as chancy:
@@ -99,7 +99,7 @@ class OnChancy:
             await worker.wait_for_shutdown()
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         async with self._open() as chancy:

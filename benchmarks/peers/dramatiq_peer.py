@@ -17,7 +17,9 @@ from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
 from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -28,6 +30,7 @@ class OnDramatiq:
     delivery = "at least once, with heartbeats of the worker; results on request"
     durability = "in the server's memory"
     durable = False
+    handlers = "def"
 
     def __init__(self, path: Path) -> None:
         url = url_of(path)
@@ -38,33 +41,39 @@ class OnDramatiq:
         self._noop: Any = dramatiq.actor(noop, broker=self.broker, actor_name="noop")
         self._echo: Any = dramatiq.actor(echo, broker=self.broker, actor_name="echo", store_results=True)
 
-    def enqueue(self, jobs: int) -> float:
-        began = time.perf_counter()
-        for payload in payloads(jobs):
-            self._noop.send(**payload)
-        return time.perf_counter() - began
+    def enqueue(self, jobs: int) -> Spent:
+        return self.threads(jobs, 1)
+
+    def threads(self, jobs: int, number: int) -> Spent:
+        return callers.from_threads(self._noop.send, jobs, number)
 
     bulk = enqueue
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
+        return self._process(jobs, self._worker(PREFETCH))
+
+    def process_default(self, jobs: int) -> Spent:
+        return self._process(jobs, self._worker(None))
+
+    def _process(self, jobs: int, worker: Any) -> Spent:
         countdown.left, countdown.at_the_end = jobs, self._done.set
-        worker = self._worker()
-        began = time.perf_counter()
+        watch = Watch()
         worker.start()
         self._done.wait()
         self.broker.join("default", interval=1)
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         worker.stop()
-        return seconds
+        return spent
 
     def serve(self) -> None:
-        self._worker().start()
+        self._worker(PREFETCH).start()
         ready()
         threading.Event().wait()
 
-    def _worker(self) -> Any:
+    def _worker(self, prefetch: int | None) -> Any:
         worker = dramatiq.Worker(self.broker, worker_threads=THREADS)
-        worker.queue_prefetch = PREFETCH  # or the variable dramatiq_queue_prefetch
+        if prefetch:
+            worker.queue_prefetch = prefetch  # or the variable dramatiq_queue_prefetch
         return worker
 
     def call(self, times: int) -> list[float]:

@@ -16,11 +16,14 @@ from typing import Any
 from huey import MemoryHuey, RedisHuey, SqliteHuey  # type: ignore[import-not-found]
 from huey.consumer import Consumer  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
 
 class Huey:
+    handlers = "def"
     durability = "WAL, FULL: fsync per enqueue; a job is lost if its worker dies while running it"
     durable = True
 
@@ -42,23 +45,23 @@ class Huey:
     def echo(self, number: int, text: str) -> int:
         return number
 
-    def enqueue(self, jobs: int) -> float:
-        began = time.perf_counter()
-        for payload in payloads(jobs):
-            self._noop(**payload)
-        return time.perf_counter() - began
+    def enqueue(self, jobs: int) -> Spent:
+        return self.threads(jobs, 1)
+
+    def threads(self, jobs: int, number: int) -> Spent:
+        return callers.from_threads(self._noop, jobs, number)
 
     bulk = enqueue  # it has no other way
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         self._left = jobs
         consumer = Consumer(self.huey)
-        began = time.perf_counter()
+        watch = Watch()
         consumer.start()
         self._done.wait()
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         consumer.stop(graceful=True)
-        return seconds
+        return spent
 
     def serve(self) -> None:
         self.huey.on_startup()(ready)
@@ -97,7 +100,7 @@ class Memory(Huey):
     def open(self, path: Path) -> Any:
         return MemoryHuey()
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         self.bulk(jobs)
         return super().process(jobs)
 

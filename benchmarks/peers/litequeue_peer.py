@@ -15,11 +15,12 @@ from typing import Any
 
 from litequeue import LiteQueue, MessageStatus  # type: ignore[import-not-found]
 
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.subject import main, payloads, ready
 
 
 class Lite:
+    handlers = "def"
     durability = "WAL, NORMAL (its default): no fsync per commit"
     durable = False
 
@@ -29,24 +30,24 @@ class Lite:
     def open(self, file: Path) -> Any:
         return LiteQueue(file)
 
-    def enqueue(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def enqueue(self, jobs: int) -> Spent:
+        watch = Watch()
         for payload in payloads(jobs):
             self.queue.put(json.dumps(payload))
-        return time.perf_counter() - began
+        return watch.spent()
 
-    def bulk(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def bulk(self, jobs: int) -> Spent:
+        watch = Watch()
         with self.queue.transaction():
             for payload in payloads(jobs):
                 self.queue.put(json.dumps(payload))
-        return time.perf_counter() - began
+        return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def process(self, jobs: int) -> Spent:
+        watch = Watch()
         for _ in range(jobs):
             assert self.work()
-        return time.perf_counter() - began
+        return watch.spent()
 
     def work(self) -> bool:
         """Run one message, if there is one."""
@@ -95,7 +96,7 @@ class Memory(Lite):
     def open(self, file: Path) -> Any:
         return LiteQueue(memory=True, check_same_thread=False)
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         self.bulk(jobs)
         return super().process(jobs)
 

@@ -18,10 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
-
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown, until
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -71,39 +70,42 @@ class OnOban:
         finally:
             await pool.close()
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._enqueue(jobs)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    async def _enqueue(self, jobs: int) -> float:
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
+
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         async with self._open(install=True) as oban:
-            began = time.perf_counter()
-            for payload in payloads(jobs):
-                await oban.enqueue(Noop.new(**payload))
-            return time.perf_counter() - began
+            return await callers.from_coroutines(lambda **payload: oban.enqueue(Noop.new(**payload)), jobs, number)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._bulk(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return callers.run(self._bulk(jobs))
 
-    async def _bulk(self, jobs: int) -> float:
+    async def _bulk(self, jobs: int) -> Spent:
         async with self._open(install=True) as oban:
             waiting = (Noop.new(**payload) for payload in payloads(jobs))
-            began = time.perf_counter()
+            watch = Watch()
             while part := list(islice(waiting, ENQUEUES)):
                 await oban.enqueue_many(part)
-            return time.perf_counter() - began
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs, AT_ONCE))
 
-    async def _process(self, jobs: int) -> float:
+    def process_default(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs, 10))
+
+    async def _process(self, jobs: int, at_once: int) -> Spent:
         countdown.left = jobs
-        began = time.perf_counter()
-        async with self._open(queues={"default": AT_ONCE}):
+        watch = Watch()
+        async with self._open(queues={"default": at_once}):
             await countdown.over.wait()
-        return time.perf_counter() - began  # leaving has written the ends that were left
+        return watch.spent()  # leaving has written the ends that were left
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         async with self._open(install=True, queues={"default": AT_ONCE}):
@@ -111,7 +113,7 @@ class OnOban:
             await asyncio.Event().wait()
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         async with self._open() as oban:

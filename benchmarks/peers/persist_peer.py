@@ -14,7 +14,7 @@ from typing import Any
 from persistqueue import Empty, SQLiteAckQueue, SQLiteQueue  # type: ignore[import-not-found]
 from persistqueue.serializers import json as as_json  # type: ignore[import-not-found]
 
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.subject import main, payloads, ready
 
 BATCH = 100
@@ -24,6 +24,7 @@ STARTED = "started.sock"
 class Plain:
     """SQLiteQueue without auto-commit: reading moves a cursor in memory, `task_done` deletes what was read."""
 
+    handlers = "def"
     durability = "WAL, FULL: fsync per put; one consumer only, which forgets 100 jobs per fsync"
     durable = True
 
@@ -34,21 +35,21 @@ class Plain:
     def open(self, directory: str) -> Any:
         return SQLiteQueue(directory, auto_commit=False, serializer=as_json)
 
-    def enqueue(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def enqueue(self, jobs: int) -> Spent:
+        watch = Watch()
         for payload in payloads(jobs):
             self.queue.put(payload)
-        return time.perf_counter() - began
+        return watch.spent()
 
     bulk = enqueue  # it has no other way
 
-    def process(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def process(self, jobs: int) -> Spent:
+        watch = Watch()
         for number in range(1, jobs + 1):
             noop(**self.queue.get_nowait())
             if number % BATCH == 0 or number == jobs:
                 self.queue.task_done()
-        return time.perf_counter() - began
+        return watch.spent()
 
     def serve(self) -> None:
         tell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -85,13 +86,13 @@ class Acked(Plain):
     def open(self, directory: str) -> Any:
         return SQLiteAckQueue(directory, serializer=as_json)
 
-    def process(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def process(self, jobs: int) -> Spent:
+        watch = Watch()
         for _ in range(jobs):
             item = self.queue.get(block=False, raw=True)
             noop(**item["data"])
             self.queue.ack(id=item["pqid"])
-        return time.perf_counter() - began
+        return watch.spent()
 
     def finish(self, item: dict[str, Any]) -> None:
         self.queue.ack(id=item["pqid"])

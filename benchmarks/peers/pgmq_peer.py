@@ -1,7 +1,7 @@
 """pgmq: send, read, archive; its SQL functions, which its Python package brings along, so no extension is needed.
 
 A message queue, not a job queue: no handlers, retries, schedules or states. The loop around it is ours, on asyncpg and
-uvloop: 100 messages per read, each 100 archived in one call, as one does to keep them; its users poll, here every
+uvloop: 200 messages per read, each 200 archived in one call, as one does to keep them; its users poll, here every
 10 ms. It has no results: a trip ends when whoever asked sees the message in the archive.
 """
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from pgmq import get_embedded_install_sql  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import until
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
-CLAIMS, ENQUEUES, LEASE = 100, 1_000, 30
+CLAIMS, ENQUEUES, LEASE, POOL = 200, 2_000, 30, 10
 LOOPS = 2  # readers: while one waits for the disk, the other works
 SEND = "SELECT pgmq.send('bench', $1::jsonb)"
 SEND_BATCH = "SELECT pgmq.send_batch('bench', $1::jsonb[])"
@@ -56,34 +56,36 @@ class OnPgmq:
         finally:
             await line.close()
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._enqueue(jobs)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    async def _enqueue(self, jobs: int) -> float:
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
+
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
+        async with self._open(install=True), asyncpg.create_pool(self.url, max_size=POOL) as pool:
+            return await callers.from_coroutines(
+                lambda **payload: pool.fetchval(SEND, json.dumps(payload)), jobs, number
+            )
+
+    def bulk(self, jobs: int) -> Spent:
+        return callers.run(self._bulk(jobs))
+
+    async def _bulk(self, jobs: int) -> Spent:
         async with self._open(install=True) as line:
-            began = time.perf_counter()
-            for payload in payloads(jobs):
-                await line.fetchval(SEND, json.dumps(payload))
-            return time.perf_counter() - began
-
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._bulk(jobs)))
-
-    async def _bulk(self, jobs: int) -> float:
-        async with self._open(install=True) as line:
-            began = time.perf_counter()
+            watch = Watch()
             bodies = (json.dumps(payload) for payload in payloads(jobs))
             while part := list(islice(bodies, ENQUEUES)):
                 await line.fetch(SEND_BATCH, part)
-            return time.perf_counter() - began
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs))
 
-    async def _process(self, jobs: int) -> float:
-        began = time.perf_counter()
+    async def _process(self, jobs: int) -> Spent:
+        watch = Watch()
         assert sum(await asyncio.gather(*(self._until_empty() for _ in range(LOOPS)))) == jobs
-        return time.perf_counter() - began
+        return watch.spent()
 
     async def _until_empty(self) -> int:
         done = 0
@@ -93,7 +95,7 @@ class OnPgmq:
         return done
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         async with self._open(install=True) as line:
@@ -103,7 +105,7 @@ class OnPgmq:
                     await asyncio.sleep(BARE_POLL)
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         async with self._open() as line:
@@ -117,7 +119,7 @@ class OnPgmq:
 
 
 async def work(line: Any) -> int:
-    """Run what there is, 100 messages at most; how many there were."""
+    """Run what there is, 200 messages at most; how many there were."""
     messages = await line.fetch(READ, LEASE, CLAIMS)
     if messages:
         await asyncio.gather(*(noop(**json.loads(body)) for _, body in messages))

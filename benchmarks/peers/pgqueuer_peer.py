@@ -1,4 +1,7 @@
-"""PgQueuer: asyncpg, uvloop, batches of 100; its logged tables ("durable"), which is the default.
+"""PgQueuer: asyncpg, uvloop, a large batch, and the settings for autovacuum of its guide on performance.
+
+As that guide recommends, a worker has one connection and producers have a pool. "pgqueuer" has only logged tables
+("durable"), its default. In "pgqueuer-balanced" the log of states is unlogged, so that a crash of the server loses it.
 
 It keeps no results but tells that a job has ended (CompletionWatcher). Ends are written in batches, of as many as are
 claimed at a time or every 100 ms, so the worker of the round trips claims one at a time; and the watcher looks 1 ms
@@ -19,15 +22,22 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
+from pgqueuer.adapters.persistence.qb import (  # type: ignore[import-not-found]
+    DBSettings,
+    Durability,
+    QueryBuilderEnvironment,
+)
+from pgqueuer.adapters.persistence.queries import Queries  # type: ignore[import-not-found]
 from pgqueuer.core.completion import CompletionWatcher  # type: ignore[import-not-found]
 from pgqueuer.domain.types import QueueExecutionMode  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
-CLAIMS, ENQUEUES = 100, 1_000
+CLAIMS, ENQUEUES, POOL = 200, 2_000, 10
 
 
 class OnPgQueuer:
@@ -37,6 +47,7 @@ class OnPgQueuer:
     )
     durability = "fsync per enqueue, claim and end"
     durable = True
+    level = Durability.durable
 
     def __init__(self, path: Path) -> None:
         logging.disable(logging.ERROR)
@@ -44,53 +55,69 @@ class OnPgQueuer:
 
     @asynccontextmanager
     async def _open(self, *, install: bool = False) -> AsyncIterator[Any]:
-        async with asyncpg.create_pool(self.url, min_size=2, max_size=5) as pool:
+        async with asyncpg.create_pool(self.url, min_size=2, max_size=POOL) as pool:
             queuer: Any = PgQueuer.from_asyncpg_pool(pool)
-            queuer.entrypoint("noop")(noop)
             if install and not await queuer.queries.schema_is_installed():
-                await queuer.queries.install()
+                queries = Queries(queuer.connection, qbe=QueryBuilderEnvironment(DBSettings(durability=self.level)))
+                await queries.install()
+                await queries.optimize_autovacuum()
             yield queuer
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._enqueue(jobs)))
+    @asynccontextmanager
+    async def _worker(self) -> AsyncIterator[Any]:
+        line = await asyncpg.connect(self.url)
+        try:
+            queuer: Any = PgQueuer.from_asyncpg_connection(line)
+            queuer.entrypoint("noop")(noop)
+            yield queuer.qm
+        finally:
+            await line.close()
 
-    async def _enqueue(self, jobs: int) -> float:
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
+
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
+
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         async with self._open(install=True) as queuer:
-            began = time.perf_counter()
-            for payload in payloads(jobs):
-                await queuer.queries.enqueue("noop", json.dumps(payload).encode())
-            return time.perf_counter() - began
+            return await callers.from_coroutines(
+                lambda **payload: queuer.queries.enqueue("noop", json.dumps(payload).encode()), jobs, number
+            )
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._bulk(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return callers.run(self._bulk(jobs))
 
-    async def _bulk(self, jobs: int) -> float:
+    async def _bulk(self, jobs: int) -> Spent:
         async with self._open(install=True) as queuer:
-            began = time.perf_counter()
+            watch = Watch()
             bodies = (json.dumps(payload).encode() for payload in payloads(jobs))
             while part := list(islice(bodies, ENQUEUES)):
                 await queuer.queries.enqueue(["noop"] * len(part), part, [0] * len(part))
-            return time.perf_counter() - began
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process()))
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(batch_size=CLAIMS))
 
-    async def _process(self) -> float:
-        async with self._open() as queuer:
-            began = time.perf_counter()
-            await queuer.qm.run(batch_size=CLAIMS, mode=QueueExecutionMode.drain)
-            return time.perf_counter() - began
+    def process_default(self, jobs: int) -> Spent:
+        return callers.run(self._process())
+
+    async def _process(self, **options: int) -> Spent:
+        async with self._worker() as manager:
+            watch = Watch()
+            await manager.run(mode=QueueExecutionMode.drain, **options)
+            return watch.spent()
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
-        async with self._open(install=True) as queuer:
+        async with self._open(install=True), self._worker() as manager:
             ready()
-            await queuer.qm.run(batch_size=1)
+            await manager.run(batch_size=1)
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         async with self._open() as queuer:
@@ -107,9 +134,14 @@ class OnPgQueuer:
         return time.perf_counter() - began
 
 
+class Balanced(OnPgQueuer):
+    durability = "fsync per enqueue, claim and end; the log of states is unlogged"
+    level = Durability.balanced
+
+
 async def noop(job: Any) -> None:
     json.loads(job.payload)
 
 
 if __name__ == "__main__":
-    main({"pgqueuer": OnPgQueuer})
+    main({"pgqueuer": OnPgQueuer, "pgqueuer-balanced": Balanced})

@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import until
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.postgres_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -34,52 +34,55 @@ class OnProcrastinate:
         self.app: Any = App(connector=PsycopgConnector(conninfo=url_of(path), min_size=1, max_size=AT_ONCE + 2))
         self._noop: Any = self.app.task(name="noop")(noop)
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._enqueue(jobs)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    async def _enqueue(self, jobs: int) -> float:
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
+
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         async with self.app.open_async():
             await self.app.schema_manager.apply_schema_async()
-            began = time.perf_counter()
-            for payload in payloads(jobs):
-                await self._noop.defer_async(**payload)
-            return time.perf_counter() - began
+            return await callers.from_coroutines(self._noop.defer_async, jobs, number)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._bulk(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return callers.run(self._bulk(jobs))
 
-    async def _bulk(self, jobs: int) -> float:
+    async def _bulk(self, jobs: int) -> Spent:
         async with self.app.open_async():
             await self.app.schema_manager.apply_schema_async()
             waiting = payloads(jobs)
-            began = time.perf_counter()
+            watch = Watch()
             while part := list(islice(waiting, BATCH)):
                 await self._noop.batch_defer_async(*part)
-            return time.perf_counter() - began
+            return watch.spent()
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process()))
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(concurrency=AT_ONCE))
 
-    async def _process(self) -> float:
+    def process_default(self, jobs: int) -> Spent:
+        return callers.run(self._process())
+
+    async def _process(self, **options: int) -> Spent:
         async with self.app.open_async():
-            began = time.perf_counter()
-            await self._work(wait=False)
-            return time.perf_counter() - began
+            watch = Watch()
+            await self._work(wait=False, **options)
+            return watch.spent()
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         async with self.app.open_async():
             await self.app.schema_manager.apply_schema_async()
             ready()
-            await self._work(wait=True)
+            await self._work(wait=True, concurrency=AT_ONCE)
 
-    async def _work(self, *, wait: bool) -> None:
-        await self.app.run_worker_async(wait=wait, concurrency=AT_ONCE, install_signal_handlers=False)
+    async def _work(self, *, wait: bool, **options: int) -> None:
+        await self.app.run_worker_async(wait=wait, install_signal_handlers=False, **options)
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         async with self.app.open_async():

@@ -15,7 +15,9 @@ from typing import Any
 from redis import Redis
 from rq import Queue, SimpleWorker  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -27,33 +29,37 @@ class OnRq:
     delivery = "at most once: a job whose worker dies has failed, and is retried if it has retries; results kept 500 s"
     durability = "in the server's memory"
     durable = False
+    handlers = "def"
 
     def __init__(self, path: Path) -> None:
         logging.disable(logging.ERROR)
         self.client = Redis.from_url(url_of(path))
         self.queue: Any = Queue(connection=self.client)
 
-    def enqueue(self, jobs: int) -> float:
-        began = time.perf_counter()
-        for payload in payloads(jobs):
-            self.queue.enqueue(NOOP, kwargs=payload, result_ttl=0)
-        return time.perf_counter() - began
+    def enqueue(self, jobs: int) -> Spent:
+        return self.threads(jobs, 1)
 
-    def bulk(self, jobs: int) -> float:
-        began = time.perf_counter()
+    def threads(self, jobs: int, number: int) -> Spent:
+        return callers.from_threads(self._enqueue_one, jobs, number)
+
+    def _enqueue_one(self, **payload: Any) -> None:
+        self.queue.enqueue(NOOP, kwargs=payload, result_ttl=0)
+
+    def bulk(self, jobs: int) -> Spent:
+        watch = Watch()
         waiting = (Queue.prepare_data(NOOP, kwargs=payload, result_ttl=0) for payload in payloads(jobs))
         while part := list(islice(waiting, BATCH)):
             self.queue.enqueue_many(part)
-        return time.perf_counter() - began
+        return watch.spent()
 
-    def process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
         countdown.left = jobs
         worker: Any = SimpleWorker([self.queue], connection=self.client)
-        began = time.perf_counter()
+        watch = Watch()
         worker.work(burst=True, logging_level="ERROR")
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         assert countdown.left == 0
-        return seconds
+        return spent
 
     def serve(self) -> None:
         ready()

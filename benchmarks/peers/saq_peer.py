@@ -9,14 +9,15 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from saq import Queue, Worker  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown, until
+from benchmarks.lab.measure import Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -35,31 +36,34 @@ class OnSaq:
     def queue(self) -> Any:
         return Queue.from_url(self.url, max_concurrent_ops=AT_ONCE)
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, 1)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, AT_ONCE)))
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
 
-    async def _add(self, jobs: int, at_once: int) -> float:
-        queue, waiting = self.queue(), payloads(jobs)
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
+        queue = self.queue()
         await queue.connect()
-        began = time.perf_counter()
-        while part := list(islice(waiting, at_once)):
-            await asyncio.gather(*(queue.enqueue("noop", **payload) for payload in part))
-        seconds = time.perf_counter() - began
+        spent = await callers.from_coroutines(partial(queue.enqueue, "noop"), jobs, number)
         await queue.disconnect()
-        return seconds
+        return spent
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return self.callers(jobs, AT_ONCE)
 
-    async def _process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs, concurrency=AT_ONCE))
+
+    def process_default(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs))
+
+    async def _process(self, jobs: int, **options: int) -> Spent:
         countdown.left = jobs
         queue = self.queue()
         await queue.connect()
-        worker: Any = Worker(queue, [("noop", noop), ("echo", echo)], concurrency=AT_ONCE)
-        began = time.perf_counter()
+        worker: Any = Worker(queue, [("noop", noop), ("echo", echo)], **options)
+        watch = Watch()
         working = asyncio.create_task(worker.start())
         await countdown.over.wait()
 
@@ -67,14 +71,14 @@ class OnSaq:
             return not await queue.count("incomplete")
 
         await until(settled)
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         await worker.stop()
         await working
         await queue.disconnect()
-        return seconds
+        return spent
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         queue = self.queue()
@@ -83,7 +87,7 @@ class OnSaq:
         await Worker(queue, functions, concurrency=AT_ONCE, startup=[tell_ready]).start()
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         queue = self.queue()

@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import uvloop  # type: ignore[import-not-found, unused-ignore]
 from redis.asyncio import Redis
 from taskiq.acks import AcknowledgeType  # type: ignore[import-not-found]
 from taskiq.receiver import Receiver  # type: ignore[import-not-found]
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker  # type: ignore[import-not-found]
 
+from benchmarks.lab import callers
 from benchmarks.lab.countdown import countdown, until
-from benchmarks.lab.measure import BARE_POLL
+from benchmarks.lab.measure import BARE_POLL, Spent, Watch
 from benchmarks.lab.redis_place import url_of
 from benchmarks.lab.subject import main, payloads, ready
 
@@ -46,30 +45,29 @@ class OnTaskiq:
         broker.register_task(echo, task_name="echo")
         return broker
 
-    def enqueue(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, 1)))
+    def enqueue(self, jobs: int) -> Spent:
+        return self.callers(jobs, 1)
 
-    def bulk(self, jobs: int) -> float:
-        return float(uvloop.run(self._add(jobs, AT_ONCE)))
+    def callers(self, jobs: int, number: int) -> Spent:
+        return callers.run(self._enqueue(jobs, number))
 
-    async def _add(self, jobs: int, at_once: int) -> float:
+    async def _enqueue(self, jobs: int, number: int) -> Spent:
         broker = self.broker(results=False)
         await broker.startup()
-        task, waiting = broker.find_task("noop"), payloads(jobs)
-        began = time.perf_counter()
-        while part := list(islice(waiting, at_once)):
-            await asyncio.gather(*(task.kiq(**payload) for payload in part))
-        seconds = time.perf_counter() - began
+        spent = await callers.from_coroutines(broker.find_task("noop").kiq, jobs, number)
         await broker.shutdown()
-        return seconds
+        return spent
 
-    def process(self, jobs: int) -> float:
-        return float(uvloop.run(self._process(jobs)))
+    def bulk(self, jobs: int) -> Spent:
+        return self.callers(jobs, AT_ONCE)
 
-    async def _process(self, jobs: int) -> float:
+    def process(self, jobs: int) -> Spent:
+        return callers.run(self._process(jobs))
+
+    async def _process(self, jobs: int) -> Spent:
         countdown.left = jobs
         broker, stop = self.broker(results=False), asyncio.Event()
-        began = time.perf_counter()
+        watch = Watch()
         working = asyncio.create_task(self._receiver(broker).listen(stop))
         await countdown.over.wait()
         async with Redis.from_url(self.url) as client:
@@ -78,13 +76,13 @@ class OnTaskiq:
                 return not (await client.xpending(STREAM, GROUP))["pending"]
 
             await until(settled)
-        seconds = time.perf_counter() - began
+        spent = watch.spent()
         stop.set()
         await working
-        return seconds
+        return spent
 
     def serve(self) -> None:
-        uvloop.run(self._serve())
+        callers.run(self._serve())
 
     async def _serve(self) -> None:
         ready()
@@ -101,7 +99,7 @@ class OnTaskiq:
         )
 
     def call(self, times: int) -> list[float]:
-        return list(uvloop.run(self._call(times)))
+        return callers.run(self._call(times))
 
     async def _call(self, times: int) -> list[float]:
         broker = self.broker(results=True)

@@ -12,7 +12,7 @@ FOUND = {
         "broken <&>": {"error": "exit 1"},
         "no trips": {"enqueue": 3_000.0, "bulk": 5_000.0, "process": 10_000.0},
     },
-    "floor": {"enqueue": 4_000.0, "bulk": 100_000.0, "process": 40_000.0},
+    "floors": {"floor": {"enqueue": 4_000.0, "bulk": 100_000.0, "process": 40_000.0}},
 }
 
 

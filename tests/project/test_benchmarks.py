@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import compare
+
 ROOT = Path(__file__).resolve().parents[2]
-FIGURES = {"enqueue", "bulk", "process", "p50", "p99", "idle_cpu", "rss", "durability"}
+RATES = {
+    "enqueue",
+    "enqueue_10",
+    "enqueue_100",
+    "threads_8",
+    "bulk",
+    "process",
+    "process_default",
+    "process_def",
+}
+FIGURES = {*RATES, *(f"{rate}_cpu" for rate in RATES), "p50", "p99", "idle_cpu", "rss", "durability"}
 
 
 def printed(*command: str) -> str:
@@ -30,16 +42,18 @@ def test_compare_prints_figures_of_millrace_and_the_floor(store):
     )
 
     assert set(found) == {
+        "run",
         "millrace",
         "peers",
-        "floor",
+        "floors",
         "ratio",
         "ratio_same_durability",
         "floor_share",
-        "load",
     }
+    assert set(found["run"]) == {"commit", "date", "load", "cores", "jobs", "rounds", "versions"}
     assert set(found["millrace"]) >= FIGURES
-    assert set(found["floor"]) >= {"bulk", "process"}
+    assert ("process_server" in found["millrace"]) == (store != "memory")
+    assert set(found["floors"]["floor"]) >= {"enqueue", "bulk", "process"}
     assert set(found["ratio"]) == {"enqueue", "bulk", "process", "p50"}
     assert set(found["floor_share"]) == {"enqueue", "bulk", "process"}
     assert found["peers"] == {}
@@ -52,6 +66,32 @@ def test_compare_with_an_environment_that_is_not_there_says_so_before_it_measure
 
     assert done.returncode == 2 and "no such file. Name the interpreter of an environment" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_peer_without_its_tools_is_left_out_with_a_message(monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.lab.environment.shutil.which", lambda name: None)
+
+    names = [script.name for script in compare.scripts("redis", ["bullmq"], None)]
+
+    assert names == ["millrace", "floor", "floor-redis-py"]
+    assert "bullmq is left out: it needs node and npm" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_features_print_the_rate_and_the_cpu_of_each():
+    command = ("--store", "memory", "--jobs", "200", "--repeat", "1", "--only", "own id", "--json")
+    found = json.loads(printed("benchmarks.features", *command))
+
+    assert set(found["features"]) == {"plain", "own id"}
+    assert set(found["features"]["own id"]) == {"enqueue", "enqueue_cpu", "process", "process_cpu"}
+
+
+@pytest.mark.slow
+def test_worker_prints_the_rate_and_the_cpu_of_each_case():
+    found = json.loads(printed("benchmarks.worker", "--jobs", "200", "--repeat", "1", "--only", "noop", "--json"))
+
+    assert len(found["cases"]) == 4
+    assert all(set(case) == {"rate", "cpu"} for case in found["cases"].values())
 
 
 @pytest.mark.parametrize("store", ["memory", *ON_SERVERS])
