@@ -50,6 +50,7 @@ WOKEN = "test_a_sleeper_is_woken_when_a_delayed_job_that_came_meanwhile_is_due"
 UNFENCED = "T.held(item[1], (T.by_seq(item[1]) or {}).lease_id)"
 GROUPS = "test_one_job_of_a_group_runs_at_a_time"
 LIVE_KEY = "test_a_live_key_is_freed_by_the_end_of_its_owner"
+MEMBERS = "test_members_run_in_line_order"
 LANES = "test_a_replayed_job_stands_in_a_lane_that_its_pool_has_now"
 
 BUGS: dict[str, Bug] = {
@@ -142,6 +143,37 @@ BUGS: dict[str, Bug] = {
     ),
     "PostgreSQL: the fast settle miscounts a batch": bug(
         "postgres", POSTGRES, r"SELECT e\.queue, -count\(\*\), count", "SELECT e.queue, -1, count", SETTLE
+    ),
+    "PostgreSQL: the fast settle opens no next job of a group": bug(
+        "postgres",
+        POSTGRES,
+        r"(SELECT m\.combo, m\.available_at, m\.seq, true FROM millrace\.job AS m WHERE )(m\.seq = ANY \(nexts\))",
+        r"\1false AND \2",
+        MEMBERS,
+    ),
+    "PostgreSQL: the fast claim counts no running job": bug(
+        "postgres",
+        "store/postgres/functions/claim.sql",
+        r"q\.max_running - q\.running - coalesce\(t\.running, 0\)",
+        "q.max_running",
+        "test_no_more_jobs_run_than_the_queue_allows",
+        model=True,
+    ),
+    "PostgreSQL: the fast claim spends one token for many jobs": bug(
+        "postgres",
+        "store/postgres/functions/claim.sql",
+        r"millrace\.tokens_of\(q, at\) - cardinality\(seqs\)",
+        "millrace.tokens_of(q, at) - 1",
+        "test_a_rate_gives_so_many_jobs_per_second",
+        model=True,
+    ),
+    "PostgreSQL: the fast enqueue opens a second job of a group": bug(
+        "postgres",
+        "store/postgres/functions/enqueue.sql",
+        r"WHERE i\.line IS NULL AND coalesce",
+        "WHERE coalesce",
+        "test_one_job_of_a_group_runs_at_a_time",
+        model=True,
     ),
     "PostgreSQL: a reclaim has no limit": bug(
         "postgres",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -150,8 +151,7 @@ async def test_a_server_without_room_for_words_still_does_what_it_was_asked(
     pair: tuple[PostgresStore, PostgresStore], name: str
 ) -> None:
     here, there = pair
-    await _without_room(here, name)
-    async with there.watch("now"):
+    async with _without_room(here, name), there.watch("now"):
         await here.enqueue([a_spec(id="before")])
         while here.listener().notification_for({("default", "work"): 1}) is None:
             await asyncio.sleep(0.01)
@@ -166,18 +166,24 @@ async def test_a_server_without_room_for_words_still_does_what_it_was_asked(
     assert receipts == [Receipt.OK] * 3
 
 
-async def _without_room(store: PostgresStore, name: str) -> None:
-    """As when some listener sleeps in a transaction, and the queue of notifications has run full."""
+@asynccontextmanager
+async def _without_room(store: PostgresStore, name: str) -> AsyncIterator[None]:
+    """As when some listener sleeps in a transaction, and the queue of notifications has run full.
+
+    Other tests use the same schema later, so the procedure is restored.
+    """
+    sql = "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE proname = $1 AND pronamespace = $2::regnamespace"
+    full = "RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; sent := concat("
     connection = await asyncpg.connect(store.address.dsn)
     try:
-        sql = (
-            "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE proname = $1 AND pronamespace = $2::regnamespace"
-        )
         text: str = await connection.fetchval(sql, name, store.address.schema)
         before, notify, after = text.partition("sent := pg_notify(")
-        full = "RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; sent := concat("
         assert notify
         await connection.execute(before + full + after)
+        try:
+            yield
+        finally:
+            await connection.execute(text)
     finally:
         await connection.close()
 

@@ -29,20 +29,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PATIENCE", 60.0)
 
 
-@pytest.mark.parametrize("group", [None, "g"], ids=["plain", "ledger"])
-async def test_a_call_that_is_never_answered_is_made_again_on_another_connection(
-    tmp_path: Path, group: str | None
-) -> None:
+@pytest.mark.parametrize("queue", ["default", "pool"], ids=["plain", "ledger"])
+async def test_a_call_that_is_never_answered_is_made_again_on_another_connection(tmp_path: Path, queue: str) -> None:
     async with quiet_proxy(url_for(tmp_path)) as (url, proxy):
         store = PostgresStore(url + "&notify=off&connections=1")
         await store.connect()
         try:
-            await store.enqueue([a_spec(id="first", group=group)])
-            for k in (1, 2, 3) if group is None else (1, 4, 9, 16):
+            await store.control("queue", "pool", {"lanes": 1})
+            await store.enqueue([a_spec(id="first", queue=queue)])
+            for k in (1, 2, 3) if queue == "default" else (1, 4, 9, 16):
                 proxy.hush_at(k)
                 async with asyncio.timeout(LIMIT):
-                    [answer] = await store.enqueue([a_spec(id=f"{k}", group=group)])
-                    [job] = await store.claim(a_claim(1))
+                    [answer] = await store.enqueue([a_spec(id=f"{k}", queue=queue)])
+                    [job] = await store.claim(a_claim(1, queues=(queue,)))
                     assert await store.settle([(job.lease, Change.completed())]) == [Receipt.OK]
                 assert proxy.hit
                 assert answer.status == "queued"
@@ -51,22 +50,23 @@ async def test_a_call_that_is_never_answered_is_made_again_on_another_connection
             await store.close()
 
 
-@pytest.mark.parametrize("group", [None, "g"], ids=["plain", "ledger"])
+@pytest.mark.parametrize("queue", ["default", "pool"], ids=["plain", "ledger"])
 async def test_who_asks_a_server_that_stays_silent_is_told_so(
-    tmp_path: Path, group: str | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with quiet_proxy(url_for(tmp_path)) as (url, proxy):
         store = PostgresStore(url + "&notify=off&connections=1")
         await store.connect()
-        await store.enqueue([a_spec(id="first", group=group)])
+        await store.control("queue", "pool", {"lanes": 1})
+        await store.enqueue([a_spec(id="first", queue=queue)])
         proxy.fall_silent()
         monkeypatch.setattr(session, "PATIENCE", 3.0)
         try:
             async with asyncio.timeout(LIMIT):
                 with pytest.raises(StoreError, match="cannot be reached"):
-                    await store.enqueue([a_spec(id="a", group=group)])
+                    await store.enqueue([a_spec(id="a", queue=queue)])
                 with pytest.raises(StoreError, match="cannot be reached"):
-                    await store.claim(a_claim(1))
+                    await store.claim(a_claim(1, queues=(queue,)))
                 with pytest.raises(StoreError, match="cannot be reached"):
                     await store.count()
         finally:

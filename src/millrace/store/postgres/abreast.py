@@ -62,6 +62,8 @@ class Place:
 
         Return None if nothing was written, or if the outcome is unknown.
         """
+        if any(spec.group is not None for spec in self._specs):
+            return None  # the seqs of a group are drawn under the lock of its line
         arguments = await self._store.plain_arguments(self._specs)
         if arguments is None:
             return None

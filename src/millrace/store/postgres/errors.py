@@ -49,6 +49,11 @@ def store_error(error: BaseException, url: str) -> StoreError:
             f"{url}: another transaction holds a lock that this call needs. Nothing of this call was written; end the "
             "transaction that holds it (a long script, a forgotten BEGIN) and call again."
         )
+    if code == "53200":
+        return StoreError(
+            f"{url}: the server has no room for the locks of this call ({error}). Nothing of it was written. Enqueue jobs "
+            "of fewer groups and keys per call, or increase max_locks_per_transaction on the server."
+        )
     if code in ("28P01", "28000"):
         return StoreError(f"{url}: the server refuses this user or password ({error}). Correct the URL.")
     if code == "3D000":

@@ -1,25 +1,27 @@
-"""The fast path: an enqueue, a claim or a completion in one statement, because no further rule applies to it.
+"""The fast path: an enqueue, a claim or a completion in one statement.
+
+The functions in `functions/` repeat the rules of groups, unique keys, expiry, `max_running`, rates and counters, and
+the end of a parent. Jobs to which further rules apply (hooks, lanes) need a step of the ledger.
 
 An enqueue or a completion is checked twice: here by its arguments, and in the database by the stored rows. A claim is
-checked in the database only. The database calls jobs and queues of the fast path plain. Any other call runs as a step
-of the ledger. The model test checks that both ways have the same result. A combination is a (queue, task, priority),
-which has an id in the database.
+checked in the database only. The database calls jobs and queues of the fast path plain. The model test checks that both
+ways have the same result. A combination is a (queue, task, priority), which has an id in the database.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from millrace.domain.change import Change
-from millrace.domain.job import Job, Lease, Spec, State
+from millrace.domain.job import Job, Lease, Spec, State, group_line
 from millrace.domain.request import Claim, Enqueued, Receipt
-from millrace.domain.rules.fast_path import is_simple, only_completes
+from millrace.domain.rules.fast_path import only_completes
 from millrace.domain.tables import Place
-from millrace.store.sql.record import claimed_job_from_row, encode_spec
+from millrace.store.postgres.sql import once
+from millrace.store.sql.record import NEEDED, claimed_job_from_row, encode_spec
 
-T = TypeVar("T")
 ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
 
 
@@ -62,35 +64,89 @@ def enqueue_arguments(
     """Return the arguments of `enqueue_plain`; None if a spec is not on the fast path or has an unknown combination."""
     combos: list[tuple[int, int]] = []
     for spec in specs:
-        if not is_simple(spec):
+        if spec.hook:
             return None
         combo = combo_ids.get((spec.queue, spec.task, spec.priority))
         if combo is None:
             return None
         combos.append(combo)
+    joins, parents = _joins(specs), _parents(specs)
+    if joins is None or parents is None:
+        return None
     delays = [spec.delay for spec in specs]
     expires = [spec.expires for spec in specs]
     return [
         [spec.id for spec in specs],
         [encode_spec(spec) for spec in specs],
-        _once([combo for combo, _ in combos]),
-        _once([queue for _, queue in combos]),
+        once([combo for combo, _ in combos]),
+        once([queue for _, queue in combos]),
         delays if any(delays) else None,
         None if expires.count(None) == len(expires) else expires,
-        _once([spec.lease for spec in specs]),
-        _once([spec.keep_result for spec in specs]),
+        once([spec.lease for spec in specs]),
+        once([spec.keep_result for spec in specs]),
         [reply_to if spec.id in watched else None for spec in specs] if watched else [None],
+        *joins,
+        *parents,
     ]
 
 
-def _once(values: list[T]) -> list[T]:
-    """If all values are equal, return a list with this single value. Otherwise return the values unchanged."""
-    return values[:1] if values.count(values[0]) == len(values) else values
+def _joins(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
+    """Return the lines and keys of the jobs, as arguments of `enqueue_plain`.
+
+    Return None if the jobs have groups or keys and are not on the fast path: they are of several queues, or two of them
+    have the same key.
+    """
+    groups, keys = [spec.group for spec in specs], [spec.key for spec in specs]
+    any_group, any_key = groups.count(None) < len(specs), keys.count(None) < len(specs)
+    if not any_group and not any_key:
+        return [None] * 5
+    used = [key for key in keys if key is not None]
+    if len(set(used)) < len(used) or len({spec.queue for spec in specs}) > 1:
+        return None
+    return [
+        [None if group is None else group_line(group) for group in groups] if any_group else None,
+        [-spec.priority for spec in specs] if any_group else None,
+        keys if any_key else None,
+        [spec.scope for spec in specs] if any_key else None,
+        [spec.window for spec in specs] if any_key else None,
+    ]
+
+
+def _parents(specs: Sequence[Spec]) -> list[list[Any] | None] | None:
+    """Return the parents of the jobs, as arguments of `enqueue_plain`.
+
+    Return None if the jobs are not on the fast path: a parent is not an earlier job of the same call, so that its state
+    counts or there may be a cycle, or a job with parents has a group.
+    """
+    if not any(spec.after for spec in specs):
+        return [None] * 3
+    blocked: list[int] = []
+    parents: list[str] = []
+    children: list[int] = []
+    earlier: set[str] = set()
+    for number, spec in enumerate(specs, 1):
+        after = dict.fromkeys(spec.after)
+        if after and (spec.group is not None or not earlier.issuperset(after)):
+            return None
+        blocked.append(len(after))
+        parents += after
+        children += [number] * len(after)
+        earlier.add(spec.id)
+    return [blocked, parents, children]
 
 
 def opened(specs: Sequence[Spec]) -> Counter[Place]:
-    """Count by (queue, task) the jobs that are due soon. Workers are woken for these jobs."""
-    return Counter([(spec.queue, spec.task) for spec in specs if spec.delay <= SOON])
+    """Count by (queue, task) the jobs that are due soon. Workers are woken for these jobs.
+
+    A group counts once, with the task of the member that comes first in it.
+    """
+    soon = [spec for spec in specs if spec.delay <= SOON and not spec.after]
+    places: Counter[Place] = Counter([(spec.queue, spec.task) for spec in soon if spec.group is None])
+    members = [spec for spec in soon if spec.group is not None]
+    members.sort(key=lambda spec: (spec.delay > 0, -spec.priority))
+    groups = {(spec.queue, spec.group): spec.task for spec in reversed(members)}  # the first counts
+    places.update((queue, task) for (queue, _), task in groups.items())
+    return places
 
 
 def enqueued(specs: Sequence[Spec], seqs: Sequence[int]) -> list[Enqueued]:
@@ -112,22 +168,37 @@ def claimed(rows: Sequence[Any], request: Claim) -> list[Job] | None:
 def complete_arguments(items: Sequence[tuple[Lease, Change]]) -> tuple[list[int], list[Any]] | None:
     """Return the indexes of the items in order of seq, and the arguments of the statement in this order.
 
-    Because of this order, two calls cannot deadlock. Return None if a change does more than complete its job.
+    Because of this order, two calls cannot deadlock. Of items with the same lease, only the first one counts. Return
+    None if a change does more than complete its job.
     """
     if not all(only_completes(change) for _, change in items):
         return None
-    order = sorted(range(len(items)), key=lambda index: items[index][0].seq)
+    first = {items[index][0]: index for index in reversed(range(len(items)))}
+    order = sorted(first.values(), key=lambda index: items[index][0].seq)
     ordered = [items[index] for index in order]
     return order, [
         [lease.seq for lease, _ in ordered],
         [lease.id for lease, _ in ordered],
         [change.result for _, change in ordered],
         [change.duration for _, change in ordered],
+        SOON,
+        NEEDED,
     ]
 
 
-def receipts(held: Sequence[int], order: Sequence[int]) -> list[Receipt]:
-    found = [Receipt.LOST] * len(order)
+def opened_by_ends(
+    queues: Sequence[str] | None, tasks: Sequence[str | None] | None, counts: Sequence[int] | None
+) -> Counter[Place]:
+    """Return how many jobs can be claimed, by (queue, task), because other jobs have completed."""
+    places: Counter[Place] = Counter()
+    if queues is not None and tasks is not None and counts is not None:
+        for queue, task, count in zip(queues, tasks, counts, strict=True):
+            places[queue, task] += count
+    return places
+
+
+def receipts(held: Sequence[int], order: Sequence[int], count: int) -> list[Receipt]:
+    found = [Receipt.LOST] * count
     for n in held:
         found[order[n - 1]] = Receipt.OK
     return found

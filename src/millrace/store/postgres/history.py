@@ -19,7 +19,7 @@ from millrace.domain.event import Event
 from millrace.domain.feed import cursor_at
 from millrace.domain.outcome import Failure
 from millrace.store.postgres.registry import Registry
-from millrace.store.postgres.sql import PostgresStatements
+from millrace.store.postgres.sql import PostgresStatements, once
 from millrace.store.sql.ports import Row
 from millrace.store.sql.record import KIND_NUMBER, KINDS, NUMBER, STATES
 from millrace.store.sql.unit import Combo
@@ -73,14 +73,14 @@ class Events:
             self._batch,
             events[0].at,
             list(columns[1]),
-            self._before,
-            [self._combo_id_of(event) for event in events],
-            list(columns[2]),
-            list(columns[3]),
-            list(columns[9]),
-            list(columns[10]),
-            [KIND_NUMBER[event.kind] for event in events],
-            [NUMBER[event.state] for event in events],  # type: ignore[index]  # a StrEnum is its text
+            once(self._before),
+            once([self._combo_id_of(event) for event in events]),
+            once(columns[2]),
+            once(columns[3]),
+            once(columns[9]),
+            once(columns[10]),
+            once([KIND_NUMBER[event.kind] for event in events]),
+            once([NUMBER[event.state] for event in events]),  # type: ignore[index]  # a StrEnum is its text
             list(columns[0]),
             _some(columns[11]),
             _some(columns[12]),

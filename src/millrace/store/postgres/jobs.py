@@ -13,19 +13,31 @@ from millrace.domain.job import FINISHED, Job, Spec, State
 from millrace.store.postgres.history import Events
 from millrace.store.postgres.locks import StepLocks
 from millrace.store.postgres.registry import Registry
-from millrace.store.postgres.sql import Held
+from millrace.store.postgres.sql import Held, PostgresStatements
 from millrace.store.sql.jobs import Jobs
 from millrace.store.sql.lines import Lines
-from millrace.store.sql.ports import Row, Statements
-from millrace.store.sql.record import COMBO, NUMBER, encode_spec, pack_beside_lease, place_of, texts
+from millrace.store.sql.ports import Row
+from millrace.store.sql.record import (
+    COMBO,
+    IN_LINE,
+    LINE,
+    NUMBER,
+    PLACE,
+    encode_spec,
+    pack_beside_lease,
+    place_of,
+    texts,
+)
 
 _NOWAIT, _WAIT, _SKIP = 0, 1, 2
+_NEVER_NULL = frozenset({1, 3, 4, 5, 6, 7, 8, 15, 23, 24, 25, 26, 30, 32})  # columns of insert_jobs, except seq and id
 _Lease = tuple[str, bool]  # its id, and whether cancellation is requested
+_Membership = tuple[str, int]  # a line, and when the job is due
 
 
 class PostgresRows:
     def __init__(
-        self, statements: Statements, locks: StepLocks, registry: Registry, events: Events, lines: Lines
+        self, statements: PostgresStatements, locks: StepLocks, registry: Registry, events: Events, lines: Lines
     ) -> None:
         self._db = statements
         self._locks = locks
@@ -34,6 +46,7 @@ class PostgresRows:
         self._lines = lines
         self._ready: dict[int, tuple[int, int]] = {}  # as stored: (combo, available_at)
         self._leases: dict[int, _Lease] = {}
+        self._members: dict[int, _Membership] = {}  # as stored: the jobs that wait in a line
         self._upkeep: dict[int, tuple[int | None, int | None]] = {}  # as stored: (finished_at, result_until)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
@@ -79,6 +92,8 @@ class PostgresRows:
                 self._ready[job.seq] = row[COMBO], job.available_at
             if job.lease_id is not None:
                 self._leases[job.seq] = job.lease_id, job.cancel_requested
+            if row[PLACE] == IN_LINE:
+                self._members[job.seq] = row[LINE], job.available_at
             self._upkeep[job.seq] = job.finished_at, job.result_until
 
     def confirmed(self, jobs: Jobs, seqs: Sequence[int], still: Callable[[Job], bool]) -> list[int]:
@@ -93,6 +108,9 @@ class PostgresRows:
 
     def delete(self, jobs: Sequence[Job]) -> None:
         self._close([(*self._ready.pop(job.seq), job.seq) for job in jobs if job.seq in self._ready])
+        left = [job.seq for job in jobs if self._members.pop(job.seq, None) is not None]
+        if left:
+            self._db.rows("drop_members", left)
         self._db.rows("delete_jobs", [job.seq for job in jobs])
         dependents = [job.seq for job in jobs if job.spec.after]
         if dependents:
@@ -100,11 +118,12 @@ class PostgresRows:
 
     def write(self, jobs: Jobs, simple: Mapping[int, Job], new: Mapping[int, Job], changed: Mapping[int, Job]) -> None:
         inserted = [*simple.values(), *new.values()]
+        written = [*inserted, *changed.values()]
+        self._move_in_lines(written)
         if inserted:
             self._insert(jobs, inserted)
         if changed:
             self._db.write("update_jobs", [self._facts(job) for job in changed.values()])
-        written = [*inserted, *changed.values()]
         self._move(written)
         self._write_leases(written)
         self._write_agenda(written)
@@ -116,9 +135,9 @@ class PostgresRows:
             combo, queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))
             reply = jobs.reply_for(job)
             fixed = (spec.id, combo, queue, job.generation, job.enqueued_at, spec.group, spec.key, reply)
-            kept = (spec.lease, spec.keep_result, _is_plain(spec, job.line), encode_spec(spec))
+            kept = (spec.lease, spec.keep_result, _is_plain(spec), encode_spec(spec))
             rows.append((*self._facts(job), *fixed, *kept))
-        self._db.write("insert_jobs", rows)
+        self._db.write_short("insert_jobs", rows, _NEVER_NULL)
         dependents = [(parent, job.seq) for job in new for parent in dict.fromkeys(job.spec.after)]
         if dependents:
             self._db.write("put_dependents", dependents)
@@ -129,7 +148,7 @@ class PostgresRows:
         return (
             job.seq,
             0 if job.state is State.RUNNING else NUMBER[job.state],
-            place_of(job, line),
+            None if (place := place_of(job, line)) == IN_LINE else place,
             job.available_at,
             job.attempt,
             job.failures,
@@ -150,6 +169,32 @@ class PostgresRows:
             line,
             None if line is None else -job.spec.priority,
         )
+
+    def _move_in_lines(self, jobs: Iterable[Job]) -> None:
+        """Write to the table `member` which jobs have begun or ceased to wait in a line.
+
+        The lines that jobs leave are found by their stored rows, so this comes before these rows are written.
+        """
+        left: list[tuple[int]] = []
+        entered: list[tuple[int, str, int, int, int]] = []
+        for job in jobs:
+            spec, seq, line = job.spec, job.seq, job.line
+            wanted = (line, job.available_at) if line is not None and place_of(job, line) == IN_LINE else None
+            stored = self._members.get(seq)
+            if wanted == stored:
+                continue
+            if stored is not None and (wanted is None or wanted[0] != stored[0]):
+                left.append((seq,))
+            if wanted is None:
+                del self._members[seq]
+            else:
+                queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))[1]
+                line, due = self._members[seq] = wanted
+                entered.append((queue, line, -spec.priority, seq, due))
+        if left:
+            self._db.delete("drop_members", left)
+        if entered:
+            self._db.write("put_members", entered)
 
     def _close(self, places: Sequence[tuple[int, int, int]]) -> None:
         if places:
@@ -231,6 +276,6 @@ class PostgresRows:
             self._db.write("put_agenda", due)
 
 
-def _is_plain(spec: Spec, line: str | None) -> bool:
-    """Return whether the job can end on the fast path: it has no line, key or hook, and its `keep_result` is not 0."""
-    return line is None and spec.key is None and not spec.hook and spec.keep_result != 0
+def _is_plain(spec: Spec) -> bool:
+    """Return whether the job can end on the fast path: it is not a hook, and its `keep_result` is not 0."""
+    return not spec.hook and spec.keep_result != 0

@@ -6,24 +6,26 @@ exact counts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millrace.domain.rules.fast_path import accepts_all
-from millrace.domain.rules.limits import Bucket
-from millrace.domain.settings import QueueSettings, StoreSettings
+from millrace.domain.rules.fast_path import accepts_all, claims_by_order
+from millrace.domain.rules.limits import Bucket, capacity
+from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 from millrace.domain.tables import QueueRow, TaskRow
 from millrace.store.postgres.locks import RetryStep, StepLocks
 from millrace.store.postgres.sql import PostgresStatements
-from millrace.store.sql.ports import Batch, Row
+from millrace.store.sql.ports import Batch, Row, line_lock
 from millrace.store.sql.unit import Combo
 
 _encode = msgspec.msgpack.Encoder().encode
 _queue_settings = msgspec.msgpack.Decoder(QueueSettings).decode
-_bucket = msgspec.msgpack.Decoder(Bucket).decode
 _task_row = msgspec.msgpack.Decoder(TaskRow).decode
 _settings = msgspec.msgpack.Decoder(StoreSettings).decode
+
+_FASTEST = 1e12  # jobs per second; PostgreSQL raises an error where a product of floats would be infinite
 
 COUNTERS = (
     "waiting",
@@ -82,7 +84,7 @@ class Registry:
         self._changed_tasks: dict[str, TaskRow] = {}
         self.exact_locks: dict[str, str] = {}  # by queue, for queues that are exact
         self.alone_in: set[str] = set()  # queues whose settings this step may change
-        self._seqs: list[int] = []  # drawn, and not used yet
+        self._seqs: deque[int] = deque()  # drawn, and not used yet
         self._drawn = 0
         self._waiting_counts: dict[str, tuple[int, int, int | None]] = {}  # cached after reading all queues
 
@@ -104,14 +106,18 @@ class Registry:
     # ── the store's row ───────────────────────────────────────────────────────────────────────
 
     def next_seqs(self, count: int) -> Sequence[int]:
-        """Return new seqs. The first call draws as many as the specs of the enqueue may need."""
+        """Return new seqs. The first call draws as many as the specs of the enqueue may need.
+
+        The lines of these specs are locked before that: otherwise another call could draw later seqs and be committed
+        first, and the line would have them in the wrong order.
+        """
         missing = count - len(self._seqs)
         if missing > 0:
+            self._locks.lock(line_lock(*line) for line in self._batch.lines())
             drawn = self._db.seqs("next_seqs", max(missing, self._batch.new_jobs - self._drawn))
             self._seqs += drawn
             self._drawn += len(drawn)
-        seqs, self._seqs = self._seqs[:count], self._seqs[count:]
-        return seqs
+        return [self._seqs.popleft() for _ in range(count)]
 
     def settings(self) -> StoreSettings:
         found = self._db.value("store_settings")
@@ -159,12 +165,12 @@ class Registry:
     def _take_queue(self, name: str, found: Row | None) -> QueueRow:
         row = QueueRow(name)
         if found is not None:
-            _, _, settings, _, bucket, row.next_lane, row.rearm, *counts = found
+            _, _, settings, _, tokens, tokens_at, row.next_lane, row.rearm, *counts = found
             for counter, value in zip(COUNTERS, counts, strict=True):
                 setattr(row, counter, value)
             if settings is not None:
                 row.settings = _queue_settings(settings)
-            row.bucket = None if bucket is None else _bucket(bucket)
+            row.bucket = None if tokens is None else Bucket(tokens, tokens_at)
         self._queue_ids[name] = None if found is None else found[0]
         self._queue_rows[name] = row
         self._as_stored[name] = _counts(row)
@@ -307,15 +313,21 @@ class Registry:
 
 
 def _setting_columns(row: QueueRow) -> tuple[object, ...]:
-    settings = row.settings
-    exact = is_exact(settings)
+    settings, bucket = row.settings, row.bucket
+    by_order, rate = claims_by_order(settings), settings.rate
     return (
         None if settings == QueueSettings() else _encode(settings),
-        exact,
-        not exact,
-        not exact and not settings.paused,
-        not exact and settings.keep_completed != 0,
-        None if row.bucket is None else _encode(row.bucket),
+        is_exact(settings),
+        accepts_all(settings),
+        by_order and not settings.paused,
+        settings.on_empty is None and settings.keep_completed != 0,
+        not by_order and not settings.paused and (rate is None or rate <= _FASTEST),
+        settings.max_running,
+        rate,
+        None if rate is None else float(capacity(settings)),
+        fair_period(settings) > 0,
+        None if bucket is None else bucket.tokens,
+        None if bucket is None else bucket.at,
         row.next_lane,
         row.rearm,
     )

@@ -32,6 +32,7 @@ from millrace.store.postgres.locks import Plan, RetryStep
 from millrace.store.postgres.sql import Held, statements
 from millrace.store.postgres.step_connection import StepConnection, StepConnections
 from millrace.store.postgres.tables import PostgresTables
+from millrace.store.shared_enqueues import SharedEnqueues
 from millrace.store.sql.ports import Effects, News
 from millrace.store.sql.record import KIND_NUMBER, job_from_row
 
@@ -82,11 +83,18 @@ class NotOnFastPath(Exception):
 class Session:
     """The connections, threads and caches of a store on one event loop.
 
-    `new_effects` returns the `Effects` for one step.
+    `new_effects` returns the `Effects` for one step. `shared_enqueues` collects the single enqueues of this loop.
     """
 
-    def __init__(self, address: Address, clock: Clock | None, new_effects: Callable[[], Effects]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock | None,
+        new_effects: Callable[[], Effects],
+        shared_enqueues: SharedEnqueues,
+    ) -> None:
         self.address = address
+        self.shared_enqueues = shared_enqueues
         self.sql = statements(address.schema)
         self.clock = clock
         self._new_effects = new_effects

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from millrace.domain.errors import InvalidInput
 from millrace.store.sql.ports import Row, Statements, load_statements
 
+T = TypeVar("T")
 _SCHEMA = re.compile(r"\bmillrace\.")
 _PARAMETER = re.compile(r"\$(\d+)")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,50}")
@@ -66,6 +67,19 @@ def _renumbered(text: str, by: int) -> str:
     return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
 
 
+def _column(values: Sequence[Any]) -> list[Any] | None:
+    """Return the argument for one column: None if it has no values, because `unnest` fills it up with NULLs.
+
+    The driver looks at each element of an array, so a shorter argument takes less time.
+    """
+    return None if values[0] is None and values.count(None) == len(values) else list(values)
+
+
+def once(values: Sequence[T]) -> list[T]:
+    """If all values are equal, return a list with this single value, otherwise a list of all values."""
+    return list(values[:1] if values.count(values[0]) == len(values) else values)
+
+
 class PostgresStatements(Statements):
     """Runs named statements on one connection. Many rows are passed as one array per column."""
 
@@ -81,7 +95,14 @@ class PostgresStatements(Statements):
         return self.rows(name, *(list(column) for column in zip(*keys, strict=True)))
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        self.execute(name, *(list(column) for column in zip(*rows, strict=True)))
+        self.execute(name, *map(_column, zip(*rows, strict=True)))
+
+    def write_short(self, name: str, rows: Sequence[tuple[Any, ...]], short: Collection[int]) -> None:
+        """Like `write`. For the columns with the indexes `short`, which are never NULL, the statement accepts an array
+        with one element if all values are equal.
+        """
+        columns = enumerate(zip(*rows, strict=True))
+        self.execute(name, *(once(column) if index in short else _column(column) for index, column in columns))
 
     def delete(self, name: str, keys: Sequence[tuple[Any, ...]]) -> None:
         self.write(name, keys)

@@ -40,6 +40,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
+from millrace.domain.rules.fast_path import is_simple
 from millrace.domain.rules.outlook import Outlook
 from millrace.domain.schedule import Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
@@ -66,6 +67,7 @@ from millrace.store.postgres.session import (
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.within import PostgresWithin
 from millrace.store.protocol import Ending, Target, Watch
+from millrace.store.shared_enqueues import SharedEnqueues
 from millrace.store.sql.ports import Effects
 from millrace.store.sql.record import job_from_row, texts
 from millrace.store.waiters import Sleepers, Waiter, Waiters
@@ -123,7 +125,7 @@ class PostgresStore(BaseStore):
         self._begin(session)
 
     def _new_session(self) -> Session:
-        return Session(self.address, self._clock, self.new_effects)
+        return Session(self.address, self._clock, self.new_effects, SharedEnqueues(self._enqueue))
 
     def _begin(self, session: Session) -> None:
         if self._session is not None:
@@ -243,6 +245,12 @@ class PostgresStore(BaseStore):
         check_specs(specs)
         if not specs:
             return []
+        session = self.session()
+        if len(specs) == 1 and specs[0].token and is_simple(specs[0]):
+            return [await session.shared_enqueues.put(specs[0])]
+        return await self._enqueue(specs)
+
+    async def _enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
         session, repeated = self.session(), False
         arguments = await self.plain_arguments(specs)
         if arguments is not None:
@@ -346,11 +354,14 @@ class PostgresStore(BaseStore):
             return cast("list[Receipt]", rows.answer)
         if not rows or rows[0][0] is None:
             return None
-        [(held, channels)] = rows
-        receipts = fast_path.receipts(held, order)
+        [(held, channels, *opened)] = rows
+        receipts = fast_path.receipts(held, order, len(items))
         ended = [items[order[n - 1]][0].job for n in held]
         replies = [(channel, job) for channel, job in zip(channels, ended, strict=True) if channel is not None]
-        self.announce({}, ended, () if tells else replies)
+        places = fast_path.opened_by_ends(*opened)
+        if places:
+            self.floors.forget()  # the next members of groups may be due since before the floor
+        self.announce(places, ended, () if tells else replies)
         return receipts
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:

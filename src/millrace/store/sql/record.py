@@ -127,6 +127,9 @@ def pack(job: Job) -> bytes | None:
     return None if facts == _NOTHING else _encode(_Packed(*facts))
 
 
+NEEDED = _encode(_Packed(has_dependents=True))  # the packed fields of a completed job whose result its children need
+
+
 def pack_beside_lease(job: Job) -> bytes | None:
     """Like `pack`, for a store with a separate row for each lease.
 

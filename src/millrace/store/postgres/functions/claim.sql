@@ -1,6 +1,72 @@
 -- claim.sql: the fast path of a claim, and when the next job is due. Rules for all functions: see steps.sql.
 
+-- The tokens in the bucket of a queue at an instant. Repeats `refill` of domain/rules/limits.py.
+CREATE OR REPLACE FUNCTION millrace.tokens_of(q millrace.queue, at bigint) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(q.capacity, coalesce(q.tokens + greatest(0, at - q.tokens_at) * q.rate / 1000, q.capacity))
+$$;
+
+-- How many jobs a claim may take from a queue, up to `most`. The queue is locked exclusively. NULL: its bucket is dated in
+-- the future. Repeats `allowance` of domain/rules/limits.py.
+CREATE OR REPLACE FUNCTION millrace.room_in(wanted integer, at bigint, most integer) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT CASE WHEN q.tokens_at > at THEN NULL
+           ELSE greatest(0, least(most, floor(millrace.tokens_of(q, at) + 1e-9),
+                                  q.max_running - q.running - coalesce(t.running, 0)))::integer END
+    FROM millrace.queue AS q
+    CROSS JOIN LATERAL (SELECT sum(t.running) AS running FROM millrace.tally AS t WHERE t.queue = q.id) AS t
+    WHERE q.id = wanted);
+END $$;
+
+-- Of these open jobs, whose rows in `ready` are locked, those that a claim can take: it locks their lines and jobs, unless
+-- another transaction holds one. `members`, `queues`, `lines`, `ranks`: the jobs that are in a line, and where. `lanes`: one
+-- is in a lane, so the call needs the ledger.
+CREATE OR REPLACE FUNCTION millrace.free_members(places tid[], seqs bigint[], OUT free_places tid[], OUT free_seqs bigint[],
+                                      OUT members bigint[], OUT queues integer[], OUT lines text[], OUT ranks smallint[],
+                                      OUT lanes boolean)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    SELECT array_agg(i.place ORDER BY i.n), array_agg(i.seq ORDER BY i.n),
+           array_agg(i.seq ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           array_agg(j.queue ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           array_agg(j.line ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           array_agg(j.rank ORDER BY i.n) FILTER (WHERE j.line IS NOT NULL),
+           bool_or(j.line LIKE 'l:%')
+    INTO free_places, free_seqs, members, queues, lines, ranks, lanes
+    FROM unnest(places, seqs) WITH ORDINALITY AS i (place, seq, n)
+    CROSS JOIN LATERAL (
+        SELECT one.queue, one.line, one.rank FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS j
+    WHERE j.line IS NULL
+       OR pg_try_advisory_xact_lock(millrace.lock_number(
+              'line ' || (SELECT q.name FROM millrace.queue AS q WHERE q.id = j.queue) || ' ' || j.line));
+END $$;
+
+-- These members leave their lines, which are locked, and become the holders. Repeats `Step.claimed` of
+-- domain/rules/step.py.
+CREATE OR REPLACE FUNCTION millrace.take_lines(members bigint[], queues integer[], lines text[], ranks smallint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    DELETE FROM millrace.member AS m WHERE m.ctid = ANY (ARRAY(
+        SELECT found.ctid FROM unnest(members, queues, lines, ranks) AS i (seq, queue, line, rank)
+        CROSS JOIN LATERAL (
+            SELECT one.ctid FROM millrace.member AS one
+            WHERE one.queue = i.queue AND one.line = i.line AND one.rank = i.rank AND one.seq = i.seq LIMIT 1
+        ) AS found
+    ));
+    UPDATE millrace.line AS l SET holder = i.seq, open = NULL, waiting = l.waiting - 1
+    FROM (
+        SELECT i.seq, found.place FROM unnest(members, queues, lines) AS i (seq, queue, line)
+        CROSS JOIN LATERAL (
+            SELECT one.ctid AS place FROM millrace.line AS one WHERE one.queue = i.queue AND one.name = i.line LIMIT 1
+        ) AS found
+    ) AS i
+    WHERE l.ctid = i.place;
+END $$;
+
 -- Claim due jobs in order, each with a new lease. One row with seq -1: the call needs the ledger.
+-- A queue whose claims are bounded is locked exclusively; it must be the only queue of the call. With a fair share, a
+-- claim is on the fast path if all jobs have one task and one priority, because then there is only one order.
 -- `floor` is a position in one combination up to which all jobs were claimed recently. While an old transaction keeps
 -- vacuum from removing their index entries, each claim would read them again. If there are too few jobs above the floor,
 -- the whole index is read.
@@ -24,15 +90,35 @@ DECLARE
     found_places tid[];
     found_seqs bigint[];
     found_special boolean;
+    special boolean := false;
+    bounded boolean;
+    members bigint[];
+    line_queues integer[];
+    lines text[];
+    ranks smallint[];
+    lanes boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || claim));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
     queue_ids := ARRAY(SELECT q.id FROM millrace.queue AS q WHERE q.name = ANY (queues) ORDER BY q.id);
+    bounded := cardinality(queue_ids) = 1 AND (SELECT q.bounded_out FROM millrace.queue AS q WHERE q.id = queue_ids[1]);
     FOR one IN SELECT unnest(queue_ids) AS id LOOP
-        PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one.id));
+        IF bounded THEN
+            PERFORM pg_advisory_xact_lock(millrace.lock_number('queue ' || one.id));
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one.id));
+        END IF;
     END LOOP;
     at := millrace.clock(given);
-    IF EXISTS (SELECT FROM millrace.queue AS q WHERE q.id = ANY (queue_ids) AND NOT q.plain_out)
+    IF bounded THEN
+        left_over := millrace.room_in(queue_ids[1], at, most);
+    END IF;
+    IF left_over IS NULL
+       OR EXISTS (SELECT FROM millrace.queue AS q WHERE q.id = ANY (queue_ids)
+                  AND NOT (q.plain_out OR bounded AND q.bounded_out))
+       OR bounded AND (SELECT q.fair FROM millrace.queue AS q WHERE q.id = queue_ids[1])
+          AND 1 < (SELECT count(*) FROM millrace.combo AS c
+                   WHERE c.queue = queue_ids[1] AND (tasks IS NULL OR c.task = ANY (tasks)))
        OR EXISTS (SELECT FROM millrace.task AS t WHERE tasks IS NULL OR t.name = ANY (tasks))
        OR (SELECT j.available_at FROM millrace.job AS j WHERE j.place = 3
            ORDER BY j.available_at, j.seq LIMIT 1) <= at  -- in this order, so that the planner uses this index
@@ -86,19 +172,34 @@ BEGIN
                       ORDER BY head.available_at, head.seq LIMIT left_over) AS h;
             END IF;
         END IF;
-        IF found_special THEN
+        IF found_seqs IS NOT NULL THEN
+            places := places || found_places;
+            seqs := seqs || found_seqs;
+            special := special OR found_special;
+            left_over := left_over - cardinality(found_seqs);
+        END IF;
+    END LOOP;
+    IF special THEN
+        SELECT f.free_places, f.free_seqs, f.members, f.queues, f.lines, f.ranks, f.lanes
+        INTO places, seqs, members, line_queues, lines, ranks, lanes FROM millrace.free_members(places, seqs) AS f;
+        IF lanes THEN
             RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
                             NULL::bytea;
             RETURN;
         END IF;
-        IF found_seqs IS NOT NULL THEN
-            places := places || found_places;
-            seqs := seqs || found_seqs;
-            left_over := left_over - cardinality(found_seqs);
+        UPDATE millrace.job AS j SET place = NULL, expiring = NULL, retry_at = NULL
+        WHERE j.seq = ANY (seqs) AND (j.place IS NOT NULL OR j.expiring IS NOT NULL OR j.retry_at IS NOT NULL);
+        IF members IS NOT NULL THEN
+            PERFORM millrace.take_lines(members, line_queues, lines, ranks);
         END IF;
-    END LOOP;
-    IF cardinality(seqs) = 0 THEN
+    END IF;
+    IF seqs IS NULL OR cardinality(seqs) = 0 THEN
         RETURN;
+    END IF;
+    IF bounded THEN  -- repeats `spend` of domain/rules/limits.py
+        UPDATE millrace.queue AS q
+        SET tokens = greatest(0, millrace.tokens_of(q, at) - cardinality(seqs)), tokens_at = at
+        WHERE q.id = queue_ids[1] AND q.rate IS NOT NULL;
     END IF;
     batch := nextval('millrace.event_id');
     DELETE FROM millrace.ready AS r WHERE r.ctid = ANY (places);

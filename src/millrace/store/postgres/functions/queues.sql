@@ -15,6 +15,11 @@ BEGIN
                       WHERE j.queue = of_queue AND j.place IS NOT NULL AND j.available_at > at
                         AND (SELECT r.seq FROM millrace.ready AS r WHERE r.combo = j.combo
                              AND r.available_at = j.available_at AND r.seq = j.seq) IS NULL);
+    later := later + (SELECT count(*) FROM millrace.member AS m
+                      CROSS JOIN LATERAL (SELECT one.combo FROM millrace.job AS one WHERE one.seq = m.seq LIMIT 1) AS j
+                      WHERE m.queue = of_queue AND m.due > at
+                        AND (SELECT r.seq FROM millrace.ready AS r WHERE r.combo = j.combo
+                             AND r.available_at = m.due AND r.seq = m.seq) IS NULL);
     retrying := (SELECT count(*) FROM millrace.job AS j
                  WHERE j.queue = of_queue AND j.retry_at IS NOT NULL AND j.retry_at > at);
 END $$;
@@ -48,8 +53,8 @@ BEGIN
         WHERE c.queue = job.queue AND c.priority >= job.priority;
     ELSE
         SELECT count(*) INTO before
-        FROM (SELECT m.rank, m.seq FROM millrace.job AS m
-              WHERE m.queue = job.queue AND m.line = job.line AND m.place = 1 ORDER BY m.rank, m.seq LIMIT most) AS ahead
+        FROM (SELECT m.rank, m.seq FROM millrace.member AS m
+              WHERE m.queue = job.queue AND m.line = job.line ORDER BY m.rank, m.seq LIMIT most) AS ahead
         WHERE (ahead.rank, ahead.seq) < (job.rank, job.seq);
         before := before + (SELECT count(*) FROM millrace.line AS l
                           WHERE l.queue = job.queue AND l.name = job.line AND l.holder <> job.seq);

@@ -68,7 +68,9 @@ SELECT job.seq, job.generation, job.state, job.enqueued_at, job.available_at, jo
        coalesce(lease.started_at, job.started_at) AS started_at, job.finished_at,
        coalesce(lease.attempt, job.attempt) AS attempt, job.failures, job.blocked,
        coalesce(lease.events, job.events) AS events, job.line,
-       ready.seq IS NOT NULL AS open, job.place, lease.worker, lease.id AS lease_id, lease.until AS lease_until,
+       ready.seq IS NOT NULL AS open,
+       CASE WHEN member.seq IS NULL THEN job.place ELSE 1 END::smallint AS place,  -- 1: it waits in its line
+       lease.worker, lease.id AS lease_id, lease.until AS lease_until,
        job.archived, job.next_retry_at, job.result_until, job.result, job.extra,
        coalesce(lease.newest, job.newest) AS newest, job.reply, job.spec,
        coalesce(lease.cancelling, false) AS cancelling, lease.progress, job.combo, job.id
@@ -77,7 +79,11 @@ LEFT JOIN LATERAL (SELECT * FROM millrace.lease AS one WHERE one.seq = job.seq L
 LEFT JOIN LATERAL (
     SELECT one.seq FROM millrace.ready AS one
     WHERE one.combo = job.combo AND one.available_at = job.available_at AND one.seq = job.seq LIMIT 1
-) AS ready ON true;
+) AS ready ON true
+LEFT JOIN LATERAL (
+    SELECT one.seq FROM millrace.member AS one
+    WHERE one.queue = job.queue AND one.line = job.line AND one.rank = job.rank AND one.seq = job.seq LIMIT 1
+) AS member ON true;
 
 -- Records by seq or id, locked until the end of the transaction. If another transaction holds one, `mode` 0 fails,
 -- 1 waits, 2 skips it.
@@ -122,7 +128,7 @@ END $$;
 
 -- The current settings and counters of a queue.
 CREATE OR REPLACE VIEW millrace.counted AS
-SELECT q.id, q.name, q.settings, q.exact, q.bucket, q.next_lane, q.rearm,
+SELECT q.id, q.name, q.settings, q.exact, q.tokens, q.tokens_at, q.next_lane, q.rearm,
        (q.waiting + coalesce(sum(t.waiting), 0))::bigint AS waiting,
        (q.running + coalesce(sum(t.running), 0))::bigint AS running,
        (q.completed + coalesce(sum(t.completed), 0))::bigint AS completed,

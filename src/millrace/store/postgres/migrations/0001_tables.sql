@@ -27,8 +27,14 @@ CREATE TABLE millrace.queue (
     exact          boolean NOT NULL DEFAULT false, -- a setting depends on exact counts, so steps run one after the other
     plain_in       boolean NOT NULL DEFAULT true,  -- nothing can refuse a plain job
     plain_out      boolean NOT NULL DEFAULT true,  -- nothing bounds a claim
-    plain_end      boolean NOT NULL DEFAULT true,  -- the end of a plain job has no further consequences
-    bucket         bytea,
+    plain_end      boolean NOT NULL DEFAULT true,  -- a completion enqueues no hook and deletes no record
+    bounded_out    boolean NOT NULL DEFAULT false, -- only the next four columns bound a claim
+    max_running    bigint,
+    rate           double precision,
+    capacity       double precision,               -- of the token bucket
+    fair           boolean NOT NULL DEFAULT false, -- it has a fair share
+    tokens         double precision,               -- in the bucket at the time `tokens_at`; NULL: no token was spent yet
+    tokens_at      bigint,
     next_lane      integer NOT NULL DEFAULT 0,
     rearm          boolean NOT NULL DEFAULT false, -- auto-retry applies to jobs that died before it was switched on
     waiting        bigint NOT NULL DEFAULT 0,
@@ -100,9 +106,9 @@ CREATE TABLE millrace.job (
     blocked        integer NOT NULL DEFAULT 0,
     rank           smallint,                       -- of a member of a line: -priority
     state          smallint NOT NULL DEFAULT 0,    -- 0 waiting (with a lease: running), 2 completed, 3 dead, 4 cancelled
-    place          smallint,                       -- in its line: 1 waiting in it, 2 holding it, 3 outside until due
+    place          smallint,                       -- while it waits: 2 it holds its line, 3 it is not in its line until due
     archived       boolean NOT NULL DEFAULT false,
-    plain          boolean NOT NULL DEFAULT true,  -- no line, no key, no hook, and its result is kept
+    plain          boolean NOT NULL DEFAULT true,  -- no hook, and its result is kept
     id             text NOT NULL,
     line           text,
     grp            text,
@@ -118,7 +124,6 @@ CREATE INDEX job_combo ON millrace.job (combo, seq);
 -- Plain jobs are in none of the indexes below.
 CREATE INDEX job_outside ON millrace.job (available_at, seq) WHERE place = 3;
 CREATE INDEX job_outside_of ON millrace.job (queue, available_at) WHERE place = 3;
-CREATE INDEX job_member ON millrace.job (queue, line, rank, seq) WHERE place = 1;
 CREATE INDEX job_aside ON millrace.job (queue, available_at) WHERE place IS NOT NULL;
 CREATE INDEX job_expiring ON millrace.job (expiring, seq) WHERE expiring IS NOT NULL;
 CREATE INDEX job_retrying ON millrace.job (queue, retry_at) WHERE retry_at IS NOT NULL;
@@ -128,12 +133,24 @@ CREATE INDEX job_next_retry ON millrace.job (next_retry_at, seq) WHERE next_retr
 CREATE INDEX job_group ON millrace.job (grp, seq) WHERE grp IS NOT NULL;
 CREATE INDEX job_key ON millrace.job (key, seq) WHERE key IS NOT NULL;
 
+-- The jobs that wait in a line, in the order of the line. A separate table, because a claim removes its jobs from their
+-- lines: a column of `job` with an index would make each claim write a new version of the job, and all its index entries.
+CREATE TABLE millrace.member (
+    seq    bigint NOT NULL,
+    due    bigint NOT NULL,                        -- available_at of the job
+    queue  integer NOT NULL,
+    rank   smallint NOT NULL,
+    line   text NOT NULL,
+    CONSTRAINT member_pkey PRIMARY KEY (queue, line, rank, seq)
+) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX member_due ON millrace.member (queue, due);
+
 -- The open jobs, due or not: a claim reads and deletes them.
 CREATE TABLE millrace.ready (
     available_at  bigint NOT NULL,
     seq           bigint NOT NULL,
     combo         integer NOT NULL,
-    special       boolean NOT NULL DEFAULT false,  -- a member of a line, or it expires: its claim needs the ledger
+    special       boolean NOT NULL DEFAULT false,  -- a member of a line, or it expires: its claim changes more rows
     CONSTRAINT ready_pkey PRIMARY KEY (combo, available_at, seq)
 ) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 

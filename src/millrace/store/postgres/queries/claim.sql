@@ -2,24 +2,30 @@
 
 -- name: enqueue_plain
 SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[],
-                              $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[]);
+                              $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
+                              $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
+                              $17::text[], $18::integer[], $19::bigint[]);
 
 -- name: draw_seqs
 SELECT millrace.clock($1::bigint), ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, $2::integer));
 
 -- name: enqueue_and_tell
 CALL millrace.enqueue_and_tell(NULL, $1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[], $6::bigint[],
-                               $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::text, $13::text);
+                               $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
+                               $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
+                               $17::text[], $18::integer[], $19::bigint[], $20::text, $21::text);
 
 -- name: claim_plain
 SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text,
                                    $8::integer, $9::bigint, $10::bigint);
 
 -- name: complete_and_tell
-CALL millrace.complete_and_tell(NULL, NULL, $1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[], $6::text);
+CALL millrace.complete_and_tell(NULL, NULL, NULL, NULL, NULL, $1::bigint, $2::bigint[], $3::text[], $4::bytea[],
+                                $5::bigint[], $6::bigint, $7::bytea, $8::text);
 
 -- name: complete_plain
-SELECT held, replies FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[]);
+SELECT held, replies, queues, tasks, counts
+FROM millrace.complete_plain($1::bigint, $2::bigint[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint, $7::bytea);
 
 -- name: extend_leases
 SELECT millrace.extend_leases($1::bigint, $2::bigint[], $3::text[], $4::bigint[], $5::bytea[]);

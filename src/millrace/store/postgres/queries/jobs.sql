@@ -10,16 +10,28 @@ SELECT * FROM millrace.record WHERE seq = ANY ($1::bigint[]);
 SELECT * FROM millrace.record WHERE id = ANY ($1::text[]);
 
 -- name: insert_jobs
+-- In a column that is never NULL, an array with one element holds the value of all jobs.
 INSERT INTO millrace.job (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at,
                           finished_at, expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until,
                           result, extra, line, rank, id, combo, queue, generation, enqueued_at, grp, key, reply, lease,
                           keep_result, plain, spec)
-SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::integer[], $6::integer[],
-                     $7::integer[], $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-                     $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[], $17::bigint[], $18::bigint[],
-                     $19::bytea[], $20::bytea[], $21::text[], $22::smallint[], $23::text[], $24::integer[],
-                     $25::integer[], $26::integer[], $27::bigint[], $28::text[], $29::text[], $30::text[],
-                     $31::bigint[], $32::bigint[], $33::boolean[], $34::bytea[]);
+SELECT seq, coalesce(state, ($2::smallint[])[1]), place, coalesce(available_at, ($4::bigint[])[1]),
+       coalesce(attempt, ($5::integer[])[1]), coalesce(failures, ($6::integer[])[1]),
+       coalesce(blocked, ($7::integer[])[1]), coalesce(events, ($8::integer[])[1]), coalesce(newest, ($9::bigint[])[1]),
+       started_at, finished_at, expires_at, expiring, retry_at, dead_at, coalesce(archived, ($16::boolean[])[1]),
+       next_retry_at, result_until, result, extra, line, rank, id, coalesce(combo, ($24::integer[])[1]),
+       coalesce(queue, ($25::integer[])[1]), coalesce(generation, ($26::integer[])[1]),
+       coalesce(enqueued_at, ($27::bigint[])[1]), grp, key, reply, coalesce(lease, ($31::bigint[])[1]), keep_result,
+       coalesce(plain, ($33::boolean[])[1]), spec
+FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bigint[], $5::integer[], $6::integer[],
+            $7::integer[], $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
+            $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[], $17::bigint[], $18::bigint[],
+            $19::bytea[], $20::bytea[], $21::text[], $22::smallint[], $23::text[], $24::integer[],
+            $25::integer[], $26::integer[], $27::bigint[], $28::text[], $29::text[], $30::text[],
+            $31::bigint[], $32::bigint[], $33::boolean[], $34::bytea[])
+     AS i (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at, finished_at,
+           expires_at, expiring, retry_at, dead_at, archived, next_retry_at, result_until, result, extra, line, rank, id,
+           combo, queue, generation, enqueued_at, grp, key, reply, lease, keep_result, plain, spec);
 
 -- name: update_jobs
 -- The second condition ensures that no plan reads other jobs.
@@ -49,6 +61,22 @@ DELETE FROM millrace.ready WHERE ctid = ANY (ARRAY(
         SELECT one.ctid FROM millrace.ready AS one
         WHERE one.combo = i.combo AND one.available_at = i.available_at AND one.seq = i.seq LIMIT 1
     ) AS r
+));
+
+-- name: put_members
+INSERT INTO millrace.member (queue, line, rank, seq, due)
+SELECT * FROM unnest($1::integer[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[])
+ON CONFLICT (queue, line, rank, seq) DO UPDATE SET due = excluded.due;
+
+-- name: drop_members
+-- Remove these jobs from the lines that their stored rows name. The step has locked these rows.
+DELETE FROM millrace.member WHERE ctid = ANY (ARRAY(
+    SELECT m.ctid FROM unnest($1::bigint[]) AS i (seq)
+    CROSS JOIN LATERAL (SELECT * FROM millrace.job AS one WHERE one.seq = i.seq LIMIT 1) AS j
+    CROSS JOIN LATERAL (
+        SELECT one.ctid FROM millrace.member AS one
+        WHERE one.queue = j.queue AND one.line = j.line AND one.rank = j.rank AND one.seq = j.seq LIMIT 1
+    ) AS m
 ));
 
 -- name: open_jobs

@@ -25,7 +25,7 @@ DELETE FROM millrace.line WHERE ctid = ANY (ARRAY(
 
 -- name: members
 -- Waiting members of a line, by (priority desc, seq).
-SELECT seq, rank FROM millrace.job WHERE queue = $1::integer AND line = $2::text AND place = 1
+SELECT seq, rank FROM millrace.member WHERE queue = $1::integer AND line = $2::text
 ORDER BY rank, seq LIMIT $3::integer;
 
 -- name: first_members
@@ -33,7 +33,7 @@ ORDER BY rank, seq LIMIT $3::integer;
 SELECT i.queue, i.name, first.rank, first.seq, count(*) OVER (PARTITION BY i.n) < i.wanted
 FROM unnest($1::integer[], $2::text[], $3::bigint[]) WITH ORDINALITY AS i (queue, name, wanted, n)
 CROSS JOIN LATERAL (
-    SELECT rank, seq FROM millrace.job AS one WHERE one.queue = i.queue AND one.line = i.name AND one.place = 1
+    SELECT rank, seq FROM millrace.member AS one WHERE one.queue = i.queue AND one.line = i.name
     ORDER BY rank, seq LIMIT i.wanted
 ) AS first
 ORDER BY i.n, first.rank, first.seq;
@@ -41,8 +41,8 @@ ORDER BY i.n, first.rank, first.seq;
 -- name: members_before
 -- How many members are ahead of one, counted up to a limit.
 SELECT count(*)
-FROM (SELECT rank, seq FROM millrace.job
-      WHERE queue = $1::integer AND line = $2::text AND place = 1 ORDER BY rank, seq LIMIT $3::integer) AS ahead
+FROM (SELECT rank, seq FROM millrace.member
+      WHERE queue = $1::integer AND line = $2::text ORDER BY rank, seq LIMIT $3::integer) AS ahead
 WHERE (rank, seq) < ($4::integer, $5::bigint);
 
 -- name: holds

@@ -47,12 +47,16 @@ SET waiting = q.waiting + i.waiting, running = q.running + i.running, completed 
     archived = q.archived + i.archived, archived_dead = q.archived_dead + i.archived_dead, live = q.live + i.live,
     processed = q.processed + i.processed, died = q.died + i.died, taken = q.taken + i.taken,
     settings = i.settings, exact = i.exact, plain_in = i.plain_in, plain_out = i.plain_out, plain_end = i.plain_end,
-    bucket = i.bucket, next_lane = i.next_lane, rearm = i.rearm
+    bounded_out = i.bounded_out, max_running = i.max_running, rate = i.rate, capacity = i.capacity, fair = i.fair,
+    tokens = i.tokens, tokens_at = i.tokens_at, next_lane = i.next_lane, rearm = i.rearm
 FROM unnest($1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
             $8::integer[], $9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::bigint[], $14::bytea[],
-            $15::boolean[], $16::boolean[], $17::boolean[], $18::boolean[], $19::bytea[], $20::integer[], $21::boolean[])
+            $15::boolean[], $16::boolean[], $17::boolean[], $18::boolean[], $19::boolean[], $20::bigint[],
+            $21::double precision[], $22::double precision[], $23::boolean[], $24::double precision[], $25::bigint[],
+            $26::integer[], $27::boolean[])
      AS i (id, waiting, running, completed, dead, cancelled, blocked, archived, archived_dead, live, processed, died,
-           taken, settings, exact, plain_in, plain_out, plain_end, bucket, next_lane, rearm)
+           taken, settings, exact, plain_in, plain_out, plain_end, bounded_out, max_running, rate, capacity, fair,
+           tokens, tokens_at, next_lane, rearm)
 WHERE q.id = i.id;
 
 -- name: put_tally
