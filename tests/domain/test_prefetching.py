@@ -50,8 +50,10 @@ def take(ledger: Ledger, tables: NotingTables, **spec: object) -> Job:
 
 
 def test_a_settle_without_new_jobs_names_no_specs(ledger: Ledger, tables: NotingTables) -> None:
-    ledger.settle([(take(ledger, tables).lease, Change.completed())], NOW)
-    ledger.settle([(take(ledger, tables).lease, a_burial())], NOW)
+    """A hook job that dies has no hook job."""
+    ended, dead, hook = [take(ledger, tables, **more) for more in ({}, {}, {"hook": True, "on_dead_letter": "mourn"})]
+
+    ledger.settle([(ended.lease, Change.completed()), (dead.lease, a_burial()), (hook.lease, a_burial())], NOW)
 
     assert tables.noted == []
 
