@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.domain.job import Spec, State
-from millrace.domain.request import Replayed
+from millrace.domain.request import Deleted, Replayed
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
@@ -65,6 +65,16 @@ async def test_children_stay_dead_where_the_replay_says_so(store: Store, clock: 
     assert [(await show(store, spec)).state for spec in (middle, last)] == [State.DEAD] * 2
     await complete(store, await take(store))
     assert [(await show(store, spec)).state for spec in (middle, last)] == [State.DEAD] * 2
+
+
+async def test_a_child_comes_back_although_another_was_deleted(store: Store, clock: VirtualClock) -> None:
+    parent = await put(store)
+    deleted, kept = [await put(store, after=(parent.id,)) for _ in range(2)]
+    await bury(store, await take(store))
+    assert await store.delete([deleted.id]) == [Deleted.DELETED]
+    await store.replay([parent.id])
+
+    assert (await show(store, kept)).state is State.WAITING
 
 
 async def test_children_of_a_cancelled_parent_come_back_with_it(store: Store, clock: VirtualClock) -> None:
