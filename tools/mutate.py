@@ -90,9 +90,10 @@ class Negate(ast.NodeTransformer):
         return node
 
     def unless_seen(self, node: ast.expr) -> ast.expr:
-        """A comparison has been counted already; `x or ""` is a default, not a condition."""
+        """A comparison has been counted already. `x or ""` is a default, and TYPE_CHECKING is for type checkers."""
         plain = node.operand if isinstance(node, ast.UnaryOp) else node
-        return node if isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
+        is_typing = isinstance(plain, ast.Name) and plain.id == "TYPE_CHECKING"
+        return node if is_typing or isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         """Skip assertions: a negated one fails at once and shows nothing."""
