@@ -245,3 +245,14 @@ async def test_hundreds_of_children_come_back_with_their_parent(store: Store, cl
     assert (counts.dead, counts.waiting, counts.blocked) == (0, 251, 250)
     await complete(store, await take(store))
     assert len(await store.claim(a_claim(300))) == 250
+
+
+async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it(store: Store, clock: VirtualClock) -> None:
+    """The parent's id was enqueued again, and waits for the child through another job."""
+    await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",))])
+    await store.cancel(["parent"])
+    await store.enqueue([a_spec(id="between", after=("child",), on_dependency="wait")])
+    await store.enqueue([a_spec(id="parent", after=("between",))])
+    await store.replay(["child"])
+
+    assert await take_ids(store) == ["child"]
