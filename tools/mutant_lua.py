@@ -8,6 +8,7 @@ WORD = re.compile(r"--[^\n]*|'[^']*'|\"[^\"]*\"|[A-Za-z_]\w*|[=~<>]=|\S")
 BEGINS = frozenset({"if", "elseif", "while", "until"})
 KEYWORDS = BEGINS | {"and", "or", "not"}  # before a parenthesis in a condition
 RESTARTS = frozenset({"=", ",", ";", "return", "or", "else", "in"})  # an operand may begin after it
+VALUE = re.compile(r"|'[^']*'|\"[^\"]*\"|\d+|nil|true|false")  # `x or 0` is a default, not a condition
 CALLED = re.compile(r"[\w\])]$")  # a parenthesis after this belongs to a call
 
 
@@ -33,7 +34,7 @@ def conditions(text: str) -> list[tuple[int, int]]:
 
     def add(start: int) -> None:
         part = text[start:after]
-        if part.strip():
+        if not VALUE.fullmatch(part.strip()):
             found.add((start + len(part) - len(part.lstrip()), start + len(part.rstrip())))
 
     def end() -> None:

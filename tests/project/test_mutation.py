@@ -73,6 +73,7 @@ def test_a_condition_ends_where_its_expression_ends(sql: str, expected: list[str
         ("if a and (b or c) then d() end", ["a", "a and (b or c)", "(b or c)", "b", "c"]),
         ("if f(a, b) then c() end", ["f(a, b)"]),
         ("if f(a or 0) then c() end", ["f(a or 0)"]),
+        ("if (a or '') ~= b then c() end", ["(a or '') ~= b", "a"]),
         ("local a = b and c or d", ["b"]),
         ("local a, b = c or 0, d == 1 and e or f", ["d == 1"]),
         ("return not a or b and c", ["b"]),
