@@ -10,8 +10,8 @@ from millrace.testing.builders import a_spec, specs
 KEYED = f"l:{lane_of('k', 4)}"
 
 
-def row(**settings: int) -> QueueRow:
-    return QueueRow("default", settings=QueueSettings(**settings), next_lane=3)
+def row(lanes: int | None = None, max_depth: int | None = None) -> QueueRow:
+    return QueueRow("default", settings=QueueSettings(lanes=lanes, max_depth=max_depth), next_lane=3)
 
 
 def test_without_lanes_each_group_is_a_line() -> None:
