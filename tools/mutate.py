@@ -18,7 +18,6 @@ import ast
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -31,12 +30,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tools import mutant_sql
+from tools import mutant_lua, mutant_sql
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-LUA_WORD = re.compile(r"--[^\n]*|'[^']*'|\"[^\"]*\"|[A-Za-z_]\w*|\S")
-LUA_BEGINS = frozenset({"if", "elseif", "while", "until"})
 SETTINGS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=no")  # of pytest
 SHARED_TESTS = ("tests/store/test_conformance.py", "tests/domain", "tests/store/test_model.py")
 
@@ -90,9 +87,10 @@ class Negate(ast.NodeTransformer):
         return node
 
     def unless_seen(self, node: ast.expr) -> ast.expr:
-        """A comparison has been counted already; `x or ""` is a default, not a condition."""
+        """A comparison has been counted already. `x or ""` is a default, and TYPE_CHECKING is for type checkers."""
         plain = node.operand if isinstance(node, ast.UnaryOp) else node
-        return node if isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
+        is_typing = isinstance(plain, ast.Name) and plain.id == "TYPE_CHECKING"
+        return node if is_typing or isinstance(plain, ast.Compare | ast.Constant) else self.condition(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         """Skip assertions: a negated one fails at once and shows nothing."""
@@ -118,41 +116,7 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
         yield Mutant(name, number, line, what, last, around)
 
 
-def lua_conditions(text: str) -> list[tuple[int, int]]:
-    """The ranges of conditions of if, elseif, while and until, and of their operands of `and` and `or`.
-
-    A condition after `until` ends with its line, the others with `then` or `do`.
-    """
-    found: set[tuple[int, int]] = set()
-    starts: list[int] = []  # of the whole condition, and of its last operand
-    ends_with_line = False
-    depth = 0
-
-    def end(start: int, at: int) -> None:
-        part = text[start:at]
-        if part.strip():
-            found.add((start + len(part) - len(part.lstrip()), start + len(part.rstrip())))
-
-    for match in LUA_WORD.finditer(text):
-        word = match[0]
-        if starts and (word in ("then", "do") or (ends_with_line and "\n" in text[starts[0] : match.start()])):
-            at = starts[0] + text[starts[0] :].index("\n") if ends_with_line else match.start()
-            for start in starts:
-                end(start, at)
-            starts = []
-        if word in LUA_BEGINS:
-            starts, depth, ends_with_line = [match.end(), match.end()], 0, word == "until"
-        elif starts and word in ("(", "[", "{"):
-            depth += 1
-        elif starts and word in (")", "]", "}"):
-            depth -= 1
-        elif starts and depth == 0 and word in ("and", "or"):
-            end(starts[1], match.start())
-            starts[1] = match.end()
-    return sorted(found)
-
-
-CONDITIONS = {".sql": mutant_sql.conditions, ".lua": lua_conditions}
+CONDITIONS = {".sql": mutant_sql.conditions, ".lua": mutant_lua.conditions}
 
 
 def mutated(text: str, mutant: Mutant) -> str:

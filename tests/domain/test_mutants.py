@@ -145,17 +145,6 @@ async def test_a_completion_is_answered_ok_though_somebody_wished_to_cancel_and_
 # ── conditions that could be turned round without anybody noticing ────────────────────────────────
 
 
-async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it_over_another(store: MemoryStore):
-    await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",))])
-    await store.cancel(["parent"])
-    await store.enqueue([a_spec(id="between", after=("child",), on_dependency="wait")])
-    await store.enqueue([a_spec(id="parent", after=("between",))])
-
-    await store.replay(["child"])
-
-    assert (await take(store)).id == "child"
-
-
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [(None, 2, "has no lanes and 1 live jobs.* to 2 lanes"), (2, None, "has 2 lanes and 1 live jobs.* to no lanes")],

@@ -1,12 +1,15 @@
-"""What the mutation tool finds in SQL files: a mutant must be valid SQL, because an invalid one is always killed."""
+"""What the mutation tool finds in files: a mutant must be valid, because an invalid one is always killed."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
+from tools import mutant_lua
 from tools.mutant_sql import Parts, conditions, part_of
+from tools.mutate import Negate
 
 STATEMENTS = """-- name: first
 SELECT millrace.outer(1);
@@ -58,6 +61,38 @@ def found_in(text: str) -> list[str]:
 )
 def test_a_condition_ends_where_its_expression_ends(sql: str, expected: list[str]) -> None:
     assert found_in(sql) == expected
+
+
+@pytest.mark.parametrize(
+    ("lua", "expected"),
+    [
+        ("if a then b() elseif c then d() end", ["a", "c"]),
+        ("if a and not b or c == 1 then d() end", ["a", "a and not b or c == 1", "not b", "c == 1"]),
+        ("while a[i] ~= b do c() end", ["a[i] ~= b"]),
+        ("repeat a() until b or c\nd()", ["b", "b or c", "c"]),
+        ("if a and (b or c) then d() end", ["a", "a and (b or c)", "(b or c)", "b", "c"]),
+        ("if f(a, b) then c() end", ["f(a, b)"]),
+        ("if f(a or 0) then c() end", ["f(a or 0)"]),
+        ("if (a or '') ~= b then c() end", ["(a or '') ~= b", "a"]),
+        ("local a = b and c or d", ["b"]),
+        ("local a, b = c or 0, d == 1 and e or f", ["d == 1"]),
+        ("return not a or b and c", ["b"]),
+        ("return (not a or b) and (c and d)", ["(not a or b)", "c"]),
+        ("x = y .. (a and 'l' or ':') .. z -- b and c", ["a"]),
+        ("for _, a in ipairs(b and {} or c) do d() end", ["b"]),
+        ("f({ a = b and c, d = e or 1 })", ["b"]),
+        ("if a -- and b\n  and c then d() end", ["a", "a -- and b\n  and c", "c"]),
+    ],
+)
+def test_conditions_of_lua_are_those_of_statements_and_choices(lua: str, expected: list[str]) -> None:
+    assert [lua[start:end] for start, end in mutant_lua.conditions(lua)] == expected
+
+
+def test_constants_assertions_and_type_checking_are_no_conditions_of_python() -> None:
+    visitor = Negate()
+    visitor.visit(ast.parse("if TYPE_CHECKING: pass\nif a == b or c: d = e or ''\nassert f"))
+
+    assert sorted(what for _, _, what in visitor.found) == ["a == b", "a == b or c", "c", "e"]
 
 
 def test_a_test_that_uses_a_statement_reaches_the_functions_that_it_calls(tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ DOCTORED: dict[str, tuple[str, Callable[[Evidence], None]]] = {
     "a finished job that runs": ("finished_runs", start_again("parent")),
     "a cancelled job that starts": ("cancelled_starts", start_again("cancelled")),
     "a start before its time": ("too_early", lambda e: change(e, "retried", Kind.CLAIMED, 1, at=START + 4_999)),
+    "a start before its retry": ("too_early", lambda e: change(e, "lost", Kind.CLAIMED, 1, at=START + 15_999)),
     "a settle without the lease": ("fence", lambda e: change(e, "child", Kind.COMPLETED, lease="stale")),
     "a run under another lease": ("fence", set_record("lane-1", lease_id="other")),
     "a finished job with a worker": ("fence", set_record("parent", worker="w")),
@@ -370,6 +371,24 @@ async def test_doctored_evidence_is_found_out(evidence: Evidence, what: str) -> 
     doctor(evidence)
 
     assert name in {violation.name for violation in check(evidence)}
+
+
+async def test_a_released_job_may_be_claimed_at_an_earlier_instant_but_not_before_its_delay(
+    clock: VirtualClock,
+) -> None:
+    """A released job keeps its place, so that a concurrent claim with an earlier instant may take it."""
+    store = MemoryStore(clock=clock)
+    await put(store, id="job")
+    for delay in (0, 5):
+        await finish(store, await take(store), Change.release(seconds(delay)))
+        clock.advance(delay)
+    await take(store)
+    evidence = await gather(store, since=START)
+
+    change(evidence, "job", Kind.CLAIMED, 1, at=START - 1)
+    assert check(evidence) == []
+    change(evidence, "job", Kind.CLAIMED, 2, at=START + 4_999)
+    assert [violation.name for violation in check(evidence)] == ["too_early"]
 
 
 async def test_the_error_names_what_was_violated(evidence: Evidence) -> None:

@@ -36,6 +36,10 @@ CALLS: dict[str, list[list[Spec]]] = {
     "a group each": [members(30, lambda n: f"g{n}")],
     "an urgent member after others": [[spec("a", group="g")], [spec("b", group="g", priority=5)]],
     "an urgent member among others": [[spec("a", group="g"), spec("b", group="g", priority=5), spec("c", group="g")]],
+    "members of two tasks": [[spec("a", group="h"), spec("b", group="g", task="other"), spec("c", group="g")]],
+    "urgent members of two tasks": [
+        [spec("a", group="h", priority=5), spec("b", group="g"), spec("c", group="g", priority=5)]
+    ],
     "equally urgent members": [[spec("a", group="g", priority=5)], [spec("b", group="g", priority=5)]],
     "a member that is due later": [[spec("a", group="g", delay=5_000), spec("b", group="g")]],
     "members that expire": [members(3, lambda n: "g", expires=60_000)],

@@ -66,6 +66,7 @@ async def maintained(store: RedisStore, clock: VirtualClock) -> Any:
 
 OPERATIONS: dict[str, Operation] = {
     "enqueue": lambda store, _: store.enqueue([a_spec(id="a"), a_spec(id="b", delay=5)]),
+    "enqueue new jobs without a token": lambda store, _: store.enqueue([a_spec(id=id, token="") for id in "ab"]),
     "enqueue without a token": lambda store, _: store.enqueue([a_spec(id="a", token=""), a_spec(id="new-0", token="")]),
     "enqueue what is special": lambda store, _: store.enqueue(
         [a_spec(id="a", group="g"), a_spec(id="b", key="k"), a_spec(id="c", queue="pool"), a_spec(id="d", after=("a",))]

@@ -173,21 +173,30 @@ def test_a_read_only_file_or_directory_says_what_to_change(what):
 
 
 # X3
-async def test_the_files_are_for_their_owner_only(tmp_path):
-    """GUARANTEES 9, temp files and permissions: whatever the umask."""
-    old = os.umask(0)
-    try:
-        store = SqliteStore(tmp_path / "jobs.db")
-        await store.connect()
-        await store.enqueue([a_spec()])
-        await store.wait(["default"], None, 0)
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if not path.is_symlink()}
-        await store.close()
-    finally:
-        os.umask(old)
+@pytest.mark.parametrize("name", ["jobs.db", f"{'jobs' * 30}.db"], ids=["short", "long"])
+async def test_the_files_are_for_their_owner_only(monkeypatch, name):
+    """GUARANTEES 9, temp files and permissions: whatever the umask.
 
-    assert {"jobs.db", "jobs.db-wal", "jobs.db-lock", "jobs.db-wake", "jobs.db-wake.d"} <= set(modes)
-    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+    If the path is too long for the address of a socket, the sockets are in the folder for temporary files.
+    """
+    with tempfile.TemporaryDirectory() as folder:  # its path is shorter than `tmp_path`
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        old = os.umask(0)
+        try:
+            store = SqliteStore(Path(folder, name))
+            await store.connect()
+            await store.enqueue([a_spec()])
+            await store.wait(["default"], None, 0)
+            paths = [path for path in Path(folder).rglob("*") if not path.is_symlink()]
+            modes = {path: stat.S_IMODE(path.stat().st_mode) for path in paths}
+            await store.close()
+        finally:
+            os.umask(old)
+
+    sockets = [path.parent.name for path in paths if path.name == "1"]
+    assert {name, f"{name}-wal", f"{name}-lock", f"{name}-wake"} <= {path.name for path in paths}
+    assert [folder.startswith(name) for folder in sockets] == [name == "jobs.db"]
+    assert {str(path): oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
 
 
 def test_a_network_file_system_is_refused():

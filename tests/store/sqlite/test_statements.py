@@ -88,6 +88,20 @@ async def test_a_child_that_was_cancelled_is_forgotten_and_its_sibling_is_not(
     await other.close()
 
 
+async def test_a_line_that_is_empty_is_forgotten_and_another_is_not(store: SqliteStore, clock: VirtualClock, tmp_path):
+    await store.enqueue([Spec("a", "work", group="g"), Spec("b", "work", group="h"), Spec("c", "work", group="h")])
+    for expected in ("a", "b"):
+        await complete_next(store, expected)
+    other = SqliteStore(tmp_path / "jobs.db", clock=clock)
+    await other.connect()
+    await other.enqueue([Spec("d", "work", group="g"), Spec("e", "work", group="h", priority=5)])
+    assert [job.id for job in await other.claim(Claim(("default",), "w", 9))] == ["e", "d"]
+    await other.close()
+    with sqlite3.connect(tmp_path / "jobs.db") as db:
+        facts = db.execute("SELECT name, live, processed FROM millrace_line ORDER BY name").fetchall()
+    assert facts == [("g:g", 1, 0), ("g:h", 2, 1)]
+
+
 async def complete_next(store, expected):
     [job] = await store.claim(Claim(("default",), "w", 1))
     assert job.id == expected

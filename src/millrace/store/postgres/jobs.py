@@ -53,8 +53,8 @@ class PostgresRows:
 
     def load(self, jobs: Jobs, seqs: Sequence[int], ids: Sequence[str]) -> None:
         if not self._locks.writes:
-            found = self._db.rows("look_at_seqs", list(seqs)) if seqs else self._db.rows("look_at_names", texts(ids))
-            self._take(jobs, found)
+            assert not ids, "a step that only reads finds jobs by their seqs"
+            self._take(jobs, self._db.rows("look_at_seqs", list(seqs)))
             return
         try:
             self._take(jobs, self._db.rows("take_jobs", list(seqs), texts(ids), _NOWAIT))

@@ -22,6 +22,24 @@ async def test_a_claimed_job_runs_under_a_lease_of_its_worker(store: Store, cloc
     assert await show(store, spec) == job
 
 
+async def test_each_job_of_a_claim_keeps_its_own_times(store: Store, clock: VirtualClock) -> None:
+    """A claim of several jobs does not mix up when they were enqueued and when they were due."""
+    start = clock()
+    asked = [await put(store), await put(store, delay=10)]
+    clock.advance(10)
+    asked.append(await put(store))
+
+    jobs = await store.claim(a_claim(3))
+
+    assert [job.id for job in jobs] == [spec.id for spec in asked]
+    assert [(job.enqueued_at, job.available_at) for job in jobs] == [
+        (start, start),
+        (start, clock()),
+        (clock(), clock()),
+    ]
+    assert [await show(store, spec) for spec in asked] == jobs
+
+
 async def test_the_claim_may_ask_for_another_lease(store: Store, clock: VirtualClock) -> None:
     """The lease duration in a claim overrides that of the job."""
     await put(store, lease=45)

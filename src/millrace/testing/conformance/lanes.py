@@ -145,8 +145,9 @@ async def test_an_enqueue_into_a_pool_answers_lane_position_and_depth(store: Sto
     await take(store)
     [behind] = await store.enqueue([a_spec()])
     [urgent] = await store.enqueue([a_spec(priority=9)])
+    [second] = await store.enqueue([a_spec(priority=9)])
     assert (behind.position, behind.depth) == (3, 3)
-    assert (urgent.position, urgent.depth) == (1, 4)
+    assert [(a.position, a.depth) for a in (urgent, second)] == [(1, 4), (2, 5)]
 
 
 async def test_a_duplicate_in_a_pool_answers_the_lane_of_the_job_that_is_there(

@@ -194,3 +194,17 @@ async def test_nothing_lost_nothing_reclaimed(store: Store, clock: VirtualClock)
     clock.advance(3600)
 
     assert await store.reclaim(a_reclaim()) == []
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+async def test_a_reclaim_moves_group_members_that_are_due_into_their_lines(
+    store: Store, clock: VirtualClock, delay: int
+) -> None:
+    """A reclaim does this even if no lease has expired, and whether or not other jobs are due."""
+    await put(store, group="g", priority=5, delay=10)
+    behind = await put(store, group="g", delay=delay)
+    assert await store.position(behind.id) == 0
+
+    clock.advance(10)
+    assert await store.reclaim(a_reclaim()) == []
+    assert await store.position(behind.id) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.domain.job import Spec, State
-from millrace.domain.request import Replayed
+from millrace.domain.request import Deleted, Replayed
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_spec
 from millrace.testing.clock import VirtualClock
@@ -65,6 +65,16 @@ async def test_children_stay_dead_where_the_replay_says_so(store: Store, clock: 
     assert [(await show(store, spec)).state for spec in (middle, last)] == [State.DEAD] * 2
     await complete(store, await take(store))
     assert [(await show(store, spec)).state for spec in (middle, last)] == [State.DEAD] * 2
+
+
+async def test_a_child_comes_back_although_another_was_deleted(store: Store, clock: VirtualClock) -> None:
+    parent = await put(store)
+    deleted, kept = [await put(store, after=(parent.id,)) for _ in range(2)]
+    await bury(store, await take(store))
+    assert await store.delete([deleted.id]) == [Deleted.DELETED]
+    await store.replay([parent.id])
+
+    assert (await show(store, kept)).state is State.WAITING
 
 
 async def test_children_of_a_cancelled_parent_come_back_with_it(store: Store, clock: VirtualClock) -> None:
@@ -235,3 +245,14 @@ async def test_hundreds_of_children_come_back_with_their_parent(store: Store, cl
     assert (counts.dead, counts.waiting, counts.blocked) == (0, 251, 250)
     await complete(store, await take(store))
     assert len(await store.claim(a_claim(300))) == 250
+
+
+async def test_a_replayed_job_does_not_wait_for_a_parent_that_waits_for_it(store: Store, clock: VirtualClock) -> None:
+    """The parent's id was enqueued again, and waits for the child through another job."""
+    await store.enqueue([a_spec(id="parent"), a_spec(id="child", after=("parent",))])
+    await store.cancel(["parent"])
+    await store.enqueue([a_spec(id="between", after=("child",), on_dependency="wait")])
+    await store.enqueue([a_spec(id="parent", after=("between",))])
+    await store.replay(["child"])
+
+    assert await take_ids(store) == ["child"]

@@ -6,7 +6,7 @@ A change can carry jobs: specs that the store enqueues in the same step.
 from __future__ import annotations
 
 from millrace.domain.change import Change
-from millrace.domain.job import State
+from millrace.domain.job import Job, State
 from millrace.domain.request import Receipt
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, seconds, specs
@@ -224,6 +224,26 @@ async def test_the_duration_of_a_run_is_kept(store: Store, clock: VirtualClock) 
     [attempt] = (await show(store, spec)).attempts
     assert (attempt.attempt, attempt.duration, attempt.worker, attempt.at) == (1, 1234, "w", clock())
     assert (await store.history(spec.id))[-1].duration == 1234
+
+
+async def test_each_job_of_a_settle_keeps_its_own_times_and_worker(store: Store, clock: VirtualClock) -> None:
+    """A settle of several jobs does not mix up when they were enqueued, due and started, and who ran them."""
+    await store.enqueue([a_spec(), a_spec(delay=10)])
+    clock.advance(10)
+    await put(store)
+    jobs = [await take(store, worker="one")]
+    clock.advance(1)
+    jobs += [await take(store, worker="one"), await take(store, worker="two")]
+
+    await store.settle([(job.lease, Change.completed()) for job in jobs])
+
+    ended = [await show(store, job) for job in jobs]
+    assert [times_of(job) for job in ended] == [times_of(job) for job in jobs]
+    assert [(await store.history(job.id))[-1].worker for job in jobs] == ["one", "one", "two"]
+
+
+def times_of(job: Job) -> tuple[int, int, int | None]:
+    return job.enqueued_at, job.available_at, job.started_at
 
 
 async def test_completing_forgets_the_error_of_earlier_attempts(store: Store, clock: VirtualClock) -> None:

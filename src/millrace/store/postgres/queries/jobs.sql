@@ -6,9 +6,6 @@ SELECT * FROM millrace.take_jobs($1::bigint[], $2::text[], $3::integer);
 -- name: look_at_seqs
 SELECT * FROM millrace.record WHERE seq = ANY ($1::bigint[]);
 
--- name: look_at_names
-SELECT * FROM millrace.record WHERE id = ANY ($1::text[]);
-
 -- name: insert_jobs
 -- In a column that is never NULL, an array with one element holds the value of all jobs.
 INSERT INTO millrace.job (seq, state, place, available_at, attempt, failures, blocked, events, newest, started_at,
