@@ -1,4 +1,4 @@
-"""Connections to the server. Each one sends one list of commands at a time, and waits for all replies with one timer.
+"""Connections to the server. Each one sends one list of commands at a time, and gets all replies at once.
 
 For each command, the client library takes a lock, checks the socket, starts two timers and an asyncio task, and reads
 the reply through four levels of coroutines. That takes longer than the server needs to run the command. So the library
@@ -54,31 +54,40 @@ class Connections:
 
         Raise an exception if the connection fails or the replies do not arrive in time.
         """
-        async with self._room:
+        await self._room.acquire()
+        try:
             if self._closed.is_set():  # closed while this call waited for room
                 raise ConnectionError(_SWITCHED)
-            began = time.monotonic()
-            connection = self._free.pop()[0] if self._free else self._new()
-            self._busy.add(connection)
-            try:
-                if not connection.is_connected:
-                    async with asyncio.timeout(self._timeout):
-                        await connection.connect()
+            return await self._exchange(commands)
+        finally:
+            self._room.release()
+
+    async def _exchange(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
+        began = time.monotonic()
+        connection = self._free.pop()[0] if self._free else self._new()
+        self._busy.add(connection)
+        try:
+            if not connection.is_connected:
+                async with asyncio.timeout(self._timeout):
+                    await connection.connect()
                 self.has_opened = True
+            if connection.reader is None:
                 answers = await connection.exchange(commands, self._timeout)
-            except BaseException as error:
-                await connection.drop()
-                await self._drop_idle(before=began)  # idle connections as old as this one have mostly failed too
-                if isinstance(error, AttributeError) and self._closed.is_set():  # the library was connecting
-                    raise ConnectionError(_SWITCHED) from error
-                raise
-            finally:
-                self._busy.discard(connection)
-                if self._closed.is_set():  # closed during the exchange
-                    await self._close_late(connection)
-            if not self._closed.is_set():
-                self._free.append((connection, time.monotonic()))
-            return answers
+            else:
+                answers = await connection.reader.request(packed(commands), len(commands), self._timeout)
+        except BaseException as error:
+            await connection.drop()
+            await self._drop_idle(before=began)  # idle connections as old as this one have mostly failed too
+            if isinstance(error, AttributeError) and self._closed.is_set():  # the library was connecting
+                raise ConnectionError(_SWITCHED) from error
+            raise
+        finally:
+            self._busy.discard(connection)
+            if self._closed.is_set():  # closed during the exchange
+                await self._close_late(connection)
+        if not self._closed.is_set():
+            self._free.append((connection, time.monotonic()))
+        return answers
 
     async def _close_late(self, connection: _Connection) -> None:
         await connection.drop()
@@ -109,25 +118,27 @@ class Connections:
             await connection.drop()
 
 
+def packed(commands: Sequence[tuple[Any, ...]]) -> bytes:
+    """Encode commands. Only for connections with a reader, which need hiredis."""
+    pack = cast(ModuleType, hiredis).pack_command
+    return cast(bytes, pack(commands[0])) if len(commands) == 1 else b"".join(map(pack, commands))
+
+
 class _Connection:
     def __init__(self, connection: Any) -> None:
         connection.socket_timeout = None  # an exchange has its own timer
         self._connection = connection
-        self._reader: ReplyReader | None = None
-
-    @property
-    def is_connected(self) -> bool:
-        return bool(self._connection.is_connected)
+        self.is_connected = False
+        self.reader: ReplyReader | None = None  # None: the client library reads the replies
 
     async def connect(self) -> None:
         await self._connection.connect()  # also asks the sentinels, if there are any
-        self._reader = take_over(self._connection)
+        self.reader = take_over(self._connection)
+        self.is_connected = True
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]], timeout: float) -> list[Any]:
-        connection, reader = self._connection, self._reader
-        if reader is not None and hiredis is not None:
-            packed = b"".join(map(hiredis.pack_command, commands))
-            return await reader.request(packed, len(commands), timeout)
+        """Send commands and return the replies, without a reader."""
+        connection = self._connection
         parts = [part for words in commands for part in connection.pack_command(*words)]
         async with asyncio.timeout(timeout):
             await connection.send_packed_command(parts, check_health=False)
@@ -135,6 +146,7 @@ class _Connection:
 
     async def drop(self) -> None:
         """Close the connection immediately, without sending what is still buffered."""
+        self.is_connected = False
         writer = self._connection._writer
         if writer is not None:
             writer.transport.abort()
@@ -149,7 +161,10 @@ async def _answer(connection: Any) -> Any:
 
 
 class ReplyReader(asyncio.Protocol):
-    """Sends requests on one connection, one at a time. A caller gets all replies to its request at once."""
+    """Sends requests on one connection, one at a time. A caller gets all replies to its request at once.
+
+    One timer runs while requests follow each other: to start and stop one for each would take longer than to send it.
+    """
 
     def __init__(self, transport: asyncio.Transport, parser: Any) -> None:
         self._transport = transport
@@ -158,25 +173,24 @@ class ReplyReader(asyncio.Protocol):
         self._answered: asyncio.Future[list[Any]] | None = None
         self._answers: list[Any] = []
         self._missing = 0
+        self._deadline = 0.0  # of the request, by the event loop's clock
+        self._timer: asyncio.TimerHandle | None = None
         self.is_over = False  # whether the connection is closed
 
-    async def request(self, packed: bytes, count: int, timeout: float) -> list[Any]:
-        """Send packed commands and return their `count` replies. Error replies of the server are returned, not raised.
+    def request(self, packed: bytes, count: int, timeout: float) -> asyncio.Future[list[Any]]:
+        """Send packed commands and return a future of their `count` replies. Error replies of the server are results.
 
-        Raise an exception if the connection fails or the replies do not arrive within `timeout` seconds.
+        The future raises an exception if the connection fails or the replies do not arrive within `timeout` seconds.
         """
         if self.is_over:
             raise ConnectionError(_CLOSED)
-        answered: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._answered = answered
+        answered = self._answered = self._loop.create_future()
         self._answers, self._missing = [], count
-        timer = self._loop.call_later(timeout, self._give_up, answered)
-        try:
-            self._transport.write(packed)
-            return await answered
-        finally:
-            timer.cancel()
-            self._answered = None
+        self._deadline = self._loop.time() + timeout
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        self._transport.write(packed)
+        return answered
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -200,15 +214,22 @@ class ReplyReader(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._fail(ConnectionError(_CLOSED if error is None else f"{_CLOSED}: {error}"))
 
     def _fail(self, error: Exception) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(error)
 
-    def _give_up(self, answered: asyncio.Future[list[Any]]) -> None:
-        if not answered.done():
-            answered.set_exception(TimeoutError("no answer in time"))
+    def _check_deadline(self) -> None:
+        self._timer = None  # the next request starts another one
+        if self._answered is None or self._answered.done():
+            return
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        else:
+            self._answered.set_exception(TimeoutError("no answer in time"))
 
 
 def take_over(connection: Any) -> ReplyReader | None:

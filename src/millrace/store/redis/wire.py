@@ -222,14 +222,14 @@ class RedisWire:
         durable in time.
         """
         commands = (words,) if confirm is None else (words, confirm)
-        answer, *counts = await self.connections.exchange(*commands)
-        if isinstance(answer, AskError):
-            answer, *counts = await self._asking(answer, *commands)
-        if isinstance(answer, Exception):
-            raise answer
+        answers = await (self._connections or self.connections).exchange(*commands)
+        if isinstance(answers[0], AskError):
+            answers = await self._asking(answers[0], *commands)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
         if confirm is not None:
-            self._check(confirm, counts[0])
-        return answer
+            self._check(confirm, answers[1])
+        return answers[0]
 
     async def _asking(self, ask: AskError, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands to the node to which a cluster is moving the store's hash slot, and return the replies.
@@ -266,6 +266,8 @@ class RedisWire:
     def _confirmation(self) -> tuple[Any, ...] | None:
         """Return the command that waits until earlier writes are durable; None if the options do not require it."""
         options = self._options
+        if options.durability == "relaxed":
+            return None
         patience = max(1, int(options.timeout * _WAIT_SHARE * 1000))
         if options.durability == "disk" and self.syncs_disk:
             return ("WAITAOF", 1, 0, patience)
