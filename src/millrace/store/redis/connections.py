@@ -1,4 +1,4 @@
-"""Connections to the server. Each one sends one list of commands at a time, and gets all replies at once.
+"""Connections to the server. A call sends a list of commands, and gets all replies at once.
 
 For each command, the client library takes a lock, checks the socket, starts two timers and an asyncio task, and reads
 the reply through four levels of coroutines. That takes longer than the server needs to run the command. So the library
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -24,7 +25,8 @@ from millrace.store.redis.address import close_client
 
 _CLOSED = "the server has closed the connection"
 _SWITCHED = "the store has switched to another server"
-_MORE = object()  # returned by the parser while a reply is incomplete
+_LATE = 0.05  # seconds without a reply after which calls are no longer sent behind an earlier one
+MORE = object()  # returned by the parser while a reply is incomplete
 _READABLE = frozenset({Connection, SSLConnection, UnixDomainSocketConnection})  # those of sentinels do more than read
 
 
@@ -42,10 +44,14 @@ hiredis = _library()
 class Connections:
     def __init__(self, client: Redis, most: int, timeout: float) -> None:
         self._client = client
+        self._most = most
         self._room = asyncio.Semaphore(most)
         self._timeout = timeout
         self._free: list[tuple[_Connection, float]] = []  # with the time of the last reply, the latest at the end
         self._busy: set[_Connection] = set()
+        self._line: _Connection | None = None  # for calls that are sent in order
+        self._beginning = asyncio.Lock()
+        self._has_begun = False  # whether a call in order has had a reply
         self._closed = asyncio.Event()
         self.has_opened = False  # whether any connection was ever opened
 
@@ -61,6 +67,51 @@ class Connections:
             return await self._exchange(commands)
         finally:
             self._room.release()
+
+    async def exchange_in_order(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """As `exchange`, on a connection that such calls share. The server runs them in the order of these calls.
+
+        A call does not wait for the replies to earlier ones, unless they take long. One that is cancelled does not
+        affect the others.
+        """
+        if not self._has_begun:
+            async with self._beginning:
+                if not self._has_begun:  # the first call opens the connection that the others use
+                    return await self._exchange_and_reserve(commands)
+        line = self._line
+        if line is not None and line.reader is not None and line.reader.is_over:
+            await self._drop_line(line)
+            line = None
+        if line is None or line.reader is None or line.reader.is_late():
+            return await self._exchange_and_reserve(commands)
+        try:
+            return await line.reader.request(packed(commands), len(commands), self._timeout)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            await self._drop_line(line)
+            raise
+        finally:
+            if self._closed.is_set() and not line.reader.is_busy:
+                await self._close_late(line)
+
+    async def _exchange_and_reserve(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
+        """Exchange commands, then reserve an idle connection for calls in order, if there is none and others remain."""
+        answers = await self.exchange(*commands)
+        self._has_begun = True
+        if self._line is None and self._free and self._most > 1 and not self._closed.is_set():
+            connection = self._free[-1][0]
+            if connection.reader is not None and not self._room.locked():
+                self._free.pop()
+                self._line = connection
+                await self._room.acquire()
+        return answers
+
+    async def _drop_line(self, line: _Connection) -> None:
+        if line is self._line:
+            self._line = None
+            self._room.release()
+        await line.drop()
 
     async def _exchange(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
         began = time.monotonic()
@@ -98,6 +149,8 @@ class Connections:
         """Close all connections immediately. An exchange that is in progress raises ConnectionError."""
         for connection in list(self._busy):
             await connection.drop()
+        if self._line is not None:
+            await self._drop_line(self._line)
         await self.close()
 
     async def close(self) -> None:
@@ -116,6 +169,9 @@ class Connections:
         self._free = [free for free in self._free if free[1] >= before]
         for connection in old:
             await connection.drop()
+        line = self._line
+        if line is not None and line.reader is not None and not line.reader.is_busy and line.reader.heard < before:
+            await self._drop_line(line)
 
 
 def packed(commands: Sequence[tuple[Any, ...]]) -> bytes:
@@ -160,8 +216,19 @@ async def _answer(connection: Any) -> Any:
         return error
 
 
+class _Request:
+    __slots__ = ("answered", "answers", "deadline", "missing", "sent")
+
+    def __init__(self, answered: asyncio.Future[list[Any]], missing: int, sent: float, timeout: float) -> None:
+        self.answered = answered
+        self.answers: list[Any] = []
+        self.missing = missing  # replies
+        self.sent = sent
+        self.deadline = sent + timeout
+
+
 class ReplyReader(asyncio.Protocol):
-    """Sends requests on one connection, one at a time. A caller gets all replies to its request at once.
+    """Sends requests on one connection, and reads the replies. A caller gets all replies to its request at once.
 
     One timer runs while requests follow each other: to start and stop one for each would take longer than to send it.
     """
@@ -170,12 +237,18 @@ class ReplyReader(asyncio.Protocol):
         self._transport = transport
         self._parser = parser
         self._loop = asyncio.get_running_loop()
-        self._answered: asyncio.Future[list[Any]] | None = None
-        self._answers: list[Any] = []
-        self._missing = 0
-        self._deadline = 0.0  # of the request, by the event loop's clock
+        self._requests: deque[_Request] = deque()  # those without a reply, in the order in which they were sent
         self._timer: asyncio.TimerHandle | None = None
+        self.heard = time.monotonic()  # when data was last received
         self.is_over = False  # whether the connection is closed
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._requests)
+
+    def is_late(self) -> bool:
+        """Return whether a request has been without a reply for long."""
+        return bool(self._requests) and self._loop.time() > self._requests[0].sent + _LATE
 
     def request(self, packed: bytes, count: int, timeout: float) -> asyncio.Future[list[Any]]:
         """Send packed commands and return a future of their `count` replies. Error replies of the server are results.
@@ -184,30 +257,36 @@ class ReplyReader(asyncio.Protocol):
         """
         if self.is_over:
             raise ConnectionError(_CLOSED)
-        answered = self._answered = self._loop.create_future()
-        self._answers, self._missing = [], count
-        self._deadline = self._loop.time() + timeout
+        answered: asyncio.Future[list[Any]] = self._loop.create_future()
+        request = _Request(answered, count, self._loop.time(), timeout)
+        self._requests.append(request)
         if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+            self._timer = self._loop.call_at(request.deadline, self._check_deadline)
         self._transport.write(packed)
         return answered
 
     def data_received(self, data: bytes) -> None:
+        self.heard = time.monotonic()
         try:
             self._parser.feed(data)
-            while self._missing:
-                answer = self._parser.gets()
-                if answer is _MORE:
-                    return
-                if isinstance(answer, ConnectionError):
-                    raise answer
-                self._answers.append(answer)
-                self._missing -= 1
+            while self._requests and self._complete(self._requests[0]):
+                request = self._requests.popleft()
+                if not request.answered.done():  # else its caller was cancelled
+                    request.answered.set_result(request.answers)
         except Exception as error:
             self._fail(error)
-            return
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(self._answers)
+
+    def _complete(self, request: _Request) -> bool:
+        """Read the replies to a request that have arrived. Return whether it has all of them."""
+        while request.missing:
+            answer = self._parser.gets()
+            if answer is MORE:
+                return False
+            if isinstance(answer, ConnectionError):
+                raise answer
+            request.answers.append(answer)
+            request.missing -= 1
+        return True
 
     def eof_received(self) -> bool:
         return False  # lets the transport close itself
@@ -219,17 +298,23 @@ class ReplyReader(asyncio.Protocol):
         self._fail(ConnectionError(_CLOSED if error is None else f"{_CLOSED}: {error}"))
 
     def _fail(self, error: Exception) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(error)
+        """Raise the error for all callers, and close the connection: a late reply would be taken for another one."""
+        self.is_over = True
+        self._transport.abort()
+        for request in self._requests:
+            if not request.answered.done():
+                request.answered.set_exception(error)
+        self._requests.clear()
 
     def _check_deadline(self) -> None:
         self._timer = None  # the next request starts another one
-        if self._answered is None or self._answered.done():
+        if not self._requests:
             return
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        first = self._requests[0]
+        if self._loop.time() < first.deadline:
+            self._timer = self._loop.call_at(first.deadline, self._check_deadline)
         else:
-            self._answered.set_exception(TimeoutError("no answer in time"))
+            self._fail(TimeoutError("no answer in time"))
 
 
 def take_over(connection: Any) -> ReplyReader | None:
@@ -239,10 +324,14 @@ def take_over(connection: Any) -> ReplyReader | None:
     """
     if hiredis is None or type(connection) not in _READABLE:
         return None
-    parser = hiredis.Reader(
-        protocolError=InvalidResponse, replyError=connection._parser.parse_error, notEnoughData=_MORE
-    )
     transport = cast(asyncio.Transport, connection._writer.transport)
-    reader = ReplyReader(transport, parser)
+    reader = ReplyReader(transport, new_parser(connection))
     transport.set_protocol(reader)
     return reader
+
+
+def new_parser(connection: Any) -> Any:
+    """Return a parser for a connection of the client library. While a reply is incomplete, it returns MORE."""
+    return cast(Any, hiredis).Reader(
+        protocolError=InvalidResponse, replyError=connection._parser.parse_error, notEnoughData=MORE
+    )

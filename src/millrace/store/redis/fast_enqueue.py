@@ -24,6 +24,17 @@ _template = attrgetter(*_constant_fields, "delay")
 _CONSTANTS = len(_constant_fields)
 
 
+def packed_call(specs: Sequence[Spec], bodies: list[bytes]) -> tuple[str, list[Any]] | None:
+    """Return the script that enqueues the specs by the fast path, and its arguments; append the rest to `bodies`.
+
+    Return None if the fast path cannot apply.
+    """
+    if len(specs) == 1 and (one := packed_one(specs[0], bodies)) is not None:
+        return "fast_path/enqueue_one", one
+    groups = packed_groups(specs, bodies)
+    return None if groups is None else ("fast_path/enqueue", [groups, None])
+
+
 def packed_one(spec: Spec, bodies: list[bytes]) -> list[Any] | None:
     """Return the arguments of scripts/fast_path/enqueue_one.lua, and append the encoded spec and constants to `bodies`.
 
