@@ -51,6 +51,7 @@ from millrace.store.clock import Clock
 from millrace.store.protocol import Target, Watch
 from millrace.store.redis import control, feed, finding, scheduling
 from millrace.store.redis.address import RedisAddress
+from millrace.store.redis.blocking import BlockingEnqueues
 from millrace.store.redis.client_address import ClientAddress
 from millrace.store.redis.decode import (
     accepted,
@@ -102,6 +103,7 @@ class RedisStore(BaseStore):
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._loops = 0
         self._current: _LoopConnections | None = None
+        self._blocking = BlockingEnqueues(self._address.blocking_connection, self.options, clock)
 
     @property
     def durability(self) -> str:
@@ -151,12 +153,21 @@ class RedisStore(BaseStore):
             return []
         first = await self._here().enqueues.put(specs)
         if first >= 0:
-            waiting = State.WAITING
-            return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
+            return _queued(specs, first)
         bodies: list[bytes] = []
         items = packed_specs(specs, bodies)
         answers = accepted(await self._wire.change("enqueue", [items], bodies))
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
+
+    def enqueue_blocking(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+        check_specs(specs)
+        if not specs:
+            return []
+        first = self._blocking.enqueue(specs)
+        return None if first is None else _queued(specs, first)
+
+    def close_blocking(self) -> None:
+        self._blocking.close()
 
     async def claim(self, request: Claim) -> list[Job]:
         wire = self._wire
@@ -357,6 +368,11 @@ class _LoopConnections:
     async def close(self) -> None:
         await self.listener.close()
         await self.wire.close()
+
+
+def _queued(specs: Sequence[Spec], first: int) -> list[Enqueued]:
+    """Return the answers to specs that the fast path has enqueued, `first` being the seq of the first."""
+    return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
 
 
 def _copied(job: Job) -> Job:
