@@ -322,12 +322,17 @@ def take_over(connection: Any) -> ReplyReader | None:
 
     Return None if the library must read the replies itself: hiredis is not installed, or sentinels chose the server.
     """
-    if hiredis is None or type(connection) not in _READABLE:
+    if not is_readable(connection):
         return None
     transport = cast(asyncio.Transport, connection._writer.transport)
     reader = ReplyReader(transport, new_parser(connection))
     transport.set_protocol(reader)
     return reader
+
+
+def is_readable(connection: Any) -> bool:
+    """Return whether the socket of a connection can be read without the client library."""
+    return hiredis is not None and type(connection) in _READABLE
 
 
 def new_parser(connection: Any) -> Any:
