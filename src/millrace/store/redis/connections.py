@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -64,7 +64,31 @@ class Connections:
         try:
             if self._closed.is_set():  # closed while this call waited for room
                 raise ConnectionError(_SWITCHED)
-            return await self._exchange(commands)
+            began = time.monotonic()
+            connection = self._free.pop()[0] if self._free else self._new()
+            self._busy.add(connection)
+            try:
+                if not connection.is_connected:
+                    async with asyncio.timeout(self._timeout):
+                        await connection.connect()
+                    self.has_opened = True
+                if connection.reader is None:
+                    answers = await connection.exchange(commands, self._timeout)
+                else:
+                    answers = await connection.reader.request(commands, self._timeout)
+            except BaseException as error:
+                await connection.drop()
+                await self._drop_idle(before=began)  # idle connections as old as this one have mostly failed too
+                if isinstance(error, AttributeError) and self._closed.is_set():  # the library was connecting
+                    raise ConnectionError(_SWITCHED) from error
+                raise
+            finally:
+                self._busy.discard(connection)
+                if self._closed.is_set():  # closed during the exchange
+                    await self._close_late(connection)
+            if not self._closed.is_set():
+                self._free.append((connection, time.monotonic()))
+            return answers
         finally:
             self._room.release()
 
@@ -85,7 +109,7 @@ class Connections:
         if line is None or line.reader is None or line.reader.is_late():
             return await self._exchange_and_reserve(commands)
         try:
-            return await line.reader.request(packed(commands), len(commands), self._timeout)
+            return await line.reader.request(commands, self._timeout)
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -112,33 +136,6 @@ class Connections:
             self._line = None
             self._room.release()
         await line.drop()
-
-    async def _exchange(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
-        began = time.monotonic()
-        connection = self._free.pop()[0] if self._free else self._new()
-        self._busy.add(connection)
-        try:
-            if not connection.is_connected:
-                async with asyncio.timeout(self._timeout):
-                    await connection.connect()
-                self.has_opened = True
-            if connection.reader is None:
-                answers = await connection.exchange(commands, self._timeout)
-            else:
-                answers = await connection.reader.request(packed(commands), len(commands), self._timeout)
-        except BaseException as error:
-            await connection.drop()
-            await self._drop_idle(before=began)  # idle connections as old as this one have mostly failed too
-            if isinstance(error, AttributeError) and self._closed.is_set():  # the library was connecting
-                raise ConnectionError(_SWITCHED) from error
-            raise
-        finally:
-            self._busy.discard(connection)
-            if self._closed.is_set():  # closed during the exchange
-                await self._close_late(connection)
-        if not self._closed.is_set():
-            self._free.append((connection, time.monotonic()))
-        return answers
 
     async def _close_late(self, connection: _Connection) -> None:
         await connection.drop()
@@ -172,12 +169,6 @@ class Connections:
         line = self._line
         if line is not None and line.reader is not None and not line.reader.is_busy and line.reader.heard < before:
             await self._drop_line(line)
-
-
-def packed(commands: Sequence[tuple[Any, ...]]) -> bytes:
-    """Encode commands. Only for connections with a reader, which need hiredis."""
-    pack = cast(ModuleType, hiredis).pack_command
-    return cast(bytes, pack(commands[0])) if len(commands) == 1 else b"".join(map(pack, commands))
 
 
 class _Connection:
@@ -216,15 +207,12 @@ async def _answer(connection: Any) -> Any:
         return error
 
 
-class _Request:
-    __slots__ = ("answered", "answers", "deadline", "missing", "sent")
-
-    def __init__(self, answered: asyncio.Future[list[Any]], missing: int, sent: float, timeout: float) -> None:
-        self.answered = answered
-        self.answers: list[Any] = []
-        self.missing = missing  # replies
-        self.sent = sent
-        self.deadline = sent + timeout
+class _Request(NamedTuple):
+    answered: asyncio.Future[list[Any]]
+    answers: list[Any]
+    replies: int  # expected
+    sent: float
+    deadline: float
 
 
 class ReplyReader(asyncio.Protocol):
@@ -250,43 +238,40 @@ class ReplyReader(asyncio.Protocol):
         """Return whether a request has been without a reply for long."""
         return bool(self._requests) and self._loop.time() > self._requests[0].sent + _LATE
 
-    def request(self, packed: bytes, count: int, timeout: float) -> asyncio.Future[list[Any]]:
-        """Send packed commands and return a future of their `count` replies. Error replies of the server are results.
+    def request(self, commands: Sequence[tuple[Any, ...]], timeout: float) -> asyncio.Future[list[Any]]:
+        """Send commands and return a future of their replies. Error replies of the server are results.
 
         The future raises an exception if the connection fails or the replies do not arrive within `timeout` seconds.
         """
         if self.is_over:
             raise ConnectionError(_CLOSED)
         answered: asyncio.Future[list[Any]] = self._loop.create_future()
-        request = _Request(answered, count, self._loop.time(), timeout)
-        self._requests.append(request)
+        sent = self._loop.time()
+        self._requests.append(_Request(answered, [], len(commands), sent, sent + timeout))
         if self._timer is None:
-            self._timer = self._loop.call_at(request.deadline, self._check_deadline)
-        self._transport.write(packed)
+            self._timer = self._loop.call_at(sent + timeout, self._check_deadline)
+        pack = cast(ModuleType, hiredis).pack_command
+        self._transport.write(pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands)))
         return answered
 
     def data_received(self, data: bytes) -> None:
         self.heard = time.monotonic()
         try:
             self._parser.feed(data)
-            while self._requests and self._complete(self._requests[0]):
-                request = self._requests.popleft()
+            while self._requests:
+                request = self._requests[0]
+                while len(request.answers) < request.replies:
+                    answer = self._parser.gets()
+                    if answer is MORE:
+                        return
+                    if isinstance(answer, ConnectionError):
+                        raise answer
+                    request.answers.append(answer)
+                self._requests.popleft()
                 if not request.answered.done():  # else its caller was cancelled
                     request.answered.set_result(request.answers)
         except Exception as error:
             self._fail(error)
-
-    def _complete(self, request: _Request) -> bool:
-        """Read the replies to a request that have arrived. Return whether it has all of them."""
-        while request.missing:
-            answer = self._parser.gets()
-            if answer is MORE:
-                return False
-            if isinstance(answer, ConnectionError):
-                raise answer
-            request.answers.append(answer)
-            request.missing -= 1
-        return True
 
     def eof_received(self) -> bool:
         return False  # lets the transport close itself

@@ -13,7 +13,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from millrace.store.redis.connections import MORE, is_readable, new_parser, packed
+from millrace.store.redis.connections import MORE, hiredis, is_readable, new_parser
 
 _QUIET = 30.0  # seconds without a message after which a ping is sent
 _ANSWER = 10.0  # seconds without a reply to the ping after which the connection counts as dead
@@ -28,15 +28,16 @@ async def receive(
         await _receive_by_library(client, channel, on_subscribed, deliver)
         return
     connection.socket_timeout = None
+    pack = cast(Any, hiredis).pack_command
     try:
         await connection.connect()
         transport = cast(asyncio.Transport, connection._writer.transport)
         reader = _MessageReader(new_parser(connection), on_subscribed, deliver)
         transport.set_protocol(reader)
-        transport.write(packed([("SUBSCRIBE", channel)]))
+        transport.write(pack(("SUBSCRIBE", channel)))
         while True:
             if not await reader.has_heard(_QUIET):
-                transport.write(packed([("PING",)]))
+                transport.write(pack(("PING",)))
                 if not await reader.has_heard(_ANSWER):
                     raise ConnectionError("no answer to a ping")
     finally:

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, cast
 
 from redis.asyncio import Redis
@@ -103,7 +103,6 @@ class RedisStore(BaseStore):
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._loops = 0
         self._current: _LoopConnections | None = None
-        self._blocking = BlockingEnqueues(self._address.blocking_connection, self.options, clock)
 
     @property
     def durability(self) -> str:
@@ -153,7 +152,7 @@ class RedisStore(BaseStore):
             return []
         first = await self._here().enqueues.put(specs)
         if first >= 0:
-            return _queued(specs, first)
+            return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
         bodies: list[bytes] = []
         items = packed_specs(specs, bodies)
         answers = accepted(await self._wire.change("enqueue", [items], bodies))
@@ -164,10 +163,17 @@ class RedisStore(BaseStore):
         if not specs:
             return []
         first = self._blocking.enqueue(specs)
-        return None if first is None else _queued(specs, first)
+        if first is None:
+            return None
+        return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
 
     def close_blocking(self) -> None:
-        self._blocking.close()
+        if "_blocking" in self.__dict__:
+            self._blocking.close()
+
+    @cached_property
+    def _blocking(self) -> BlockingEnqueues:
+        return BlockingEnqueues(self._address.blocking_connection, self.options, self._clock)
 
     async def claim(self, request: Claim) -> list[Job]:
         wire = self._wire
@@ -368,11 +374,6 @@ class _LoopConnections:
     async def close(self) -> None:
         await self.listener.close()
         await self.wire.close()
-
-
-def _queued(specs: Sequence[Spec], first: int) -> list[Enqueued]:
-    """Return the answers to specs that the fast path has enqueued, `first` being the seq of the first."""
-    return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
 
 
 def _copied(job: Job) -> Job:
