@@ -4,8 +4,8 @@ Methods that take many items return one result per item, in order. Each call is 
 and can be repeated safely after a lost reply. Callers pass durations, never points in time: only the store's clock
 counts, so the clocks of clients may differ. Every feature works on every store.
 
-`store/base.py` has defaults for methods that can be built from others. Three protocols are optional: `Transactional`,
-`Sweeping` and `Direct`.
+`store/base.py` has defaults for methods that can be built from others. Four protocols are optional: `Transactional`,
+`Sweeping`, `Direct` and `Blocking`.
 """
 
 from __future__ import annotations
@@ -314,6 +314,20 @@ class Direct(Protocol):
 
     def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]: ...
     def close_now(self) -> None: ...
+
+
+@runtime_checkable
+class Blocking(Protocol):
+    """A store that can enqueue most jobs without an event loop, over connections of the calling threads."""
+
+    def enqueue_blocking(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+        """Enqueue jobs and return the answers; None if only `enqueue` can do it, which is safe to call then.
+
+        Connect the store before calling this.
+        """
+        ...
+
+    def close_blocking(self) -> None: ...
 
 
 @runtime_checkable

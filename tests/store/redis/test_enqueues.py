@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import QueueFull, StoreError
 from millrace.store.redis import RedisStore
 from millrace.store.redis import enqueues as module
 from millrace.testing.builders import a_spec
@@ -46,7 +46,7 @@ async def test_callers_at_the_same_time_share_a_call(store: RedisStore, monkeypa
     sent = recorded(store, monkeypatch)
     answers = await asyncio.gather(*(store.enqueue([a_named_spec(f"n-{n}")]) for n in range(CALLERS)))
 
-    assert sent == ["fast_path/enqueue_one", "fast_path/enqueue"]
+    assert sent == ["fast_path/enqueue_one", "fast_path/enqueue", "fast_path/enqueue"]  # half of them in each call
     assert [answer[0].id for answer in answers] == [f"n-{n}" for n in range(CALLERS)]
     assert [answer[0].seq for answer in answers] == list(range(1, CALLERS + 1))
     assert [job.seq for job in await store.get([f"n-{n}" for n in range(CALLERS)]) if job is not None] == list(
@@ -69,6 +69,43 @@ async def test_a_duplicate_among_many_is_recognized(store: RedisStore):
     answers = await asyncio.gather(*(store.enqueue([a_named_spec(f"n-{n}")]) for n in range(20)))
 
     assert [answer[0].status for answer in answers] == ["queued"] * 7 + ["duplicate"] + ["queued"] * 12
+
+
+async def test_a_duplicate_does_not_send_the_others_to_the_general_script(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+):
+    await store.enqueue([a_named_spec("n-7", token="another")])
+    sent = recorded(store, monkeypatch)
+    general: list[int] = []
+    change = store._wire.change
+
+    async def noted(name: str, *rest: Any, **more: Any) -> Any:
+        general.append(len(rest[0][0]))
+        return await change(name, *rest, **more)
+
+    monkeypatch.setattr(store._wire, "change", noted)
+    answers = await asyncio.gather(*(store.enqueue([a_named_spec(f"n-{n}")]) for n in range(12)))
+
+    assert sent == ["fast_path/enqueue_one", "fast_path/enqueue", "fast_path/enqueue"]  # again, without the duplicate
+    assert general == [1]
+    assert [answer[0].status for answer in answers] == ["queued"] * 7 + ["duplicate"] + ["queued"] * 4
+    stored = await store.get([f"n-{n}" for n in range(12)])
+    assert [answer[0].seq for answer in answers] == [job.seq for job in stored if job is not None]
+
+
+async def test_callers_with_the_same_id_do_not_share_a_call(store: RedisStore):
+    answers = await asyncio.gather(*(store.enqueue([a_named_spec("same", token=f"t-{n}")]) for n in range(5)))
+
+    assert [answer[0].status for answer in answers] == ["queued"] + ["duplicate"] * 4
+
+
+async def test_a_queue_with_a_limit_does_not_affect_the_others(store: RedisStore):
+    await store.control("queue", "small", {"max_depth": 2})
+    specs = [a_named_spec(f"n-{n}", queue="small" if n % 2 else "default") for n in range(12)]
+    answers = await asyncio.gather(*(store.enqueue([spec]) for spec in specs), return_exceptions=True)
+
+    assert [answer[0].status for answer in answers[::2] if isinstance(answer, list)] == ["queued"] * 6
+    assert sum(isinstance(answer, QueueFull) for answer in answers[1::2]) == 4
 
 
 async def test_a_key_that_two_callers_want_goes_to_one_of_them(store: RedisStore):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.rules.fast_path import accepts_all, claims_by_order, ends_alone
+from millrace.domain.rules.fast_path import accepts_all, claims_by_order_and_count, ends_alone_or_makes_room
 from millrace.domain.settings import QueueSettings, updated
 from millrace.store.redis import RedisStore
 from millrace.testing.builders import a_claim, a_spec
+from tests.narrowing import the
 from tests.servers.redis_server import url_for
 
 SETTINGS: list[dict[str, Any]] = [
@@ -50,6 +53,11 @@ async def general_steps(store: RedisStore) -> int:
     return int(stats.get("cmdstat_del", {"calls": 0})["calls"])
 
 
+async def until_asleep(store: RedisStore) -> None:
+    while not await store._wire.command("EXISTS", f"{store._wire.prefix}asleep"):
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 async def test_a_call_uses_the_fast_path_if_the_settings_allow_it(
     store: RedisStore, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -72,10 +80,10 @@ async def test_a_call_uses_the_fast_path_if_the_settings_allow_it(
     before = await general_steps(store)
     jobs = await store.claim(a_claim(2))
     claimed = await general_steps(store)
-    assert (claimed == before) == (claims_by_order(settings) and settings.lanes is None)
+    assert (claimed == before) == (claims_by_order_and_count(settings) and settings.lanes is None)
 
     await store.settle([(job.lease, Change.completed()) for job in jobs])
-    assert (await general_steps(store) == claimed) == (ends_alone(settings) and settings.lanes is None)
+    assert (await general_steps(store) == claimed) == (ends_alone_or_makes_room(settings) and settings.lanes is None)
 
 
 @pytest.mark.parametrize(
@@ -115,5 +123,37 @@ def test_a_queue_without_settings_allows_every_fast_path():
     settings = QueueSettings()
 
     assert accepts_all(settings)
-    assert claims_by_order(settings)
-    assert ends_alone(settings)
+    assert claims_by_order_and_count(settings)
+    assert ends_alone_or_makes_room(settings)
+
+
+async def test_claims_by_the_fast_path_stay_within_max_running_and_ends_wake_who_waits_for_room(store: RedisStore):
+    await store.control("queue", "default", {"max_running": 3})
+    await store.enqueue([a_spec() for _ in range(7)])
+    before = await general_steps(store)
+    first = await store.claim(a_claim(limit=2))
+    second = await store.claim(a_claim(limit=5))
+    assert (len(first), len(second)) == (2, 1)
+    assert await store.claim(a_claim(limit=5)) == []
+
+    waiting = asyncio.create_task(store.wait(["default"], None, 60.0))
+    await until_asleep(store)
+    await store.settle([(the(job.lease), Change.completed()) for job in first])
+    await asyncio.wait_for(waiting, 60.0)
+
+    assert len(await store.claim(a_claim(limit=5))) == 2
+    assert await general_steps(store) == before
+    [counts] = await store.count()
+    assert (counts.waiting, counts.running) == (2, 3)
+
+
+async def test_settings_that_an_earlier_version_has_written_are_heeded(store: RedisStore):
+    await store.control("queue", "default", {"max_running": 1})
+    kept = msgspec.msgpack.decode(await store._wire.command("HGET", f"{store._wire.prefix}settings", "default"))
+    old = {name: value for name, value in kept.items() if not name.startswith("limited_")}
+    await store._wire.command("HSET", f"{store._wire.prefix}settings", "default", msgspec.msgpack.encode(old))
+    await store.enqueue([a_spec() for _ in range(3)])
+    [job] = await store.claim(a_claim(limit=3))
+    await store.settle([(the(job.lease), Change.completed())])
+
+    assert len(await store.claim(a_claim(limit=3))) == 1

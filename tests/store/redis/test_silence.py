@@ -16,7 +16,7 @@ import pytest
 from millrace import App
 from millrace.domain.errors import StoreError
 from millrace.domain.event import Kind
-from millrace.store.redis import RedisStore, waiting
+from millrace.store.redis import RedisStore, messages
 from millrace.testing.builders import a_claim, a_spec, specs
 from millrace.testing.invariants import assert_holds, gather
 from tests.narrowing import the
@@ -142,8 +142,8 @@ async def test_what_arrives_late_is_not_done_again(line):
 
 async def test_a_listener_that_hears_nothing_any_more_listens_anew(line, monkeypatch: pytest.MonkeyPatch):
     """Else hints would come to nobody until TCP gives up, and every job would wait for a poll."""
-    monkeypatch.setattr(waiting, "_QUIET", 0.2)
-    monkeypatch.setattr(waiting, "_ANSWER", 0.2)
+    monkeypatch.setattr(messages, "_QUIET", 0.2)
+    monkeypatch.setattr(messages, "_ANSWER", 0.2)
     proxy, url = line
     worker, producer = RedisStore(url), RedisStore(url)
     sleeper = asyncio.create_task(worker.wait(["default"], None, PATIENCE))

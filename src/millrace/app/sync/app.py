@@ -19,7 +19,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 from millrace.domain.settings import Limits
-from millrace.store.protocol import Direct, Store
+from millrace.store.protocol import Blocking, Direct, Store
 
 if TYPE_CHECKING:
     from millrace.app.app import App
@@ -40,6 +40,7 @@ class Sync:
         self._store: Store | None = None  # the open store for the background loop
         self._loop: object = None  # that loop; after a fork or a restart there is a new one
         self._direct: Direct | None = None
+        self._blocking: Blocking | None = None
         self.jobs = SyncJobs(app.jobs, self.run)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -75,6 +76,8 @@ class Sync:
             self._open()
         if self._direct is not None:
             return self._direct.enqueue_now(specs)
+        if self._blocking is not None and (answers := self._blocking.enqueue_blocking(specs)) is not None:
+            return answers
         return self.run(self._put_in(specs))
 
     async def _put_in(self, specs: list[Spec]) -> list[Enqueued]:
@@ -96,8 +99,8 @@ class Sync:
         return iterate(self.run, aiter(self._app.events(cursor, follow=follow, page=page)), 1 if follow else page)
 
     def close(self) -> None:
-        self.run(self._app.close())
-        self._store = self._direct = None
+        self._close_store()
+        self._store = self._direct = self._blocking = None
         background.before_exit(id(self), None)
 
     def __enter__(self) -> Self:
@@ -115,13 +118,19 @@ class Sync:
         store = self._app.store
         self._store, self._loop = store, background.loop
         self._direct = store if isinstance(store, Direct) else None
+        self._blocking = store if isinstance(store, Blocking) else None
         background.before_exit(id(self), self._close_at_exit)
 
     def _close_at_exit(self) -> None:
         if self._direct is not None:  # at exit, event loops can no longer start the threads that close it
             self._direct.close_now()
         else:
-            self.run(self._app.close())
+            self._close_store()
+
+    def _close_store(self) -> None:
+        if self._blocking is not None:
+            self._blocking.close_blocking()
+        self.run(self._app.close())
 
 
 class SyncTask(Generic[P, R]):

@@ -33,13 +33,23 @@ def claims_by_order(settings: QueueSettings) -> bool:
     return settings.max_running is None and settings.rate is None and fair_period(settings) == 0
 
 
+def claims_by_order_and_count(settings: QueueSettings) -> bool:
+    """Return whether claims of a queue follow priority and age only, within `max_running`."""
+    return settings.rate is None and fair_period(settings) == 0
+
+
 def ends_alone(settings: QueueSettings) -> bool:
     """Return whether completing a simple job of this queue changes nothing but that job and its counters.
 
     If so, the completion wakes no worker that waits for `max_running`, enqueues no `on_empty` job and deletes no
     record.
     """
-    return settings.max_running is None and settings.on_empty is None and settings.keep_completed != 0
+    return settings.max_running is None and ends_alone_or_makes_room(settings)
+
+
+def ends_alone_or_makes_room(settings: QueueSettings) -> bool:
+    """As `ends_alone`, except that a worker that waits for room under `max_running` must be woken."""
+    return settings.on_empty is None and settings.keep_completed != 0
 
 
 def only_completes(change: Change) -> bool:

@@ -15,10 +15,12 @@ from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import msgspec
+from redis import connection as blocking
 from redis.asyncio import BlockingConnectionPool, Redis, Sentinel
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.retry import Retry as BlockingRetry
 
 from millrace.domain.errors import InvalidInput
 from millrace.store.redis.options import DURABILITY, RedisOptions
@@ -83,17 +85,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
         `place` is the (host, port) of the cluster node to connect to; None means the server of the URL.
         """
-        shared: dict[str, Any] = {
-            "username": self.username,
-            "password": self.password,
-            "db": self.db,
-            "socket_timeout": options.timeout,
-            "socket_connect_timeout": min(options.timeout, 5.0),
-            "retry": Retry(NoBackoff(), 0),  # `wire` repeats calls itself
-            "protocol": 2,
-        }
-        if self.tls is not None:
-            shared |= self.tls
+        shared = {**self._settings(options), "retry": Retry(NoBackoff(), 0)}  # `wire` repeats calls itself
         if self.sentinels:
             if self.tls is not None:
                 shared["ssl"] = True
@@ -102,11 +94,36 @@ class RedisAddress(msgspec.Struct, frozen=True):
         if self.socket is not None:
             pool = BlockingConnectionPool(connection_class=UnixDomainSocketConnection, path=self.socket, **pool_options)
         else:
-            host, port = place or (self.host, self.port)
-            host = host or self.host
+            host, port = self._node(place)
             kind = Connection if self.tls is None else SSLConnection
             pool = BlockingConnectionPool(connection_class=kind, host=host, port=port, **pool_options)
         return Redis.from_pool(pool)
+
+    def blocking_connection(self, options: RedisOptions, place: Place | None = None) -> Any:
+        """Return a connection of the client library for a thread without an event loop; None for sentinels."""
+        if self.sentinels:
+            return None
+        shared = {**self._settings(options), "retry": BlockingRetry(NoBackoff(), 0)}
+        if self.socket is not None:
+            return cast(Any, blocking.UnixDomainSocketConnection)(path=self.socket, **shared)
+        host, port = self._node(place)
+        kind = blocking.Connection if self.tls is None else blocking.SSLConnection
+        return kind(host=host, port=port, **shared)
+
+    def _settings(self, options: RedisOptions) -> dict[str, Any]:
+        return {
+            "username": self.username,
+            "password": self.password,
+            "db": self.db,
+            "socket_timeout": options.timeout,
+            "socket_connect_timeout": min(options.timeout, 5.0),
+            "protocol": 2,
+            **(self.tls or {}),
+        }
+
+    def _node(self, place: Place | None) -> Place:
+        host, port = place or (self.host, self.port)
+        return host or self.host, port
 
     def _watched(self, timeout: float) -> Any:
         """Return a `Sentinel`, which finds the current master.

@@ -81,6 +81,10 @@ class ClientAddress:
             )
         )
 
+    def blocking_connection(self, options: RedisOptions, place: Place | None = None) -> Any:
+        """Return None: the settings of the client are for connections of an event loop."""
+        return None
+
     def _shown(self) -> str:
         db = self._given.get("db") or 0
         base = "rediss" if issubclass(self._class, SSLConnection) else "redis"

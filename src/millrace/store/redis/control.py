@@ -11,7 +11,13 @@ from typing import Any
 
 import msgspec
 
-from millrace.domain.rules.fast_path import accepts_all, claims_by_order, ends_alone
+from millrace.domain.rules.fast_path import (
+    accepts_all,
+    claims_by_order,
+    claims_by_order_and_count,
+    ends_alone,
+    ends_alone_or_makes_room,
+)
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings, fair_period, updated
 from millrace.store.redis.decode import accepted
 from millrace.store.redis.encode import encode
@@ -68,13 +74,16 @@ def _packed_queue(settings: QueueSettings) -> bytes:
 
     All fields are included, because scripts apply no defaults to stored settings. Values that scripts would have to
     derive are added: the period of the fair share, and whether enqueues, claims and settles may use the fast path. In a
-    queue without stored settings, all three may use it.
+    queue without stored settings, all three may use it. `limited_` is for scripts that heed `max_running` on the fast
+    path; those of earlier versions do not.
     """
     derived = {
         "fair_period": fair_period(settings),
         "fast_enqueue": accepts_all(settings),
         "fast_claim": claims_by_order(settings),
+        "limited_claim": claims_by_order_and_count(settings),
         "fast_settle": ends_alone(settings),
+        "limited_settle": ends_alone_or_makes_room(settings),
     }
     return encode({**_all_of(settings), **derived})
 

@@ -24,16 +24,20 @@ _template = attrgetter(*_constant_fields, "delay")
 _CONSTANTS = len(_constant_fields)
 
 
-def packed_one(spec: Spec, bodies: list[bytes]) -> list[Any] | None:
-    """Return the arguments of scripts/fast_path/enqueue_one.lua, and append the encoded spec and constants to `bodies`.
+def packed_call(specs: Sequence[Spec], bodies: list[bytes]) -> tuple[str, list[Any]] | None:
+    """Return the name of the script that enqueues the specs by the fast path, and its arguments.
 
-    Return None if the spec is not simple (see domain/rules/fast_path.py) or has no token.
+    The encoded specs, and the fields that they share, are appended to `bodies`. Return None if the fast path cannot
+    apply.
     """
-    if not spec.token or not is_simple(spec):
-        return None
-    bodies += spec_bodies((spec,))
-    bodies.append(_constants(*_template(spec)[:_CONSTANTS]))
-    return [spec.queue, spec.task, spec.priority, spec.expires, spec.delay, spec.id, spec.token]
+    spec = specs[0]
+    if len(specs) == 1 and spec.token and is_simple(spec):
+        bodies += spec_bodies(specs)
+        bodies.append(_constants(*_template(spec)[:_CONSTANTS]))
+        arguments = [spec.queue, spec.task, spec.priority, spec.expires, spec.delay, spec.id, spec.token]
+        return "fast_path/enqueue_one", arguments
+    groups = packed_groups(specs, bodies)
+    return None if groups is None else ("fast_path/enqueue", [groups, None])
 
 
 def packed_groups(specs: Sequence[Spec], bodies: list[bytes]) -> list[tuple[Any, ...]] | None:

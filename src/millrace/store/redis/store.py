@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, cast
 
 from redis.asyncio import Redis
@@ -51,6 +51,7 @@ from millrace.store.clock import Clock
 from millrace.store.protocol import Target, Watch
 from millrace.store.redis import control, feed, finding, scheduling
 from millrace.store.redis.address import RedisAddress
+from millrace.store.redis.blocking import BlockingEnqueues
 from millrace.store.redis.client_address import ClientAddress
 from millrace.store.redis.decode import (
     accepted,
@@ -151,12 +152,28 @@ class RedisStore(BaseStore):
             return []
         first = await self._here().enqueues.put(specs)
         if first >= 0:
-            waiting = State.WAITING
-            return [Enqueued("queued", spec.id, seq, 1, waiting) for seq, spec in enumerate(specs, first)]
+            return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
         bodies: list[bytes] = []
         items = packed_specs(specs, bodies)
         answers = accepted(await self._wire.change("enqueue", [items], bodies))
         return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
+
+    def enqueue_blocking(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+        check_specs(specs)
+        if not specs:
+            return []
+        first = self._blocking.enqueue(specs)
+        if first is None:
+            return None
+        return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
+
+    def close_blocking(self) -> None:
+        if "_blocking" in self.__dict__:
+            self._blocking.close()
+
+    @cached_property
+    def _blocking(self) -> BlockingEnqueues:
+        return BlockingEnqueues(self._address.blocking_connection, self.options, self._clock)
 
     async def claim(self, request: Claim) -> list[Job]:
         wire = self._wire

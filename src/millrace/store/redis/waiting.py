@@ -18,20 +18,19 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any
 
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import RedisError
 
 from millrace.domain.errors import StoreError
 from millrace.domain.job import State
 from millrace.store.protocol import Ending
 from millrace.store.redis.address import close_client
 from millrace.store.redis.decode import id_in, job_in
+from millrace.store.redis.messages import receive
 from millrace.store.redis.wire import RedisWire
 
 WATCHED = 3_600_000  # milliseconds for which a watch is kept on the server if it is neither renewed nor removed
 _GRACE = 5_000  # milliseconds after its timeout for which a sleeper is kept on the server
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-_QUIET = 30.0  # seconds without a message after which a ping is sent
-_ANSWER = 10.0  # seconds without a reply to the ping after which the connection counts as dead
 _NEWS = ord("n")
 
 
@@ -210,9 +209,7 @@ class RedisListener:
         client = self._wire.connect()
         subscribed = False
         try:
-            async with client.pubsub() as channel:
-                await channel.subscribe(self._channel)
-                await self._receive(channel)
+            await receive(client, self._channel, self._begin, self._deliver)
         except (RedisError, OSError):
             subscribed = self._subscribed.is_set()
             if not subscribed:  # then other calls get no reply from this server either
@@ -222,23 +219,11 @@ class RedisListener:
             self.send_in_background(close_client(client))  # not here, where `follow` would interrupt it
         return subscribed
 
-    async def _receive(self, channel: object) -> None:
-        tried = False
-        while True:
-            message = await channel.get_message(timeout=_ANSWER if tried else _QUIET)  # type: ignore[attr-defined]
-            if message is None:
-                if tried:
-                    raise ConnectionError("no answer to a ping")
-                await channel.ping()  # type: ignore[attr-defined]
-                tried = True
-                continue
-            tried = False
-            if message["type"] == "subscribe":
-                self.registered.clear()  # a server that took over or restarted may not have them
-                self._wake_all()
-                self._subscribed.set()
-            elif message["type"] == "message":
-                self._deliver(message["data"])
+    def _begin(self) -> None:
+        """Note that the subscription has begun. Hints before it may have been missed."""
+        self.registered.clear()  # a server that took over or restarted may not have them
+        self._wake_all()
+        self._subscribed.set()
 
     def _deliver(self, data: bytes) -> None:
         news = None

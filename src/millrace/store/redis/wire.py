@@ -142,11 +142,21 @@ class RedisWire:
         return f"{self._salt}-{self._calls:x}"
 
     async def ask(
-        self, name: str, arguments: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = False
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        bodies: Sequence[bytes] = (),
+        *,
+        durable: bool = False,
+        in_order: bool = False,
     ) -> Any:
-        """Call a script that can safely run twice, and return its reply."""
+        """Call a script that can safely run twice, and return its reply.
+
+        The server runs calls with `in_order` one after the other, unless one of them has to be repeated.
+        """
         called = script(name)
-        return await self._send(self._call(called, "", "", arguments, bodies), called.source, durable=durable)
+        words = script_command(called, self.prefix, self._clock, "", "", arguments, bodies)
+        return await self._send(words, called.source, durable=durable, in_order=in_order)
 
     async def change(
         self, name: str, arguments: Sequence[Any], bodies: Sequence[bytes] = (), *, durable: bool = True
@@ -156,7 +166,7 @@ class RedisWire:
         slot = self._slots.pop() if self._slots else self._new_slot()
         self._calls += 1
         try:
-            words = self._call(called, slot, str(self._calls), arguments, bodies)
+            words = script_command(called, self.prefix, self._clock, slot, str(self._calls), arguments, bodies)
             return await self._send(words, called.source, durable=durable)
         finally:
             self._slots.append(slot)
@@ -169,14 +179,7 @@ class RedisWire:
         self._made += 1
         return f"{self._salt}.{self._made:x}"
 
-    def _call(
-        self, called: Script, slot: str, number: str, arguments: Sequence[Any], bodies: Sequence[bytes]
-    ) -> tuple[Any, ...]:
-        """Return the command that calls a script. scripts/lib/open.lua reads the arguments of this command."""
-        instant = "" if self._clock is None else self._clock()
-        return ("EVALSHA", called.sha, 1, self.prefix, slot, number, instant, encode(arguments), *bodies)
-
-    async def _send(self, words: tuple[Any, ...], source: str | None, *, durable: bool) -> Any:
+    async def _send(self, words: tuple[Any, ...], source: str | None, *, durable: bool, in_order: bool = False) -> Any:
         """Send a command until a reply arrives, and return the reply. Raise StoreError if none arrives in time.
 
         `source` is the source code of the script that the command calls. It is sent if the server does not have the
@@ -189,7 +192,7 @@ class RedisWire:
         while True:
             server = self.server
             try:
-                answer = await self._once(words, confirm)
+                answer = await self._once(words, confirm, in_order)
             except NoScriptError:
                 words = ("EVAL", source, *words[2:])
                 continue
@@ -215,21 +218,23 @@ class RedisWire:
             await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None) -> Any:
+    async def _once(self, words: tuple[Any, ...], confirm: tuple[Any, ...] | None, in_order: bool) -> Any:
         """Send a command once and return its reply. An error reply of the server is raised.
 
         If `confirm` is given, send this command (WAIT or WAITAOF) too, and raise Unconfirmed if the write is not
         durable in time.
         """
         commands = (words,) if confirm is None else (words, confirm)
-        answer, *counts = await self.connections.exchange(*commands)
-        if isinstance(answer, AskError):
-            answer, *counts = await self._asking(answer, *commands)
-        if isinstance(answer, Exception):
-            raise answer
+        connections = self._connections or self.connections
+        exchange = connections.exchange_in_order if in_order else connections.exchange
+        answers = await exchange(*commands)
+        if isinstance(answers[0], AskError):
+            answers = await self._asking(answers[0], *commands)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
         if confirm is not None:
-            self._check(confirm, counts[0])
-        return answer
+            self._check(confirm, answers[1])
+        return answers[0]
 
     async def _asking(self, ask: AskError, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands to the node to which a cluster is moving the store's hash slot, and return the replies.
@@ -266,6 +271,8 @@ class RedisWire:
     def _confirmation(self) -> tuple[Any, ...] | None:
         """Return the command that waits until earlier writes are durable; None if the options do not require it."""
         options = self._options
+        if options.durability == "relaxed":
+            return None
         patience = max(1, int(options.timeout * _WAIT_SHARE * 1000))
         if options.durability == "disk" and self.syncs_disk:
             return ("WAITAOF", 1, 0, patience)
@@ -282,6 +289,20 @@ class RedisWire:
                 raise Unconfirmed(f"the server has not written it to its disk within {seconds:.0f} s")
         elif count < self._options.replicas:
             raise Unconfirmed(f"{count} of {self._options.replicas} replicas have it after {seconds:.0f} s")
+
+
+def script_command(
+    called: Script,
+    prefix: str,
+    clock: Clock | None,
+    slot: str,
+    number: str,
+    arguments: Sequence[Any],
+    bodies: Sequence[bytes],
+) -> tuple[Any, ...]:
+    """Return the command that calls a script. scripts/lib/open.lua reads the arguments of this command."""
+    instant = "" if clock is None else clock()
+    return ("EVALSHA", called.sha, 1, prefix, slot, number, instant, encode(arguments), *bodies)
 
 
 class Places:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from millrace.domain.job import Spec
 from millrace.domain.settings import QueueSettings, StoreSettings, fair_period
 from millrace.store.redis.decode import RARE_FIELDS
 from millrace.store.redis.encode import SPEC_FIELDS
+
+_INCLUDE = re.compile(r"^ *-- include (\S+)$", re.MULTILINE)
 
 # Parts that are loaded when a function of their module is first called: creating all functions costs a script more time
 # than a few commands, and most steps need few of them.
@@ -27,7 +30,7 @@ FLAGS = ("error", "attempts", "progress")  # whether a job has such a value, whi
 FAST_PATHS = ("claim", "settle")  # scripts that try fast_path/NAME.lua first, before anything else is loaded
 # The caller tries these first, in a call of their own. They need no modules, only these parts.
 STANDALONE = {
-    "fast_path/enqueue_one": ("lib/open", "lib/fast_path"),
+    "fast_path/enqueue_one": (),
     "fast_path/enqueue": ("lib/open", "lib/write", "lib/fast_path", "fast_path/links"),
 }
 METHODS = (
@@ -84,8 +87,6 @@ def script(name: str) -> Script:
         if name in FAST_PATHS:
             parts += [_text("lib/fast_path"), _text("fast_path/lines"), _text(f"fast_path/{name}")]
         parts.append(_modules())
-    if name == "fast_path/enqueue_one":  # most calls wake nobody, and to create functions takes time
-        parts.append(f"local function load_waking()\n{_text('lib/write')}\nreturn wake, register_watch\nend")
     source = "\n".join([*parts, _text(name)])
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
@@ -101,7 +102,12 @@ def _modules() -> str:
 
 @cache
 def _text(name: str) -> str:
-    return resources.files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    """Return a file, with the files that it includes in place of the lines that name them.
+
+    A part that is included inside of an `if` is only run, and its functions are only created, when they are needed.
+    """
+    source = resources.files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda found: _text(found[1]), source)
 
 
 def _defaults() -> str:

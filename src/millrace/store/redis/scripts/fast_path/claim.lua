@@ -1,7 +1,7 @@
 -- fast_path/claim: the fast path of claim, for jobs of one task and priority, without a lane, of a queue that allows it
 -- (control.py). Only their leases and groups change, so it needs no tables. All other claims use claim.lua, which has the
 -- same result for these jobs. Returns rows; or nil if the fast path does not apply, and then nothing has changed.
--- Repeats Ledger.claim of domain/ledger.py; claim of domain/rules/transition.py; Step.claimed of domain/rules/step.py.
+-- Repeats Ledger.claim of domain/ledger.py; allowance of domain/rules/limits.py; claim of domain/rules/transition.py; Step.claimed of domain/rules/step.py.
 local function claim_fast()
   local queues, tasks, limit, lease_time, worker, claim_id = unpack(args, 1, 6)
   if #call('ZRANGEBYSCORE', P .. 'outside', '-inf', now, 'LIMIT', 0, 1) > 0
@@ -16,13 +16,23 @@ local function claim_fast()
       seen[name] = true
       local settings = call('HGET', P .. 'settings', name)
       settings = settings and unpacked(settings)
-      if settings and not settings.fast_claim then
+      if settings and not settings.fast_claim and not settings.limited_claim then
         return nil
       end
-      for _, combo in ipairs(settings and settings.paused and {} or call('SMEMBERS', P .. 'combos:' .. name)) do
+      local most = limit
+      if settings and settings.paused then
+        most = 0
+      elseif settings and settings.max_running then
+        local row, running = call('HGET', P .. 'queue', name), 0
+        if row then
+          _, running = unpacked(row)
+        end
+        most = min(limit, settings.max_running - running)
+      end
+      for _, combo in ipairs(most > 0 and call('SMEMBERS', P .. 'combos:' .. name) or {}) do
         if not known or known[combo:match('^(.*):')] then
           local key = P .. 'r:' .. name .. ':' .. combo
-          local found = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, limit)
+          local found = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most)
           if #found > 0 then
             if queue then
               return nil

@@ -5,7 +5,7 @@
 -- Takes {groups, watch}: {queue, task, priority, expires, delay, index of the constant part in ARGV, ids, tokens,
 -- positions in the call or nil for all, links or nil}, and nil or {ids, listener, milliseconds}: which ids to watch, and
 -- for whom. Bodies are in ARGV 5…, by position, followed by the constant parts of records without id and token. Returns
--- the first seq, or -1 if the fast path does not apply.
+-- the first seq; or, if the fast path does not apply to some specs, their positions, and then nothing has changed.
 if repeated then
   return repeated
 end
@@ -14,17 +14,28 @@ local counters = call('HMGET', P .. 'store', 'seq', 'events')
 local first_seq, first_number = tonumber(counters[1] or 0) + 1, tonumber(counters[2] or 0) + 1
 local any_past, count, instant = call('EXISTS', P .. 'past') == 1, 0, pack(now)
 
+local refused = {}
 for _, group in ipairs(args[1]) do
-  local ids = group[7]
-  if not accepts_all(group[1]) or has_any(P .. 'id', ids) or any_past and has_any(P .. 'past', ids) then
-    return -1
+  local ids, positions = group[7], group[9]
+  local accepted = accepts_all(group[1])
+  local known = accepted and read_all(P .. 'id', ids)
+  local past = accepted and any_past and read_all(P .. 'past', ids)
+  for i = 1, #ids do
+    if not accepted or known[i] or past and past[i] then
+      refused[#refused + 1] = positions and positions[i] or i
+    end
   end
   count = count + #ids
 end
-for _, group in ipairs(args[1]) do
+for _, group in ipairs(#refused == 0 and args[1] or {}) do
   if group[10] and not link(group, first_seq, args[1]) then
-    return -1
+    for i = 1, #group[7] do
+      refused[#refused + 1] = group[9] and group[9][i] or i
+    end
   end
+end
+if #refused > 0 then
+  return refused
 end
 
 -- Write the jobs of one group. Returns how many are claimable, so that workers can be woken.

@@ -46,10 +46,11 @@ local function settle_fast(seqs, leases, durations, results)
     local ended = queues[queue]
     if not ended then
       local settings = call('HGET', P .. 'settings', queue)
-      if settings and not unpacked(settings).fast_settle then
+      settings = settings and unpacked(settings)
+      if settings and not settings.fast_settle and not settings.limited_settle then
         return nil
       end
-      ended = { count = 0, all = {}, finished = {}, queue_and_task = {} }
+      ended = { count = 0, all = {}, finished = {}, queue_and_task = {}, is_limited = settings and settings.max_running }
       queues[queue] = ended
     end
     number, n = number + 1, n + 1
@@ -109,6 +110,11 @@ local function settle_fast(seqs, leases, durations, results)
   push_events(events, first)
   call('HSET', P .. 'store', 'events', number)
   wake_for(left)
+  for queue, ended in pairs(queues) do
+    if ended.is_limited then -- there is room under `max_running` now
+      wake(queue, nil, ended.count)
+    end
+  end
   notify_ended(ids, function(i)
     local spec, result = call('HGET', P .. 'spec', fields[i]), results[i] and ARGV[results[i]] or ''
     local id, record = ids[i], written[2 * i]

@@ -25,10 +25,9 @@ local function texts_of(seq)
   return name, field_of(name, seq)
 end
 
--- Whether enqueues into a queue may use the fast path.
 local function accepts_all(queue)
-  local settings = call('HGET', P .. 'settings', queue)
-  return not settings or unpacked(settings).fast_enqueue
+  -- include lib/accepts
+  return accepts
 end
 
 -- The values of many fields of a hash.

@@ -2,19 +2,13 @@
 -- KEYS  1 the store's prefix, including the hash tag: all keys of the store are in one hash slot
 -- ARGV  1 the reply slot, 2 the number of its call ('' if it can be repeated), 3 the instant in tests, else '',
 --       4 the arguments as msgpack, 5… bodies: bytes that scripts only store
+-- include lib/names
 local P = KEYS[1]
-local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
-local format, sub, byte, char = string.format, string.sub, string.byte, string.char
-local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local time = call('TIME')
 local server_time = time[1] * 1000 + floor(time[2] / 1000)
 local now = ARGV[3] ~= '' and tonumber(ARGV[3]) or server_time
 local args = unpacked(ARGV[4])
 local MEMO, REMEMBERED = P .. 'memo:' .. ARGV[1], 600 -- seconds: longer than a caller repeats a call
-local MOST = 4000 -- limit of values in one command
-local BLOCK = 4096 -- events in one list of the feed
-local CANCELS = '@cancels' -- in a place: a job that a worker runs is to be cancelled, as in domain/tables.py
-local CANCEL_KEPT = 60000 -- milliseconds that a cancel is kept for a worker that did not wait for it
 
 -- A caller has one call in progress per reply slot and repeats it until it has a reply. The reply is stored in the
 -- same atomic step as the changes, so a repeated call gets it again, and nothing happens twice.
