@@ -17,7 +17,6 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -246,13 +245,13 @@ def bounded_now(joined: Joined, writer: CallThread, run: Callable[[Any, int], T]
     revocable = RevocableCall(run)
     call = BlockingCall(revocable)
     writer.submit(call)
-    future = call.future
-    futures.wait([future], JOINED_LIMIT)
-    if not future.done() and revocable.revoke():
-        raise StoreError(_EXPLAINED)
-    result: T = future.result()
+    if not call.ended(JOINED_LIMIT):
+        if revocable.revoke():
+            raise StoreError(_EXPLAINED)
+        call.ended()
+    result = call.outcome()
     joined.over = True
-    return result
+    return result  # type: ignore[return-value]  # None only if it was revoked
 
 
 _EXPLAINED = (

@@ -1,4 +1,4 @@
-"""The SQLite store: every method is one step of the ledger, which runs in the writer's or the reader's thread.
+"""The SQLite store: every method is one step of the ledger, which runs in the thread of the caller, writer or reader.
 
 Several processes, threads and event loops can use a store at once. Concurrent writes of one process share a commit.
 Reads use a separate connection and never wait for a writer.
@@ -55,6 +55,7 @@ from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
 
+SMALL = 8  # jobs; an enqueue of up to so many may run on the thread of the event loop
 _BREATH = 0.005  # seconds between a claim and the next check for due jobs: the claimed jobs go first
 _SLICE = 5.0  # seconds between two checks of a sleeper for the next due job (see `writer.SOON`)
 
@@ -111,7 +112,10 @@ class SqliteStore(BaseStore):
         await self._open_here().open()
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._here().close)
+        process = self._here()
+        if not process.closed:
+            process.write_on_thread()
+        await asyncio.get_running_loop().run_in_executor(None, process.close)
 
     def close_now(self) -> None:
         self._here().close()
@@ -127,7 +131,7 @@ class SqliteStore(BaseStore):
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
         check_specs(specs)
-        return await self._here().write(lambda ledger, now: ledger.enqueue(specs, now))
+        return await self._here().write(lambda ledger, now: ledger.enqueue(specs, now), small=len(specs) <= SMALL)
 
     def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]:
         check_specs(specs)
