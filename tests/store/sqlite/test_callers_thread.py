@@ -1,4 +1,4 @@
-"""Small writes run on the thread of their caller, where nothing makes them wait."""
+"""Calls for few jobs run on the thread of their caller, where nothing makes them wait."""
 
 import asyncio
 import os
@@ -9,26 +9,38 @@ import time
 
 import pytest
 
+from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
-from millrace.store.sqlite import SqliteStore, process, writer
+from millrace.store.sqlite import SqliteStore, process, threads, writer
 from millrace.store.sqlite.connection import Io
 from millrace.store.sqlite.writer import WriteLock
-from millrace.testing.builders import a_spec, specs
+from millrace.testing.builders import a_claim, a_spec, specs
 
 HERE = threading.main_thread()
 
 
 class Seen(Io):
-    """Remembers which thread began each transaction, and how many jobs it found to write."""
+    """Remembers which thread began each transaction, read and checkpoint."""
 
     def __init__(self):
         self.threads = []
         self.checkpoints = []
+        self.reads = []
+        self.busy_reads = 0
         self.before_commit = lambda: None
 
     def begin(self, connection):
         super().begin(connection)
         self.threads.append(threading.current_thread())
+
+    def begin_read(self, connection):
+        self.reads.append(threading.current_thread())
+        if self.busy_reads:
+            self.busy_reads -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorname = "SQLITE_BUSY"
+            raise error
+        super().begin_read(connection)
 
     def commit(self, connection):
         self.before_commit()
@@ -42,7 +54,7 @@ class Seen(Io):
 
 @pytest.fixture(autouse=True)
 def _any_disk_is_quick(monkeypatch):
-    monkeypatch.setattr(writer, "QUICK", 60.0)
+    monkeypatch.setattr(threads, "QUICK", 60.0)
 
 
 @pytest.fixture
@@ -67,13 +79,54 @@ async def test_a_single_enqueue_runs_on_the_thread_of_its_event_loop(store: Sqli
     assert io.threads == [HERE]
 
 
+async def test_claims_and_settles_of_few_jobs_run_on_the_thread_of_their_event_loop(store: SqliteStore, io):
+    await store.enqueue(specs(50))
+    io.threads.clear()
+
+    [job] = await store.claim(a_claim(1))
+    await store.settle([(job.lease, Change.completed(b"1"))])
+    assert io.threads == [HERE, HERE]
+
+    jobs = await store.claim(a_claim(30))  # the last claim returned few jobs
+    io.threads.clear()
+    jobs += await store.claim(a_claim(20))
+    await store.settle([(job.lease, Change.completed(b"1")) for job in jobs])
+    assert HERE not in io.threads
+
+
+async def test_few_jobs_are_read_on_the_thread_of_the_event_loop(store: SqliteStore, io):
+    await store.get(["first"])  # opens the connection
+    io.reads.clear()
+    [job] = await store.get(["first"])
+    assert job is not None
+    assert io.reads == [HERE]
+    io.reads.clear()
+
+    await store.get([f"job-{number}" for number in range(50)])
+
+    assert HERE not in io.reads
+
+
+async def test_a_read_on_the_event_loop_waits_for_no_lock(store: SqliteStore, io):
+    await store.get(["first"])
+    io.reads.clear()
+    io.busy_reads = 1
+
+    [job] = await store.get(["first"])
+
+    assert job is not None
+    assert io.reads[0] is HERE
+    assert HERE not in io.reads[1:]
+
+
 async def test_an_enqueue_yields_to_the_event_loop(store: SqliteStore):
     """A task that enqueues in a loop leaves room for timers and other tasks."""
-    ticks = []
+    ticks: list[int] = []
 
     async def tick():
         while True:
-            ticks.append(await asyncio.sleep(0))
+            await asyncio.sleep(0)
+            ticks.append(1)
 
     ticking = asyncio.create_task(tick())
     for _ in range(5):
@@ -107,7 +160,7 @@ async def test_calls_run_in_the_order_in_which_they_were_made(store: SqliteStore
 
 
 async def test_after_a_slow_commit_event_loops_leave_commits_to_the_thread(store: SqliteStore, io, monkeypatch):
-    monkeypatch.setattr(writer, "QUICK", 0.0)  # every commit is too slow
+    monkeypatch.setattr(threads, "QUICK", 0.0)  # every commit is too slow
     await store.enqueue([a_spec()])
     io.threads.clear()
 

@@ -52,6 +52,7 @@ class ProcessState:
         self._seen: int | None = None  # the claimable version of the file when a claim last looked
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._claims = itertools.count(1)
+        self.last_claim = 0  # jobs that the last claim has returned
         self._soon: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}  # small steps that have not begun
         opened = OpenedFile(path)
         self._writer = Writer(
@@ -125,11 +126,16 @@ class ProcessState:
             call.ended()
         return call.outcome()
 
-    async def read(self, run: Callable[[Ledger, int], T]) -> T:
+    async def read(self, run: Callable[[Ledger, int], T], *, small: bool = False) -> T:
+        """Run one step that only reads, and return its result. A `small` step may run on the event loop's thread."""
         if not self.ready:
             await self.open()
         call = Call(run)
-        self._reader.submit(call)
+        if small and self._reader.is_quick() and self._reader.run_here([call]):
+            set_futures([call])
+            await asyncio.sleep(0)
+        else:
+            self._reader.submit(call)
         return await call.future
 
     async def read_durable(self, run: Callable[[Ledger, int], T]) -> T:

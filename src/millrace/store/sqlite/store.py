@@ -55,7 +55,7 @@ from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
 
-SMALL = 8  # jobs; an enqueue of up to so many may run on the thread of the event loop
+SMALL = 8  # jobs; a call for up to so many may run on the thread of the event loop
 _BREATH = 0.005  # seconds between a claim and the next check for due jobs: the claimed jobs go first
 _SLICE = 5.0  # seconds between two checks of a sleeper for the next due job (see `writer.SOON`)
 
@@ -142,12 +142,18 @@ class SqliteStore(BaseStore):
 
     async def claim(self, request: Claim) -> list[Job]:
         process = self._here()
-        return await process.write(lambda ledger, now: ledger.claim(request, process.begin_claim(), now), durable=False)
+        jobs = await process.write(
+            lambda ledger, now: ledger.claim(request, process.begin_claim(), now),
+            durable=False,
+            small=min(request.limit, process.last_claim) <= SMALL,
+        )
+        process.last_claim = len(jobs)
+        return jobs
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
             check_specs(change.jobs)
-        return await self._here().write(lambda ledger, now: ledger.settle(items, now))
+        return await self._here().write(lambda ledger, now: ledger.settle(items, now), small=len(items) <= SMALL)
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         return await self._here().write(lambda ledger, now: ledger.extend(extensions, now), durable=False)
@@ -193,7 +199,7 @@ class SqliteStore(BaseStore):
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return await self._here().read(lambda ledger, now: ledger.get(ids, now))
+        return await self._here().read(lambda ledger, now: ledger.get(ids, now), small=len(ids) <= SMALL)
 
     async def find(self, query: Query) -> Page:
         return await self._here().read(lambda ledger, now: operate.find(ledger, query, now))

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -24,13 +25,15 @@ from millrace.domain.ledger import Ledger
 from millrace.store.caller import acting_for
 from millrace.store.clock import Clock
 from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
-from millrace.store.sqlite.errors import store_error
+from millrace.store.sqlite.errors import is_busy, store_error
 from millrace.store.sqlite.file import open_reader
 from millrace.store.sqlite.tables import SqliteTables
 
 T = TypeVar("T")
 log = logging.getLogger("millrace.sqlite")
 
+QUICK = 0.001  # seconds that a call may block an event loop: a change of threads costs a tenth of this
+SLOW_SHARE = 50  # after a slower call, event loops run none for 50 times as long: at most 2 % of their time is lost
 _UNEXPECTED = "unexpected error in %s; the calls it was serving have failed"
 _NESTED = (
     "this call was made while a call of the same thread was being written, for example by a signal handler. Nothing of "
@@ -145,6 +148,7 @@ class CallThread:
         self._turn: dict[str, int] = {}
         self._turn_wanted = False  # the thread waits for the turn
         self._resting = False  # the thread waits for calls, and has run `idle`
+        self._slow_until = 0.0
         self._used = False  # other threads have run calls since the thread last looked
 
     def run_here(self, calls: list[Call[Any]]) -> bool:
@@ -168,6 +172,16 @@ class CallThread:
             return True
         finally:
             self._end_turn(me)
+
+    def note_time(self, begun: float) -> None:
+        """Record how long the disk has taken since `begun`, for `is_quick`."""
+        ended = time.monotonic()
+        if ended - begun > QUICK:
+            self._slow_until = ended + (ended - begun) * SLOW_SHARE
+
+    def is_quick(self) -> bool:
+        """Return whether a call may run on the thread of an event loop, going by how long recent calls took."""
+        return time.monotonic() >= self._slow_until
 
     def _take_turn(self) -> None:
         me = threading.get_ident()
@@ -251,9 +265,10 @@ class CallThread:
                     self.serve(calls)
                 except Exception as error:  # fail the calls, or their callers would wait forever
                     log.exception(_UNEXPECTED, self._name)
-                    fail_all([call for call in calls if not call.answered], error)
+                    set_error([call for call in calls if not call.answered], error)
                 finally:
-                    self._end_turn(threading.get_ident())
+                    self._end_turn(threading.get_ident())  # before the callers continue: they may need it
+                answer_all([call for call in calls if not call.answered])
         finally:
             self._take_turn()
             self._is_open = False
@@ -294,13 +309,12 @@ class CallThread:
         raise NotImplementedError
 
     def serve(self, calls: list[Call[Any]]) -> None:
-        """Run these calls, and deliver a result or an error to each."""
+        """Run these calls, and set a result or an error in each. They are delivered afterwards."""
         raise NotImplementedError
 
     def serve_here(self, calls: list[Call[Any]]) -> bool:
-        """Like `serve`, but for the thread of the callers: do not wait for a lock, and do not deliver the results.
-
-        Return False, and change nothing, if the calls would have to wait.
+        """Like `serve`, on the thread of the callers. Return False, and change nothing, if the calls would have to wait
+        for a lock.
         """
         raise NotImplementedError
 
@@ -322,6 +336,19 @@ def fail_all(calls: Sequence[Call[Any]], error: BaseException) -> None:
     answer_all(calls)
 
 
+class _Busy(Exception):
+    """Another connection holds a lock. Readers rarely wait for one: for example, while a process recovers the log."""
+
+
+def _once(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise _Busy from error
+        raise
+
+
 class Reader(CallThread):
     """The thread that runs the read-only calls of a store."""
 
@@ -335,6 +362,7 @@ class Reader(CallThread):
     def open(self) -> None:
         try:
             self.connection = open_reader(self._path, self._io)
+            self._io.execute(self.connection, "PRAGMA busy_timeout = 0")  # `retry_while_busy` retries
         except sqlite3.Error as error:
             raise self._opened.file_error() or store_error(error, self._path) from error
         self._tables = SqliteTables(self.connection, self._io)
@@ -342,17 +370,29 @@ class Reader(CallThread):
 
     def serve(self, calls: list[Call[Any]]) -> None:
         """Run each call in its own snapshot. Snapshots are short, because a long one blocks checkpoints of the log."""
+        self._serve(calls, retry_while_busy)
+
+    def serve_here(self, calls: list[Call[Any]]) -> bool:
+        begun = time.monotonic()
+        try:
+            self._serve(calls, _once)
+        except _Busy:
+            return False
+        self.note_time(begun)
+        return True
+
+    def _serve(self, calls: list[Call[Any]], attempt: Callable[[Callable[[], None]], None]) -> None:
         for call in calls:
             try:
-                retry_while_busy(lambda call=call: self._run(call))  # type: ignore[misc]
+                attempt(lambda call=call: self._run(call))  # type: ignore[misc]
             except sqlite3.Error as error:
                 call.error = store_error(error, self._path)
+            except _Busy:
+                raise
             except Exception as error:
                 call.error = error
         if (file_error := self._opened.file_error()) is not None:
-            fail_all(calls, file_error)
-        else:
-            answer_all(calls)
+            set_error(calls, file_error)
 
     def _run(self, call: Call[Any]) -> None:
         self._io.begin_read(self.connection)

@@ -38,8 +38,6 @@ SOON = 5_000  # ms; a sleeper checks again at least this often, so a job due lat
 IDLE = 0.5  # seconds without a call, after which the log is checkpointed
 SMALL_LOG = 1 << 20
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log, as estimated by the numbers below; then it is checkpointed
-QUICK = 0.001  # seconds that a commit may block an event loop: a change of threads costs a tenth of this
-SLOW_SHARE = 50  # after a slower commit, event loops do not commit for 50 times as long: it blocks 2 % of their time
 _PAGES = 8  # pages of the log that a small transaction writes
 _ROWS = 8  # changed rows per further page
 
@@ -92,7 +90,6 @@ class Writer(CallThread):
         self._enter = enter
         self._leave = leave
         self._in_hand: list[Call[Any]] = []
-        self._slow_until = 0.0
 
     def open(self) -> None:
         with contextlib.ExitStack() as undo:
@@ -231,8 +228,8 @@ class Writer(CallThread):
             return
         calls = self._drop_in_hand()
         self._write(calls, self._begin)
-        answer_all(calls)
         if self._pages >= CHECKPOINT_PAGES:
+            answer_all(calls)
             self._checkpoint()
 
     def serve_here(self, calls: list[Call[Any]]) -> bool:
@@ -321,16 +318,10 @@ class Writer(CallThread):
     def _commit_timed(self) -> None:
         begun = time.monotonic()
         self._io.commit(self._connection)
-        ended = time.monotonic()
-        if ended - begun > QUICK:
-            self._slow_until = ended + (ended - begun) * SLOW_SHARE
+        self.note_time(begun)
         changes = self._connection.total_changes
         self._pages += _PAGES + (changes - self._changes) // _ROWS
         self._changes = changes
-
-    def is_quick(self) -> bool:
-        """Return whether a commit may run on the thread of an event loop, going by how long recent commits took."""
-        return time.monotonic() >= self._slow_until
 
     def _sync_if(self, durable: bool) -> None:
         """Make the next commit sync to disk if it contains a durable call and the store's durability is "full".
