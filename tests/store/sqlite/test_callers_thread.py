@@ -55,6 +55,7 @@ class Seen(Io):
 @pytest.fixture(autouse=True)
 def _any_disk_is_quick(monkeypatch):
     monkeypatch.setattr(threads, "QUICK", 60.0)
+    monkeypatch.setattr(threads, "LONG", 60.0)
 
 
 @pytest.fixture
@@ -159,8 +160,10 @@ async def test_calls_run_in_the_order_in_which_they_were_made(store: SqliteStore
     assert seqs == sorted(seqs)
 
 
-async def test_after_a_slow_commit_event_loops_leave_commits_to_the_thread(store: SqliteStore, io, monkeypatch):
-    monkeypatch.setattr(threads, "QUICK", 0.0)  # every commit is too slow
+@pytest.mark.parametrize("limit", ["QUICK", "LONG"])
+async def test_after_a_slow_commit_event_loops_leave_commits_to_the_thread(store: SqliteStore, io, monkeypatch, limit):
+    monkeypatch.setattr(threads, limit, 0.0)  # every commit is too slow
+    monkeypatch.setattr(threads, "SLOW_SHARE", 1_000_000)
     await store.enqueue([a_spec()])
     io.threads.clear()
 

@@ -60,7 +60,9 @@ def self_deadlocks(path: str, calls: Sequence[Call[Any]], waited: float) -> list
     for call in calls:
         alone = bool(ours) and holding == {call.thread}
         if (alone and call.blocks) or (waited >= A_WHILE and call.thread and {call.thread, None} & holding):
-            found.append((call, explain(path, certainly=alone)))
+            if ours is not None or call.suspected:
+                found.append((call, explain(path, certainly=alone)))
+            call.suspected = True  # if nobody is shown as the holder, the lock may just have been released: try again
     return found
 
 

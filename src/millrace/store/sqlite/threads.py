@@ -32,8 +32,10 @@ from millrace.store.sqlite.tables import SqliteTables
 T = TypeVar("T")
 log = logging.getLogger("millrace.sqlite")
 
-QUICK = 0.001  # seconds that a call may block an event loop: a change of threads costs a tenth of this
-SLOW_SHARE = 50  # after a slower call, event loops run none for 50 times as long: at most 2 % of their time is lost
+QUICK = 0.001  # seconds that calls may block an event loop on average; a change of threads costs a tenth of this
+LONG = 0.005  # seconds that a single call may block it, as Python's other threads may (`sys.getswitchinterval`)
+RECENT = 16  # calls; the weight of a call in the average is 1 / RECENT
+SLOW_SHARE = 50  # after slower calls, event loops run none for 50 times as long: at most 2 % of their time is lost
 _UNEXPECTED = "unexpected error in %s; the calls it was serving have failed"
 _NESTED = (
     "this call was made while a call of the same thread was being written, for example by a signal handler. Nothing of "
@@ -44,7 +46,7 @@ _NESTED = (
 class Call(Generic[T]):
     """One step to run, and a future for its result. The caller runs on an event loop."""
 
-    __slots__ = ("answered", "blocks", "durable", "error", "future", "loop", "result", "run", "thread")
+    __slots__ = ("answered", "blocks", "durable", "error", "future", "loop", "result", "run", "suspected", "thread")
 
     def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
         self.run = run
@@ -57,6 +59,7 @@ class Call(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.answered = False
+        self.suspected = False  # of a deadlock with its caller, see `self_deadlock.py`
 
 
 class BlockingCall(Call[T]):
@@ -71,6 +74,7 @@ class BlockingCall(Call[T]):
         self.blocks, self.thread = waits, threading.get_ident() if waits else None
         self.loop = self.future = _NO_LOOP
         self.result, self.error, self.answered, self.durable = None, None, False, True
+        self.suspected = False
         self._ended = threading.Lock()
         self._ended.acquire()
 
@@ -148,6 +152,7 @@ class CallThread:
         self._turn: dict[str, int] = {}
         self._turn_wanted = False  # the thread waits for the turn
         self._resting = False  # the thread waits for calls, and has run `idle`
+        self._typical = 0.0  # seconds that recent calls took, on average
         self._slow_until = 0.0
         self._used = False  # other threads have run calls since the thread last looked
 
@@ -176,8 +181,10 @@ class CallThread:
     def note_time(self, begun: float) -> None:
         """Record how long the disk has taken since `begun`, for `is_quick`."""
         ended = time.monotonic()
-        if ended - begun > QUICK:
-            self._slow_until = ended + (ended - begun) * SLOW_SHARE
+        took = ended - begun
+        self._typical += (took - self._typical) / RECENT
+        if self._typical > QUICK or took > LONG:
+            self._slow_until = ended + max(took, self._typical) * SLOW_SHARE
 
     def is_quick(self) -> bool:
         """Return whether a call may run on the thread of an event loop, going by how long recent calls took."""

@@ -26,7 +26,7 @@ from millrace.domain.tables import Place
 from millrace.store.clock import Clock
 from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
 from millrace.store.sqlite.errors import is_busy, store_error
-from millrace.store.sqlite.file import check, make_file, migrate, open_writer
+from millrace.store.sqlite.file import CHECKPOINT_PAGES, check, make_file, migrate, open_writer
 from millrace.store.sqlite.self_deadlock import self_deadlocks
 from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.threads import Call, CallThread, answer_all, fail_all, log, set_error
@@ -37,8 +37,7 @@ _QUIET = 60  # checks without a waiting call, after which the watchdog ends
 SOON = 5_000  # ms; a sleeper checks again at least this often, so a job due later need not wake one now
 IDLE = 0.5  # seconds without a call, after which the log is checkpointed
 SMALL_LOG = 1 << 20
-CHECKPOINT_PAGES = 4_000  # 16 MiB of log, as estimated by the numbers below; then it is checkpointed
-_PAGES = 8  # pages of the log that a small transaction writes
+_PAGES = 8  # pages of the log that a small transaction writes, to estimate when a checkpoint is due
 _ROWS = 8  # changed rows per further page
 
 Announce = Callable[[Mapping[Place, int], Sequence[str], Sequence[tuple[str, str]]], None]
@@ -159,7 +158,8 @@ class Writer(CallThread):
     def _checkpoint(self) -> None:
         """Copy the log into the database file, so that the log is reused from its start.
 
-        SQLite would do this in a commit, which may run on the thread of an event loop.
+        SQLite itself would do this in a commit, which may run on the thread of an event loop. It still does if this
+        comes too late, because the payloads of few jobs have filled the log.
         """
         self._pages = 0
         with contextlib.suppress(sqlite3.Error, OSError):  # the next checkpoint has more to copy
