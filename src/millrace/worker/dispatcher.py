@@ -427,7 +427,7 @@ class Dispatcher:
                 outcome = Released(UNKNOWN_TASK_DELAY)
         held = HeldJob(job, None, length, since, since)
         self._held[held.lease.id] = held
-        self._settler.submit(held, outcome, self._loop.time())
+        self._settler.submit(held, outcome)
 
 
 async def _end_of(task: asyncio.Task[None]) -> Exception | None:

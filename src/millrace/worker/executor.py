@@ -233,7 +233,7 @@ class Executor:
 
     def _end_waiting(self, run: Run, outcome: Outcome | None) -> None:
         run.ended = True
-        self._settler.submit(run, outcome, self._loop.time())
+        self._settler.submit(run, outcome)
 
     # ── called by `ThreadRuns` ────────────────────────────────────────────────────────────────
 
@@ -339,9 +339,8 @@ class Executor:
         run.ended = True
         self._used -= 1
         del self.running[run.lease.id]
-        now = self._loop.time()
-        self.slot_time += (now - run.slot_at - self.slot_time) / RECENT
-        self._settler.submit(run, outcome, now)
+        self.slot_time += (self._loop.time() - run.slot_at - self.slot_time) / RECENT
+        self._settler.submit(run, outcome)
         if self.waiting:
             self._start_waiting()
         if len(self.waiting) <= self.refill_at:

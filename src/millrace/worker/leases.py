@@ -287,7 +287,7 @@ class Reaper:
         job.spec = with_defaults(job.spec, self._defaults.get(job.task, {}))
         held = HeldJob(job, self._tasks.get(job.task), RECLAIM_LEASE / 1000, sent, math.inf)
         self._held[held.lease.id] = held
-        self._settler.submit(held, lost(job), asyncio.get_running_loop().time())
+        self._settler.submit(held, lost(job))
         self._reporter.reaped(job)
 
     async def maintain(self) -> None:

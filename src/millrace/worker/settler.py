@@ -89,8 +89,8 @@ class Settler:
     def pending(self) -> int:
         return len(self._queue) + self._under_way
 
-    def submit(self, held: HeldJob, outcome: Outcome | None, now: float) -> None:
-        """Settle a job with the outcome of its run, which has ended `now` on the loop's clock.
+    def submit(self, held: HeldJob, outcome: Outcome | None) -> None:
+        """Settle a job with the outcome of its run.
 
         If the outcome is None, the lease is lost and nothing is written.
         """
@@ -98,6 +98,7 @@ class Settler:
             del self._held[held.lease.id]  # no longer extended: the reaper of some worker decides
             self._reporter.lost(held.job)
             return
+        now = self._loop.time()
         change = change_after(held, outcome, self._chance(), now)
         self._queue.append(Settlement(held, change, now))
         if self._task is None:

@@ -99,7 +99,7 @@ class ProcessState:
         """
         calls = [call for call in self._soon.pop(loop, ()) if not call.future.cancelled()]
         try:
-            if 0 < len(calls) <= FEW and self._writer.is_quick() and self._writer.run_here(calls):
+            if 0 < len(calls) <= FEW and self._writer.run_here(calls, on_loop=True):
                 set_futures(calls)
             elif calls:
                 self._writer.submit(*calls)
@@ -121,7 +121,7 @@ class ProcessState:
         if joined := may_wait_for_itself(self):
             return bounded_now(joined, self._writer, run)
         call = BlockingCall(run)
-        if not self._writer.run_here([call]):
+        if not self._writer.run_here([call], on_loop=False):
             self._writer.submit(call)
             call.ended()
         return call.outcome()
@@ -131,7 +131,7 @@ class ProcessState:
         if not self.ready:
             await self.open()
         call = Call(run)
-        if small and self._reader.is_quick() and self._reader.run_here([call]):
+        if small and self._reader.run_here([call], on_loop=True):
             set_futures([call])
             await asyncio.sleep(0)
         else:

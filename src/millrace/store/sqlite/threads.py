@@ -25,7 +25,7 @@ from millrace.domain.ledger import Ledger
 from millrace.store.caller import acting_for
 from millrace.store.clock import Clock
 from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
-from millrace.store.sqlite.errors import is_busy, store_error
+from millrace.store.sqlite.errors import store_error
 from millrace.store.sqlite.file import open_reader
 from millrace.store.sqlite.tables import SqliteTables
 
@@ -156,15 +156,16 @@ class CallThread:
         self._slow_until = 0.0
         self._used = False  # other threads have run calls since the thread last looked
 
-    def run_here(self, calls: list[Call[Any]]) -> bool:
+    def run_here(self, calls: list[Call[Any]], *, on_loop: bool) -> bool:
         """Run these calls on the current thread, without waiting for a lock. Return False if this is not possible.
 
-        The results are set in the calls, but not delivered. If this returns False, nothing has happened.
+        `on_loop` means that this thread runs an event loop, which only runs calls while recent calls were quick. The
+        results are set in the calls, but not delivered. If this returns False, nothing has happened.
         """
         me, turn = threading.get_ident(), self._turn
         if turn.get("of") == me:
             raise StoreError(_NESTED)
-        if self._waiting or self._turn_wanted:
+        if self._waiting or self._turn_wanted or (on_loop and time.monotonic() < self._slow_until):
             return False
         try:
             if turn.setdefault("of", me) != me or not self._is_open:
@@ -179,16 +180,12 @@ class CallThread:
             self._end_turn(me)
 
     def note_time(self, begun: float) -> None:
-        """Record how long the disk has taken since `begun`, for `is_quick`."""
+        """Record how long the disk has taken since `begun`: if too long, event loops run no calls for a while."""
         ended = time.monotonic()
         took = ended - begun
         self._typical += (took - self._typical) / RECENT
         if self._typical > QUICK or took > LONG:
             self._slow_until = ended + max(took, self._typical) * SLOW_SHARE
-
-    def is_quick(self) -> bool:
-        """Return whether a call may run on the thread of an event loop, going by how long recent calls took."""
-        return time.monotonic() >= self._slow_until
 
     def _take_turn(self) -> None:
         me = threading.get_ident()
@@ -343,19 +340,6 @@ def fail_all(calls: Sequence[Call[Any]], error: BaseException) -> None:
     answer_all(calls)
 
 
-class _Busy(Exception):
-    """Another connection holds a lock. Readers rarely wait for one: for example, while a process recovers the log."""
-
-
-def _once(act: Callable[[], None]) -> None:
-    try:
-        act()
-    except sqlite3.OperationalError as error:
-        if is_busy(error):
-            raise _Busy from error
-        raise
-
-
 class Reader(CallThread):
     """The thread that runs the read-only calls of a store."""
 
@@ -377,29 +361,31 @@ class Reader(CallThread):
 
     def serve(self, calls: list[Call[Any]]) -> None:
         """Run each call in its own snapshot. Snapshots are short, because a long one blocks checkpoints of the log."""
-        self._serve(calls, retry_while_busy)
-
-    def serve_here(self, calls: list[Call[Any]]) -> bool:
-        begun = time.monotonic()
-        try:
-            self._serve(calls, _once)
-        except _Busy:
-            return False
-        self.note_time(begun)
-        return True
-
-    def _serve(self, calls: list[Call[Any]], attempt: Callable[[Callable[[], None]], None]) -> None:
         for call in calls:
             try:
-                attempt(lambda call=call: self._run(call))  # type: ignore[misc]
+                retry_while_busy(lambda call=call: self._run(call))  # type: ignore[misc]
             except sqlite3.Error as error:
                 call.error = store_error(error, self._path)
-            except _Busy:
-                raise
             except Exception as error:
                 call.error = error
         if (file_error := self._opened.file_error()) is not None:
             set_error(calls, file_error)
+
+    def serve_here(self, calls: list[Call[Any]]) -> bool:
+        [call] = calls
+        begun = time.monotonic()
+        try:
+            self._run(call)
+        except (
+            sqlite3.Error
+        ):  # the thread tries again: readers rarely wait for a lock, but may while a log is recovered
+            return False
+        except Exception as error:
+            call.error = error
+        self.note_time(begun)
+        if (file_error := self._opened.file_error()) is not None:
+            set_error(calls, file_error)
+        return True
 
     def _run(self, call: Call[Any]) -> None:
         self._io.begin_read(self.connection)

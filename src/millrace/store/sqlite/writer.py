@@ -227,7 +227,7 @@ class Writer(CallThread):
             fail_all(self._drop_in_hand(), StoreError(f"{self._path} cannot be locked: {error.strerror or error}"))
             return
         calls = self._drop_in_hand()
-        self._write(calls, self._begin)
+        self._write(calls, wait=True)
         if self._pages >= CHECKPOINT_PAGES:
             answer_all(calls)
             self._checkpoint()
@@ -240,15 +240,15 @@ class Writer(CallThread):
                 return False
         except OSError:  # the writer's thread tries again, and reports it
             return False
-        return self._write(calls, self._begin_now)
+        return self._write(calls, wait=False)
 
-    def _write(self, calls: list[Call[Any]], begin: Callable[[list[Call[Any]]], bool]) -> bool:
-        """Run the calls in a transaction that `begin` begins, release the file lock, and announce the effects.
+    def _write(self, calls: list[Call[Any]], *, wait: bool) -> bool:
+        """Run the calls in a transaction, release the file lock, and announce the effects.
 
-        Return False if `begin` returned False.
+        Without `wait`, return False if the transaction cannot begin at once.
         """
         try:
-            if calls and not self._commit(calls, begin):
+            if calls and not self._commit(calls, wait=wait):
                 return False
         except _FailedAfterChange:
             for call in calls:
@@ -261,43 +261,47 @@ class Writer(CallThread):
         self._announce(*self._tables.effects.take())
         return True
 
-    def _begin(self, calls: list[Call[Any]]) -> bool:
-        retry_while_busy(lambda: self._io.begin(self._connection), partial(self._refuse, calls))
-        return True
-
-    def _begin_now(self, calls: list[Call[Any]]) -> bool:
+    def _begin(self, calls: list[Call[Any]], wait: bool) -> bool:
+        """Begin a transaction. Return False if another connection has one, unless `wait` is set."""
         try:
-            self._io.begin(self._connection)
+            if wait:
+                retry_while_busy(lambda: self._io.begin(self._connection), partial(self._refuse, calls))
+            else:
+                self._io.begin(self._connection)
         except sqlite3.OperationalError as error:
-            if is_busy(error):
-                return False
-            raise
+            if wait or not is_busy(error):
+                raise
+            return False
         return True
 
     def _commit_alone(self, call: Call[Any]) -> None:
         try:
-            self._commit([call], self._begin, alone=True)
+            self._commit([call], wait=True, alone=True)
         except _FailedAfterChange as spoiled:
             call.error = spoiled.__cause__
 
-    def _commit(self, calls: list[Call[Any]], begin: Callable[[list[Call[Any]]], bool], *, alone: bool = False) -> bool:
+    def _commit(self, calls: list[Call[Any]], *, wait: bool, alone: bool = False) -> bool:
         """Run all calls in one transaction. Set the result of each call, or its error if it was refused.
 
-        If a call fails after it has changed something, roll back and raise `_FailedAfterChange`. Return False if
-        `begin` returned False.
+        If a call fails after it has changed something, roll back and raise `_FailedAfterChange`. Without `wait`, return
+        False if the transaction cannot begin at once.
         """
         tables = self._tables
         if self._connection.in_transaction:  # Ctrl-C interrupted the rollback of a call on its caller's thread
             self._roll_back()
         try:
             self._sync_if(any(call.durable for call in calls))
-            if not begin(calls):
+            if not self._begin(calls, wait):
                 return False
             tables.refresh()
             for call in calls:
                 self._run(call)
             tables.flush()
-            self._commit_timed()
+            begun = time.monotonic()
+            self._io.commit(self._connection)
+            self.note_time(begun)
+            changes, self._changes = self._changes, self._connection.total_changes
+            self._pages += _PAGES + (self._changes - changes) // _ROWS
             tables.trim_cache()
         except _FailedAfterChange:
             self._roll_back()
@@ -314,14 +318,6 @@ class Writer(CallThread):
             else:
                 raise _FailedAfterChange from error
         return True
-
-    def _commit_timed(self) -> None:
-        begun = time.monotonic()
-        self._io.commit(self._connection)
-        self.note_time(begun)
-        changes = self._connection.total_changes
-        self._pages += _PAGES + (changes - self._changes) // _ROWS
-        self._changes = changes
 
     def _sync_if(self, durable: bool) -> None:
         """Make the next commit sync to disk if it contains a durable call and the store's durability is "full".
