@@ -242,8 +242,14 @@ def test_a_child_forked_in_the_middle_of_a_call_is_refused_the_store(url):
         lock = sqlite3.connect(path, check_same_thread=False)
         lock.execute("BEGIN IMMEDIATE")
         begun, begin = threading.Event(), Io.begin
-        Io.begin = lambda io, connection: (begun.set(), begin(io, connection))
         late = threading.Thread(target=work.sync.enqueue, args=(1,))
+
+        def begin_waiting(io, connection):
+            if threading.current_thread() is not late:  # which does not wait for the lock, but lets the writer wait
+                begun.set()
+            begin(io, connection)
+
+        Io.begin = begin_waiting
         late.start()
         begun.wait()
 

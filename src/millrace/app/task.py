@@ -28,7 +28,7 @@ from millrace.app.payloads.signature import read_signature
 from millrace.domain.errors import InvalidInput, ResultExpired
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
-from millrace.domain.rules.check import specs_like
+from millrace.domain.rules.check import Checked, check_payload, check_spec, specs_like
 from millrace.domain.rules.precedence import NAMES, is_explicit
 from millrace.store.protocol import Ending
 
@@ -77,6 +77,7 @@ class Task(Generic[P, R]):
         self.inherits = inherits  # whether the middleware of the app and the worker applies too
         self._options = options
         self._template = template
+        self._is_valid = False  # whether a spec made from the template was validated
         self._named = False  # whether the caller has set an id
         self._reruns: bool | None = None  # `rerun_expired`, if the caller has set it
         self.connection: object = None  # the caller's connection, whose transaction its enqueues join
@@ -108,6 +109,7 @@ class Task(Generic[P, R]):
             changes = dict(changes)
             twin.connection = changes.pop("within")
         twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
+        twin._is_valid = False
         twin._named = self._named or "id" in changes
         twin._reruns = changes.get("rerun_expired", self._reruns)
         return twin
@@ -117,9 +119,9 @@ class Task(Generic[P, R]):
 
         A duplicate raises no exception: see `status` of the answer.
         """
-        spec = self.spec(*args, **kwargs)  # raises for invalid arguments before any I/O
+        specs = self.checked_specs(*args, **kwargs)  # raises for invalid arguments before any I/O
         put_in = await self._put_in()
-        [answer] = await put_in([spec])
+        [answer] = await put_in(specs)
         return answer
 
     async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
@@ -221,6 +223,20 @@ class Task(Generic[P, R]):
             return msgspec.structs.replace(self._template, payload=payload, token=new_token())
         [job_id] = new_ids(self._app.store.ids, 1)
         return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
+
+    def checked_specs(self, *args: P.args, **kwargs: P.kwargs) -> Checked:
+        """Return a list with the spec that `enqueue` stores, validated.
+
+        Ids are generated, and all other fields but the payload are those of the template. So the first spec is
+        validated as a whole, and of the following specs only the payload.
+        """
+        spec = self.spec(*args, **kwargs)
+        if self._is_valid:
+            check_payload(spec)
+        else:
+            check_spec(spec)
+            self._is_valid = True
+        return Checked([spec])
 
     def load(self, payload: bytes, serde: str) -> dict[str, Any]:
         """Decode a payload and return the handler's arguments by name, validated. Raises PayloadInvalid.

@@ -271,7 +271,10 @@ class Dispatcher:
             return 0
         if in_halves:
             wanted = min(wanted, (most + 1) // 2)
-        return int(min(wanted, UNSETTLED * most - self._settler.pending, self._remaining))
+        unsettled = UNSETTLED * most - self._settler.pending
+        if unsettled < wanted // 2:  # a claim of few jobs costs as much as one of many, and a settle is under way
+            return 0
+        return int(min(wanted, unsettled, self._remaining))
 
     def _given_back(self, count: int) -> None:
         self._remaining += count
@@ -387,6 +390,7 @@ class Dispatcher:
 
     def _start(self, jobs: list[Job], since: float) -> None:
         clock, tasks, held, executor = self._loop.time, self._tasks, self._held, self._executor
+        free = executor.free  # at least; a run that ends in a thread may free another slot
         for job in jobs:
             spec = job.spec
             granted = (spec.lease if self._lease is None else self._lease) / 1000
@@ -396,7 +400,7 @@ class Dispatcher:
                 continue
             if defaults := self._defaults[spec.task]:
                 job.spec = spec = with_defaults(spec, defaults)
-            if executor.free <= 0 and not executor.batchers and not may_wait(job):
+            if free <= 0 and executor.free <= 0 and not executor.batchers and not may_wait(job):
                 self._turn_down(job, granted, since)
                 self._given_back(1)
                 continue
@@ -406,6 +410,7 @@ class Dispatcher:
                 run.lease_from(since, granted)  # until the next beat, which extends it by the whole length
             held[run.lease.id] = run
             executor.start(run)
+            free -= 1
             if self._leases.too_slow_for(length):
                 self._heartbeat.hurry()
 

@@ -108,6 +108,9 @@ class Reporter:
         self._bus.emit("lost", job=job, worker=self._worker)
 
     def settled(self, batch: Sequence[Settlement], receipts: Sequence[Receipt]) -> None:
+        counts: dict[Verb, int] = {}
+        wanted: dict[str, bool] = {}  # by kind of event: is it emitted or logged?
+        ended: list[tuple[str, Settlement]] = []
         for item, receipt in zip(batch, receipts, strict=True):
             verb = item.change.verb
             if receipt is Receipt.LOST:
@@ -117,9 +120,15 @@ class Reporter:
                 verb = Verb.COMPLETE  # by the handler's own transaction, which has committed
             elif receipt is Receipt.CANCELLING:
                 verb = Verb.CANCEL
-            counter = _COUNTERS[verb]
-            setattr(self.stats, counter, getattr(self.stats, counter) + 1)
+            counts[verb] = counts.get(verb, 0) + 1
             kind = _EVENTS[verb]
+            if wanted.get(kind) is None:
+                wanted[kind] = self._bus.wants(kind) or job_log.isEnabledFor(_LEVELS.get(kind, logging.DEBUG))
+            if wanted[kind]:
+                ended.append((kind, item))
+        for verb, count in counts.items():
+            setattr(self.stats, _COUNTERS[verb], getattr(self.stats, _COUNTERS[verb]) + count)
+        for kind, item in ended:
             if self._bus.wants(kind):
                 self._emit(kind, item)
             if job_log.isEnabledFor(_LEVELS.get(kind, logging.DEBUG)):

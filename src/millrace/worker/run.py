@@ -96,7 +96,8 @@ class HeldJob:
         self.task = task
         self.lease = job.lease
         self.length = length  # seconds
-        self.lease_from(since, length)
+        self.until = since + length  # as in `lease_from`: one held job is created for every job
+        self.margin = length * MARGIN
         self.extend_until = extend_until  # the heartbeat no longer extends it after this
         self._progress: bytes | None = None
         self._on_progress = on_progress  # called in the thread that reports progress

@@ -25,6 +25,8 @@ class Gate(Io):
         self.fail_next_commit = False
 
     def begin(self, connection):
+        if threading.current_thread() is threading.main_thread() and not self.free.is_set():
+            raise busy()  # the event loop does not wait for a lock
         self.free.wait(10)
         super().begin(connection)
 
@@ -34,6 +36,12 @@ class Gate(Io):
             self.fail_next_commit = False
             raise sqlite3.OperationalError("database or disk is full")
         super().commit(connection)
+
+
+def busy():
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY"
+    return error
 
 
 @pytest.fixture

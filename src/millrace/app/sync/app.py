@@ -18,6 +18,7 @@ from millrace.app.task import CHUNK, Task, noting_enqueued
 from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
+from millrace.domain.rules.check import Checked
 from millrace.domain.settings import Limits
 from millrace.store.protocol import Blocking, Direct, Store
 
@@ -55,9 +56,10 @@ class Sync:
 
         app.sync.enqueue([resize.spec(…), notify.spec(…)])
         """
-        specs = list(specs)
-        for name in self._app.pools.keys() & {spec.queue for spec in specs}:
-            self.run(self._app.pools[name].declare(within))
+        specs = specs if isinstance(specs, Checked) else list(specs)
+        pools = self._app.pools
+        for name in pools.keys() & {spec.queue for spec in specs} if pools else ():
+            self.run(pools[name].declare(within))
         return self.put_in(specs, within)
 
     def put_in(self, specs: list[Spec], within: object = None) -> list[Enqueued]:
@@ -143,7 +145,7 @@ class SyncTask(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueue one job and return the answer. Once this returns, the job is stored."""
         task = self._task
-        [answer] = self._sync.enqueue([task.spec(*args, **kwargs)], within=task.connection)
+        [answer] = self._sync.enqueue(task.checked_specs(*args, **kwargs), within=task.connection)
         return answer
 
     def enqueue_many(

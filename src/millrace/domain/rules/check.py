@@ -124,6 +124,14 @@ def _check_headers(headers: dict[str, str]) -> None:
         raise InvalidInput(f"the headers have {size:,} bytes; the limit is {MAX_HEADERS:,}. Use the payload.")
 
 
+def check_payload(spec: Spec) -> None:
+    if len(spec.payload) > MAX_PAYLOAD:
+        raise PayloadInvalid(
+            f"the payload of job {spec.id!r} has {len(spec.payload):,} bytes; the limit is {MAX_PAYLOAD:,}. "
+            "Store large data elsewhere and pass a reference to it."
+        )
+
+
 def check_spec(spec: Spec) -> None:
     check_id("job id", spec.id)
     check_name("task", spec.task)
@@ -132,11 +140,7 @@ def check_spec(spec: Spec) -> None:
     if spec.token:
         check_id("token", spec.token)
     _check_choices(spec)
-    if len(spec.payload) > MAX_PAYLOAD:
-        raise PayloadInvalid(
-            f"the payload of job {spec.id!r} has {len(spec.payload):,} bytes; the limit is {MAX_PAYLOAD:,}. "
-            "Store large data elsewhere and pass a reference to it."
-        )
+    check_payload(spec)
     if spec.origin and not (type(spec.origin) is int and 0 <= spec.origin <= ALL_ORIGINS):
         raise InvalidInput(f"origin {spec.origin!r} is not known; remove it")
     if spec.delay:

@@ -72,12 +72,15 @@ def enqueue_simple(step: Step, specs: Sequence[Spec]) -> list[Enqueued] | None:
         jobs.append(job)
         events.append(event)
     tables.insert_open(jobs, events)
-    step.added_simple(Counter([spec.queue for spec in specs]))
+    step.added_simple({specs[0].queue: 1} if len(specs) == 1 else Counter([spec.queue for spec in specs]))
     return [Enqueued("queued", job.spec.id, job.seq, 1, State.WAITING) for job in jobs]
 
 
 def _applies(step: Step, specs: Sequence[Spec]) -> bool:
     tables = step.tables
+    if len(specs) == 1:  # the most frequent case
+        [spec] = specs
+        return is_simple(spec) and accepts_all(tables.queue(spec.queue).settings) and tables.all_unknown([spec.id])
     queues: set[str] = set()
     ids: set[str] = set()
     for spec in specs:

@@ -6,8 +6,8 @@ In a database, partial indexes do this. Queues are divided into shards by the FN
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -92,17 +92,17 @@ class MemoryJobs:
         self._leases: IndexedHeap[int] = IndexedHeap()
         self._retries: IndexedHeap[int] = IndexedHeap()
         self._results: IndexedHeap[int] = IndexedHeap()
-        self.opened: Counter[Place] = Counter()
+        self.opened: defaultdict[Place, int] = defaultdict(int)  # faster to create than a Counter
         self.ended: list[str] = []
 
-    def take_wakeups(self) -> tuple[Counter[Place], list[str]]:
+    def take_wakeups(self) -> tuple[Mapping[Place, int], list[str]]:
         """Return two values and clear them: the number of newly claimable jobs by (queue, task), and the ids of ended
         jobs.
         """
         if not self.opened and not self.ended:
             return self.opened, self.ended
         wakeups = self.opened, self.ended
-        self.opened, self.ended = Counter(), []
+        self.opened, self.ended = defaultdict(int), []
         return wakeups
 
     def wake(self, place: Place, jobs: int) -> None:
@@ -146,6 +146,23 @@ class MemoryJobs:
         self._all.add(job.seq)
         self._data_of(job.spec.queue).seqs.add(job.seq)
 
+    def insert_simple(self, job: Job) -> None:
+        """Insert an open job without group, lane or parents. Like `insert` and `update`, but faster."""
+        spec, seq, at = job.spec, job.seq, job.available_at
+        self._jobs[spec.id] = self._seqs[seq] = job
+        self._all.add(seq)
+        data = self._data_of(spec.queue)
+        data.seqs.add(seq)
+        ready = data.ready.get((spec.task, spec.priority))
+        if ready is None:
+            ready = data.ready[spec.task, spec.priority] = Ready()
+        ready.push(at, seq, delayed=at != job.enqueued_at)
+        entries = self._entries[seq] = IndexEntries(ready, at)
+        if job.expires_at is not None:
+            entries.expires = job.expires_at
+            put(self._expires, seq, job.expires_at)
+        self.opened[spec.queue, spec.task] += 1
+
     def update(self, job: Job) -> None:
         self._index(job)
 
@@ -161,7 +178,8 @@ class MemoryJobs:
         self._data_of(job.spec.queue).seqs.drop(job.seq)
 
     def hand_out(self, job: Job) -> Job:
-        return copy.copy(job)
+        copied: Job = job.__copy__()  # type: ignore[attr-defined]  # faster than copy.copy
+        return copied
 
     def _index(self, job: Job) -> None:
         """Update all index entries of a job to match its fields."""

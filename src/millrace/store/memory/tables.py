@@ -266,9 +266,9 @@ class MemoryTables(MemoryJobs):
 
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
         for job, event in zip(jobs, events, strict=True):
-            self.insert(job)
-            self.append(event)
-            self.update(job)
+            self.insert_simple(job)
+            self._feed.append(event)
+            self._histories[job.seq] = (event,)
 
     def append(self, event: Event) -> None:
         self._feed.append(event)

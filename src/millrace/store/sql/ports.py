@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
@@ -123,7 +123,7 @@ class Effects:
         self._reply_to = reply_to
         self.touched = False  # whether the current call has changed anything
         self.soon = 0  # jobs due by this instant are worth waking a worker for
-        self.opened: Counter[Place] = Counter()
+        self.opened: defaultdict[Place, int] = defaultdict(int)  # faster to create than a Counter
         self.ended: list[str] = []
         self.replies: list[tuple[str, str]] = []
 
@@ -145,7 +145,7 @@ class Effects:
         They are (number of claimable jobs by (queue, task), ids of ended jobs, (reply address, id) of ended jobs).
         """
         news = self.opened, self.ended, self.replies
-        self.opened, self.ended, self.replies = Counter(), [], []
+        self.opened, self.ended, self.replies = defaultdict(int), [], []
         return news
 
 

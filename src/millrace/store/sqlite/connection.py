@@ -149,6 +149,7 @@ def retry_while_busy(act: Callable[[], T], busy: Callable[[float], None] | None 
     Before each retry, `busy` is called with the number of seconds waited so far. It may raise an exception to stop.
     """
     begun = time.monotonic()
+    shortest = 0.0005  # most locks are held for a short time, so the first retries follow each other quickly
     while True:
         try:
             return act()
@@ -158,7 +159,8 @@ def retry_while_busy(act: Callable[[], T], busy: Callable[[float], None] | None 
                 raise
         if busy is not None:
             busy(waited)
-        time.sleep(0.001 + 0.02 * os.urandom(1)[0] / 255)  # jitter
+        shortest = min(0.02, 2 * shortest)
+        time.sleep(shortest * (1 + os.urandom(1)[0] / 255))  # jitter
 
 
 class OpenedFile:

@@ -14,7 +14,7 @@ from millrace.store.sqlite.errors import store_error
 
 APPLICATION_ID = 0x4D696C6C  # "Mill"
 CACHE_KIB = 16 * 1024  # a larger cache is slower: SQLite walks all of it after a commit that has moved pages
-CHECKPOINT_PAGES = 4_000  # 16 MiB of log; then it is checkpointed and reused from its start
+CHECKPOINT_PAGES = 4_000  # 16 MiB of log; then the writer's thread checkpoints it, and it is reused from its start
 MAX_LOG = 64 << 20
 BUSY_MS = 200  # SQLite's own busy timeout; then `retry_while_busy` retries
 # In order: the first creates version 1, and each of the others upgrades the version before it.
@@ -132,7 +132,8 @@ def _prepare_writer(connection: sqlite3.Connection, path: str, io: Io, durabilit
         raise StoreError(f"{path}: SQLite refuses write-ahead logging here ({mode}). Put the file on a local disk.")
     for pragma in (
         f"synchronous = {'NORMAL' if durability == 'relaxed' else 'FULL'}",
-        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+        f"wal_autocheckpoint = {2 * CHECKPOINT_PAGES}",  # only if the writer has underestimated the log
+        "busy_timeout = 0",  # `retry_while_busy` retries; a caller's thread does not wait
         f"journal_size_limit = {MAX_LOG}",
         "secure_delete = OFF",
     ):

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millrace.domain.errors import StoreError
 from millrace.domain.ledger import Ledger
@@ -23,13 +23,14 @@ from millrace.store.sqlite.commit_watch import CommitWatch, JoinedStep
 from millrace.store.sqlite.connection import Io, OpenedFile
 from millrace.store.sqlite.file import check
 from millrace.store.sqlite.self_deadlock import bounded, bounded_now, joined_by_caller, may_wait_for_itself
-from millrace.store.sqlite.threads import BlockingCall, Call, Reader
+from millrace.store.sqlite.threads import BlockingCall, Call, Reader, set_error, set_futures
 from millrace.store.sqlite.wake import Wake, mask_for
 from millrace.store.sqlite.writer import Writer
 from millrace.store.waiters import Sleeper, Sleepers, Waiters
 
 T = TypeVar("T")
 
+FEW = 8  # steps that an event loop runs on its own thread; more of them, and the writer's thread runs them
 FORK_PATIENCE = 5.0  # seconds for running calls to finish; then the fork proceeds, and the child cannot use the store
 
 
@@ -51,6 +52,8 @@ class ProcessState:
         self._seen: int | None = None  # the claimable version of the file when a claim last looked
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._claims = itertools.count(1)
+        self.last_claim = 0  # jobs that the last claim has returned
+        self._soon: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}  # small steps that have not begun
         opened = OpenedFile(path)
         self._writer = Writer(
             path,
@@ -70,31 +73,69 @@ class ProcessState:
         self._commit_watch = CommitWatch(path, io, self._announce)
         register_for_forks(self)
 
-    def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True) -> asyncio.Future[T]:
-        """Run one step of the ledger in the writer's thread. Return a future for its result.
+    def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True, small: bool = False) -> asyncio.Future[T]:
+        """Run one step of the ledger in a transaction. Return a future for its result.
 
-        If `durable` is False, the step survives a crash of the process, but a crash of the machine may undo it.
+        If `durable` is False, the step survives a crash of the process, but a crash of the machine may undo it. A
+        `small` step may run on the thread of the event loop; any other step runs on the writer's thread.
         """
         if joined_by_caller.get() is not None and (joined := may_wait_for_itself(self)):  # see `self_deadlock.py`
             return asyncio.ensure_future(bounded(joined, self._writer, run))
         call = Call(run, durable)
-        self._writer.submit(call)
+        soon = self._soon.get(call.loop)
+        if not small:
+            self._writer.submit(*self._soon.pop(call.loop, ()), call)
+        elif soon is not None:
+            soon.append(call)
+        else:
+            self._soon[call.loop] = [call]
+            call.loop.call_soon(self._write_soon, call.loop)
         return call.future
 
+    def _write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the small steps of this event loop, one iteration after the first of them was passed to `write`.
+
+        By then, every task that was ready has passed its step, so that many tasks share one commit.
+        """
+        calls = [call for call in self._soon.pop(loop, ()) if not call.future.cancelled()]
+        try:
+            if 0 < len(calls) <= FEW and self._writer.run_here(calls, on_loop=True):
+                set_futures(calls)
+            elif calls:
+                self._writer.submit(*calls)
+        except BaseException as error:
+            set_error(calls, error)
+            set_futures(calls)
+            if not isinstance(error, StoreError):
+                raise
+
+    def write_on_thread(self) -> None:
+        """Pass the small steps of the running event loop to the writer's thread, before the store is closed."""
+        self._writer.submit(*self._soon.pop(asyncio.get_running_loop(), ()))
+
     def write_now(self, run: Callable[[Ledger, int], T]) -> T:
-        """Like `write`, for a thread without an event loop: block until the step is committed. Return its result."""
+        """Like `write`, for a thread without an event loop: block until the step is committed, and return its result.
+
+        If the step need not wait for others, it runs on this thread.
+        """
         if joined := may_wait_for_itself(self):
             return bounded_now(joined, self._writer, run)
         call = BlockingCall(run)
-        self._writer.submit(call)
-        answer: T = call.future.result()
-        return answer
+        if not self._writer.run_here([call], on_loop=False):
+            self._writer.submit(call)
+            call.ended()
+        return call.outcome()
 
-    async def read(self, run: Callable[[Ledger, int], T]) -> T:
+    async def read(self, run: Callable[[Ledger, int], T], *, small: bool = False) -> T:
+        """Run one step that only reads, and return its result. A `small` step may run on the event loop's thread."""
         if not self.ready:
             await self.open()
         call = Call(run)
-        self._reader.submit(call)
+        if small and self._reader.run_here([call], on_loop=True):
+            set_futures([call])
+            await asyncio.sleep(0)
+        else:
+            self._reader.submit(call)
         return await call.future
 
     async def read_durable(self, run: Callable[[Ledger, int], T]) -> T:
@@ -122,7 +163,8 @@ class ProcessState:
     def open_now(self) -> None:
         call = BlockingCall(_nothing)
         self._writer.submit(call)
-        call.future.result()
+        call.ended()
+        call.outcome()
 
     async def check(self) -> list[str]:
         return await self.read(lambda _ledger, _now: check(self._reader.connection, self.io, self.path, thorough=True))

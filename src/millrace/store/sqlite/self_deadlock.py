@@ -17,7 +17,6 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -61,7 +60,9 @@ def self_deadlocks(path: str, calls: Sequence[Call[Any]], waited: float) -> list
     for call in calls:
         alone = bool(ours) and holding == {call.thread}
         if (alone and call.blocks) or (waited >= A_WHILE and call.thread and {call.thread, None} & holding):
-            found.append((call, explain(path, certainly=alone)))
+            if ours is not None or call.suspected:
+                found.append((call, explain(path, certainly=alone)))
+            call.suspected = True  # if nobody is shown as the holder, the lock may just have been released: try again
     return found
 
 
@@ -246,13 +247,13 @@ def bounded_now(joined: Joined, writer: CallThread, run: Callable[[Any, int], T]
     revocable = RevocableCall(run)
     call = BlockingCall(revocable)
     writer.submit(call)
-    future = call.future
-    futures.wait([future], JOINED_LIMIT)
-    if not future.done() and revocable.revoke():
-        raise StoreError(_EXPLAINED)
-    result: T = future.result()
+    if not call.ended(JOINED_LIMIT):
+        if revocable.revoke():
+            raise StoreError(_EXPLAINED)
+        call.ended()
+    result = call.outcome()
     joined.over = True
-    return result
+    return result  # type: ignore[return-value]  # None only if it was revoked
 
 
 _EXPLAINED = (

@@ -1,4 +1,4 @@
-"""The SQLite store: every method is one step of the ledger, which runs in the writer's or the reader's thread.
+"""The SQLite store: every method is one step of the ledger, which runs in the thread of the caller, writer or reader.
 
 Several processes, threads and event loops can use a store at once. Concurrent writes of one process share a commit.
 Reads use a separate connection and never wait for a writer.
@@ -55,6 +55,7 @@ from millrace.store.waiters import Waiter
 
 T = TypeVar("T")
 
+SMALL = 8  # jobs; a call for up to so many may run on the thread of the event loop
 _BREATH = 0.005  # seconds between a claim and the next check for due jobs: the claimed jobs go first
 _SLICE = 5.0  # seconds between two checks of a sleeper for the next due job (see `writer.SOON`)
 
@@ -111,7 +112,10 @@ class SqliteStore(BaseStore):
         await self._open_here().open()
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._here().close)
+        process = self._here()
+        if not process.closed:
+            process.write_on_thread()
+        await asyncio.get_running_loop().run_in_executor(None, process.close)
 
     def close_now(self) -> None:
         self._here().close()
@@ -127,7 +131,7 @@ class SqliteStore(BaseStore):
 
     async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
         check_specs(specs)
-        return await self._here().write(lambda ledger, now: ledger.enqueue(specs, now))
+        return await self._here().write(lambda ledger, now: ledger.enqueue(specs, now), small=len(specs) <= SMALL)
 
     def enqueue_now(self, specs: Sequence[Spec]) -> list[Enqueued]:
         check_specs(specs)
@@ -138,12 +142,18 @@ class SqliteStore(BaseStore):
 
     async def claim(self, request: Claim) -> list[Job]:
         process = self._here()
-        return await process.write(lambda ledger, now: ledger.claim(request, process.begin_claim(), now), durable=False)
+        jobs = await process.write(
+            lambda ledger, now: ledger.claim(request, process.begin_claim(), now),
+            durable=False,
+            small=min(request.limit, process.last_claim) <= SMALL,
+        )
+        process.last_claim = len(jobs)
+        return jobs
 
     async def settle(self, items: Sequence[tuple[Lease, Change]]) -> list[Receipt]:
         for _, change in items:
             check_specs(change.jobs)
-        return await self._here().write(lambda ledger, now: ledger.settle(items, now))
+        return await self._here().write(lambda ledger, now: ledger.settle(items, now), small=len(items) <= SMALL)
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         return await self._here().write(lambda ledger, now: ledger.extend(extensions, now), durable=False)
@@ -189,7 +199,7 @@ class SqliteStore(BaseStore):
     # ── reader ────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return await self._here().read(lambda ledger, now: ledger.get(ids, now))
+        return await self._here().read(lambda ledger, now: ledger.get(ids, now), small=len(ids) <= SMALL)
 
     async def find(self, query: Query) -> Page:
         return await self._here().read(lambda ledger, now: operate.find(ledger, query, now))

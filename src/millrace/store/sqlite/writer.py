@@ -1,4 +1,7 @@
-"""The writer thread, which runs all waiting calls in one transaction, and the file lock that it holds during a commit.
+"""The writer, which runs all waiting calls in one transaction, and the file lock that it holds during a commit.
+
+It is a thread. If no call waits, a caller's own thread may run the transaction instead (`CallThread.run_here`), as long
+as it need not wait for a lock. A commit waits for the disk, so event loops do this only while commits are quick.
 
 A refused call changes nothing and does not affect the other calls. Most calls are refused before they change anything.
 If a call fails after a change, the whole transaction is rolled back. After the rollback, the calls of this transaction
@@ -22,11 +25,11 @@ from millrace.domain.ledger import Ledger
 from millrace.domain.tables import Place
 from millrace.store.clock import Clock
 from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
-from millrace.store.sqlite.errors import store_error
-from millrace.store.sqlite.file import BUSY_MS, check, make_file, migrate, open_writer
+from millrace.store.sqlite.errors import is_busy, store_error
+from millrace.store.sqlite.file import CHECKPOINT_PAGES, check, make_file, migrate, open_writer
 from millrace.store.sqlite.self_deadlock import self_deadlocks
 from millrace.store.sqlite.tables import SqliteTables
-from millrace.store.sqlite.threads import Call, CallThread, answer_all, fail_all, log
+from millrace.store.sqlite.threads import Call, CallThread, answer_all, fail_all, log, set_error
 
 DEADLINE = 30.0  # seconds; a call that could not begin by then fails
 _LOOK = 0.5  # seconds between two checks of the watchdog
@@ -34,6 +37,8 @@ _QUIET = 60  # checks without a waiting call, after which the watchdog ends
 SOON = 5_000  # ms; a sleeper checks again at least this often, so a job due later need not wake one now
 IDLE = 0.5  # seconds without a call, after which the log is checkpointed
 SMALL_LOG = 1 << 20
+_PAGES = 8  # pages of the log that a small transaction writes, to estimate when a checkpoint is due
+_ROWS = 8  # changed rows per further page
 
 Announce = Callable[[Mapping[Place, int], Sequence[str], Sequence[tuple[str, str]]], None]
 
@@ -113,7 +118,9 @@ class Writer(CallThread):
                 f"{self._path} is damaged: {wrong[0]}. Copy it, and recover it with: sqlite3 FILE .recover"
             )
         self._opened.note_log()
-        self._synced = self._durability == "full"
+        self._synced: bool | None = self._durability == "full"
+        self._pages = 0  # of the log, written by this process since the last checkpoint: an estimate
+        self._changes = self._connection.total_changes
         self._tables = SqliteTables(self._connection, self._io, self._watched, self._reply_to)
         self._ready()
         self._ledger = Ledger(self._tables)
@@ -143,11 +150,24 @@ class Writer(CallThread):
         if not (_log_size(self._path) > SMALL_LOG or self._closing) or not self._write_lock.try_acquire():
             return
         try:
-            self._io.execute(self._connection, "PRAGMA busy_timeout = 0")
             self._io.execute(self._connection, "PRAGMA wal_checkpoint(TRUNCATE)")
-            self._io.execute(self._connection, f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._pages = 0
         finally:
             self._write_lock.release()
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the database file, so that the log is reused from its start.
+
+        SQLite itself would do this in a commit, which may run on the thread of an event loop. It still does if this
+        comes too late, because the payloads of few jobs have filled the log.
+        """
+        self._pages = 0
+        with contextlib.suppress(sqlite3.Error, OSError):  # the next checkpoint has more to copy
+            if self._write_lock.try_acquire():
+                try:
+                    self._io.execute(self._connection, "PRAGMA wal_checkpoint(PASSIVE)")
+                finally:
+                    self._write_lock.release()
 
     def _stuck(self, reason: str) -> None:
         """Fail all waiting calls, because another process does not release the file lock."""
@@ -206,42 +226,82 @@ class Writer(CallThread):
         except OSError as error:  # the lock cannot be taken: none of these calls has begun
             fail_all(self._drop_in_hand(), StoreError(f"{self._path} cannot be locked: {error.strerror or error}"))
             return
+        calls = self._drop_in_hand()
+        self._write(calls, wait=True)
+        if self._pages >= CHECKPOINT_PAGES:
+            answer_all(calls)
+            self._checkpoint()
+
+    def serve_here(self, calls: list[Call[Any]]) -> bool:
+        if self._pages >= CHECKPOINT_PAGES:
+            return False
         try:
-            calls = self._drop_in_hand()
-            try:
-                if calls:
-                    self._commit(calls)
-            except _FailedAfterChange:
-                for call in calls:
-                    self._commit_alone(call)
+            if not self._write_lock.try_acquire():
+                return False
+        except OSError:  # the writer's thread tries again, and reports it
+            return False
+        return self._write(calls, wait=False)
+
+    def _write(self, calls: list[Call[Any]], *, wait: bool) -> bool:
+        """Run the calls in a transaction, release the file lock, and announce the effects.
+
+        Without `wait`, return False if the transaction cannot begin at once.
+        """
+        try:
+            if calls and not self._commit(calls, wait=wait):
+                return False
+        except _FailedAfterChange:
+            for call in calls:
+                self._commit_alone(call)
         finally:
             with contextlib.suppress(OSError):  # then it is still held, and the next commit acquires it again
                 self._write_lock.release()
         if (file_error := self._opened.file_error()) is not None:
             set_error(calls, file_error)
         self._announce(*self._tables.effects.take())
-        answer_all(calls)
+        return True
+
+    def _begin(self, calls: list[Call[Any]], wait: bool) -> bool:
+        """Begin a transaction. Return False if another connection has one, unless `wait` is set."""
+        try:
+            if wait:
+                retry_while_busy(lambda: self._io.begin(self._connection), partial(self._refuse, calls))
+            else:
+                self._io.begin(self._connection)
+        except sqlite3.OperationalError as error:
+            if wait or not is_busy(error):
+                raise
+            return False
+        return True
 
     def _commit_alone(self, call: Call[Any]) -> None:
         try:
-            self._commit([call], alone=True)
+            self._commit([call], wait=True, alone=True)
         except _FailedAfterChange as spoiled:
             call.error = spoiled.__cause__
 
-    def _commit(self, calls: list[Call[Any]], *, alone: bool = False) -> None:
+    def _commit(self, calls: list[Call[Any]], *, wait: bool, alone: bool = False) -> bool:
         """Run all calls in one transaction. Set the result of each call, or its error if it was refused.
 
-        If a call fails after it has changed something, roll back and raise `_FailedAfterChange`.
+        If a call fails after it has changed something, roll back and raise `_FailedAfterChange`. Without `wait`, return
+        False if the transaction cannot begin at once.
         """
         tables = self._tables
+        if self._connection.in_transaction:  # Ctrl-C interrupted the rollback of a call on its caller's thread
+            self._roll_back()
         try:
             self._sync_if(any(call.durable for call in calls))
-            retry_while_busy(lambda: self._io.begin(self._connection), partial(self._refuse, calls))
+            if not self._begin(calls, wait):
+                return False
             tables.refresh()
             for call in calls:
                 self._run(call)
             tables.flush()
+            begun = time.monotonic()
             self._io.commit(self._connection)
+            self.note_time(begun)
+            changes, self._changes = self._changes, self._connection.total_changes
+            self._pages += _PAGES + (self._changes - changes) // _ROWS
             tables.trim_cache()
         except _FailedAfterChange:
             self._roll_back()
@@ -257,6 +317,7 @@ class Writer(CallThread):
                 set_error(calls, error)
             else:
                 raise _FailedAfterChange from error
+        return True
 
     def _sync_if(self, durable: bool) -> None:
         """Make the next commit sync to disk if it contains a durable call and the store's durability is "full".
@@ -265,6 +326,7 @@ class Writer(CallThread):
         """
         wanted = durable and self._durability == "full"
         if wanted != self._synced:
+            self._synced = None  # unknown, should Ctrl-C interrupt this
             self._io.execute(self._connection, f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
             self._synced = wanted
 
@@ -289,12 +351,6 @@ class Writer(CallThread):
         self._tables.effects.take()
         with contextlib.suppress(sqlite3.Error):
             self._io.rollback(self._connection)
-
-
-def set_error(calls: list[Call[Any]], error: BaseException) -> None:
-    """Set the error of these calls. It is delivered later, together with the results of the other calls."""
-    for call in calls:
-        call.result, call.error = None, error
 
 
 def _log_size(path: str) -> int:
@@ -336,20 +392,26 @@ class WriteLock:
         self._watchdog: threading.Thread | None = None
 
     def acquire(self) -> None:
-        if not self._io.try_lock(self._file):
+        if not self.try_acquire():
             self._since = time.monotonic()
             self._have_watched()
             try:
                 self._io.lock(self._file)
             finally:
                 self._since = None
-            self._holder_known = False
-        if not self._holder_known:  # read only by waiting processes, so it is written once after a change of holder
-            os.pwrite(self._file, b"%-10d" % os.getpid(), 0)
-            self._holder_known = True
+            self._note_holder()
 
     def try_acquire(self) -> bool:
-        return self._io.try_lock(self._file)
+        if not self._io.try_lock(self._file):
+            return False
+        if not self._holder_known:
+            self._note_holder()
+        return True
+
+    def _note_holder(self) -> None:
+        """Write the id of this process. Only waiting processes read it, so it is written once after a wait."""
+        os.pwrite(self._file, b"%-10d" % os.getpid(), 0)
+        self._holder_known = True
 
     def release(self) -> None:
         try:
