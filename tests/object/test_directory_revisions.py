@@ -294,6 +294,29 @@ async def test_a_long_file_is_followed_by_a_new_one_and_no_version_is_lost(
     assert len(list(Path(driver.home.own, "versions/tasks/0/job.json").iterdir())) >= 4
 
 
+async def test_objects_that_change_often_are_appended_to_without_keeping_their_versions(tmp_path, monkeypatch):
+    monkeypatch.setattr(object_files, "LONGEST_FILE", 1_000)
+    driver = DirectoryBlobs(tmp_path / "s", keep_versions=["tasks/"], append=["lines/"])
+    await driver.connect()
+    blobs = Blobs(driver)
+    tag = checked_cast(Won, await blobs.create("lines/q/g.json", b"first")).tag
+    file = Path(driver.home.root, "lines/q/g.json")
+    made = file.stat().st_ino
+    tag = checked_cast(Won, await blobs.swap("lines/q/g.json", b"second", tag)).tag
+    assert file.stat().st_ino == made, "a swap made a new file"
+
+    for number in range(40):
+        tag = checked_cast(Won, await blobs.swap("lines/q/g.json", b"%d" % number * 30, tag)).tag
+        assert the(await blobs.get("lines/q/g.json")).body == b"%d" % number * 30
+        assert [item.size for item in (await blobs.list("lines/")).entries] == [len(b"%d" % number * 30)]
+        assert file.stat().st_size <= 1_000
+
+    assert isinstance(await blobs.swap("lines/q/g.json", b"late", "1-0"), LostReply)
+    assert not Path(driver.home.own, "versions").exists() or not any(Path(driver.home.own, "versions").rglob("*.json"))
+    assert await blobs.remove("lines/q/g.json", tag) and not file.exists()
+    await driver.close()
+
+
 async def put_markers(blobs: Blobs, keys: list[str]) -> None:
     await blobs.write_many([Write(key, b"", Expect.ANYTHING, durable=False) for key in keys])
 

@@ -137,6 +137,36 @@ async def test_a_member_whose_promotion_lost_a_race_is_let_in_by_the_next_look(w
     assert sorted([*taken, *(job.id for job in running.jobs)]) == ["later", "now"]
 
 
+async def test_a_delayed_job_that_enters_its_line_while_the_holder_ends_is_next(world: World) -> None:
+    a, b = await world.client(), await world.client()
+    await a.store.enqueue([a_spec(id="now", group="g"), a_spec(id="later", group="g", delay=10)])
+    [job] = await a.store.claim(a_claim())
+    world.clock.advance(11)
+
+    await meanwhile(
+        a.store.settle([(job.lease, Change.completed())]),
+        a.stop("write", lambda key: key.startswith(("tasks/", "lines/"))),
+        lambda: b.store.claim(a_claim()),
+    )
+
+    assert [job.id for job in await b.store.claim(a_claim(10))] == ["later"]
+
+
+async def test_a_child_that_enters_its_line_while_the_holder_ends_is_next(world: World) -> None:
+    a, b = await world.client(), await world.client()
+    await a.store.enqueue([a_spec(id="holder", group="g"), a_spec(id="parent")])
+    await a.store.enqueue([a_spec(id="child", group="g", after=("parent",))])
+    jobs = {job.id: job for job in await a.store.claim(a_claim(2))}
+
+    await meanwhile(
+        a.store.settle([(jobs["holder"].lease, Change.completed())]),
+        a.stop("write", lambda key: key.startswith(("tasks/", "lines/"))),
+        lambda: b.store.settle([(jobs["parent"].lease, Change.completed())]),
+    )
+
+    assert [job.id for job in await b.store.claim(a_claim(10))] == ["child"]
+
+
 async def test_a_promise_is_kept_while_the_job_it_is_about_is_still_being_written(world: World) -> None:
     """`due/` is written before the job: whoever looks in between must not take it for a leftover."""
     a, b = await world.client(), await world.client()

@@ -20,7 +20,9 @@ def open_directory(
     from millrace.store.object.directory import DirectoryBlobs
 
     def driver() -> Driver:
-        return DirectoryBlobs(path, durability=level, keep_versions=["tasks/"], markers=MARKERS, clock=clock)
+        return DirectoryBlobs(
+            path, durability=level, keep_versions=["tasks/"], append=["lines/"], markers=MARKERS, clock=clock
+        )
 
     return ObjectStore(driver, clock=clock, options=object_options(env, feed_delay=LOCAL_FEED_DELAY))
 

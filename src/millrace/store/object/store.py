@@ -54,7 +54,8 @@ from millrace.store.object.engine.engine import Engine, Question
 from millrace.store.object.engine.job_table import TableOptions
 from millrace.store.object.engine.numbers import Numbers, give_back
 from millrace.store.object.engine.objects import Objects, SeenObject, Swap, sealed
-from millrace.store.object.engine.values import LayoutValue, QueueValue, encode, job_value, value_of
+from millrace.store.object.engine.values import LayoutValue, LineValue, QueueValue, encode, job_value, value_of
+from millrace.store.object.engine.view import View
 from millrace.store.object.events.feed import Feed
 from millrace.store.object.events.spans import Spans
 from millrace.store.object.keys import LAYOUT, TASKS, Layout, name_of
@@ -180,11 +181,13 @@ class ObjectStore(BaseStore):
             check_specs(change.jobs)
         keys = [self._layout.job(lease.job) for lease, _ in items]
         guessed = self._engine.guesses(keys)
+        view = self._engine.view()
+        await view.begin([TASKS, *keys, *self._needed_to_settle(guessed)], guessed)
         run = await self._engine.carry_out(
             [(key, _settling(lease, change)) for key, (lease, change) in zip(keys, items, strict=True)],
             options=TableOptions(keys_by_seq={lease.seq: key for key, (lease, _) in zip(keys, items, strict=True)}),
-            guessed=guessed,
-            expected=[TASKS, *keys, *self._queues_of(guessed)],
+            expected=_next_members(view),
+            view=view,
         )
         await self._engine.dependents.update(run)
         return [
@@ -206,9 +209,15 @@ class ObjectStore(BaseStore):
         as_asked = ends[-1].state == State.CANCELLED and change.verb is not Verb.CANCEL
         return Receipt.CANCELLING if as_asked else Receipt.OK
 
-    def _queues_of(self, records: Iterable[SeenObject]) -> list[str]:
-        jobs = [job_value(seen.value, {}).job for seen in records]
-        return [self._layout.queue(job.queue) for job in jobs if job is not None]
+    def _needed_to_settle(self, records: Iterable[SeenObject]) -> list[str]:
+        """Return the keys of the queues, lines and unique keys of these running jobs."""
+        keys: list[str] = []
+        for job in [job_value(seen.value, {}).job for seen in records]:
+            if job is not None:
+                keys.append(self._layout.queue(job.queue))
+                keys += [] if job.line is None else [self._layout.line(job.queue, job.line)]
+                keys += [] if job.spec.key is None else [self._layout.unique_key(job.queue, job.spec.key)]
+        return keys
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         keys = [self._layout.job(extension.lease.job) for extension in extensions]
@@ -442,6 +451,12 @@ def _obliterating(queue: str, limit: int) -> Question[int]:
 
 def _moving(move: Move) -> Question[Moved]:
     return lambda ledger, now: scheduling.advance(ledger, [move], now)[0]
+
+
+def _next_members(view: View) -> list[str]:
+    """Return the keys of the jobs that are next in the lines that were read."""
+    lines = [value_of(seen, LineValue) for key, seen in view.seen.items() if key.startswith("lines/")]
+    return [member.key for line in lines if line is not None for member in line.head.members[:1]]
 
 
 def _settling(lease: Lease, change: Change) -> Question[Receipt]:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,10 +27,12 @@ from millrace.store.object.directory.locks import Locks, shard_of
 from millrace.store.object.directory.object_files import Appended, Drop, Inspect, ObjectFiles, Prepared
 from millrace.store.object.driver import Answer, Refused, Write, WriteReply
 
+T = TypeVar("T")
 Change: TypeAlias = Write | Drop | Inspect
 Outcome: TypeAlias = Answer | BaseException | None  # None: there is no result
 FEW = 64  # at most this many changes are made in the calling thread …
 SMALL = 256 << 10  # … if they have at most this many bytes
+FLUSHERS = 16  # threads; a disk flushes many files in the time of one
 
 
 class _Call(msgspec.Struct):
@@ -206,9 +208,7 @@ class Committer:
 
     def _land(self, steps: list[_Step]) -> None:
         steps = [step for step in steps if step.appended is not None and step.outcome is None]
-        many = self._flushers.map if len(steps) > 1 else map
-        for _ in many(self._land_one, steps):
-            pass
+        self._concurrently(self._land_one, steps)
 
     def _land_one(self, step: _Step) -> None:
         appended = step.appended
@@ -260,8 +260,7 @@ class Committer:
             step for step in writes if isinstance(step.change, Write) and self._object_files.must_flush(step.change)
         ]
         if len(slow) > 1:
-            for _ in self._flushers.map(self._prepare_one, slow):
-                pass
+            self._concurrently(self._prepare_one, slow)
         for step in writes:
             if step.prepared is None and step.outcome is None:
                 self._prepare_one(step)
@@ -324,21 +323,31 @@ class Committer:
             assert step.prepared is not None
             for folder in step.prepared.folders:
                 folders.setdefault(folder, []).append(step)
-        if len(folders) == 1:
-            errors = [self._flush_folder(folder) for folder in folders]
-        else:
-            errors = list(self._flushers.map(self._flush_folder, folders))
-        for members, error in zip(folders.values(), errors, strict=True):
-            if error is not None:
-                for step in members:
-                    step.outcome = error
+        self._concurrently(self._flush_folder, list(folders.items()))
 
-    def _flush_folder(self, folder: str) -> OSError | None:
+    def _flush_folder(self, folder: tuple[str, list[_Step]]) -> None:
+        path, members = folder
         try:
-            self._object_files.flush(folder)
+            self._object_files.flush(path)
         except OSError as error:
-            return error
-        return None
+            for step in members:
+                step.outcome = error
+
+    def _concurrently(self, act: Callable[[T], None], items: Sequence[T]) -> None:
+        """Call `act` for each item in the flusher threads. Each thread gets a share of the items, because handing over
+        one item takes about as long as writing it.
+        """
+        if len(items) <= 1:
+            for item in items:
+                act(item)
+            return
+
+        def act_on_share(first: int) -> None:
+            for item in items[first::FLUSHERS]:
+                act(item)
+
+        for _ in self._flushers.map(act_on_share, range(min(FLUSHERS, len(items)))):
+            pass
 
 
 def _bytes(changes: Sequence[Change]) -> int:

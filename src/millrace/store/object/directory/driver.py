@@ -14,7 +14,7 @@ from urllib.parse import quote
 from millrace.domain.errors import StoreError
 from millrace.store.clock import Clock, system_clock
 from millrace.store.object.directory.change_signal import ChangeSignal
-from millrace.store.object.directory.committer import FEW, Change, Committer, Outcome
+from millrace.store.object.directory.committer import FEW, FLUSHERS, Change, Committer, Outcome
 from millrace.store.object.directory.file_format import Torn
 from millrace.store.object.directory.folder import StoreFolder
 from millrace.store.object.directory.listing import page
@@ -23,16 +23,16 @@ from millrace.store.object.driver import Answer, Blob, Listing, Read, Unavailabl
 
 T = TypeVar("T")
 READERS = 2
-FLUSHERS = 16  # threads; a disk flushes many files in the time of one
 
 
 class DirectoryBlobs:
     """Objects as files below `root`.
 
     With `durability="full"`, a confirmed write is on disk, unless the write has `durable=False`. With "relaxed", no
-    write waits for the disk. `keep_versions` lists the prefixes whose objects keep earlier versions. `markers` lists
-    the prefixes with many empty objects, which are kept as empty files. `reports` lists the foreign or damaged files
-    that were found.
+    write waits for the disk. `keep_versions` lists the prefixes whose objects keep earlier versions: a new
+    revision is appended to the object's file. `append` lists prefixes whose revisions are appended too, because they
+    change often, but whose full files are replaced. `markers` lists the prefixes with many empty objects, which are
+    kept as empty files. `reports` lists the foreign or damaged files that were found.
     """
 
     refusal_is_final = True
@@ -43,6 +43,7 @@ class DirectoryBlobs:
         *,
         durability: Literal["full", "relaxed"] = "full",
         keep_versions: Sequence[str] = (),
+        append: Sequence[str] = (),
         markers: Sequence[str] = (),
         allow_network: bool = False,
         clock: Clock | None = None,
@@ -54,7 +55,12 @@ class DirectoryBlobs:
         self._allow_network = allow_network
         self._clock = clock
         self._object_files = ObjectFiles(
-            self.home, flushes=durability == "full", kept=tuple(keep_versions), markers=tuple(markers), clock=clock
+            self.home,
+            flushes=durability == "full",
+            kept=tuple(keep_versions),
+            appended=tuple(append),
+            markers=tuple(markers),
+            clock=clock,
         )
         self._threads: _Threads | None = None
 
@@ -133,7 +139,7 @@ class DirectoryBlobs:
     async def list(self, prefix: str, after: str | None, limit: int) -> Listing:
         self.requests["list"] += 1
         listing, short = await self._in_reader(
-            lambda: page(self.home, prefix, after, limit, self._object_files.markers, self._object_files.kept)
+            lambda: page(self.home, prefix, after, limit, self._object_files.markers, self._object_files.appended)
         )
         if short:
             await self._commit([Inspect(key) for key in short], durable=False)

@@ -115,16 +115,11 @@ def revisions(key: str, content: bytes) -> Iterator[Revision]:
         end = last + TRAILER_SIZE
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """The tag, the body length and the end offset of the newest revision in an open file."""
+def last_revision(key: str, file: int) -> Revision:
+    """Return the newest valid revision of an open file. Raise Torn if there is none.
 
-    tag: str
-    length: int
-    end: int
-
-
-def summary(key: str, file: int) -> Summary:
-    """Read the summary of an open file. Earlier revisions are read only if the last one is not valid."""
+    Earlier revisions are read only if the last one is not valid.
+    """
     size = os.fstat(file).st_size
     if size >= TRAILER_SIZE:
         trailer = _trailer(os.pread(file, TRAILER_SIZE, size - TRAILER_SIZE))
@@ -132,9 +127,8 @@ def summary(key: str, file: int) -> Summary:
         if trailer is not None and trailer.counts and start >= 0:
             body = os.pread(file, trailer.length, start)
             if trailer.digest == _digest(key, body, trailer.revision, trailer.at):
-                return Summary(trailer.tag, trailer.length, size)
-    found = newest(key, os.pread(file, size, 0))
-    return Summary(found.tag, len(found.body), found.end)
+                return Revision(body, trailer.tag, trailer.at, size)
+    return newest(key, os.pread(file, size, 0))
 
 
 def revision_of(tag: str) -> int:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from millrace.store.object.directory.file_format import TRAILER_SIZE, Torn, summary
+from millrace.store.object.directory.file_format import TRAILER_SIZE, Torn, last_revision
 from millrace.store.object.directory.folder import OWN, StoreFolder
 from millrace.store.object.driver import Listed, Listing
 from millrace.store.object.names import folder_name, part_of_file, part_of_folder
@@ -28,7 +28,7 @@ def page(
     after: str | None,
     limit: int,
     markers: tuple[str, ...] = (),
-    kept: tuple[str, ...] = (),
+    appended: tuple[str, ...] = (),
 ) -> tuple[Listing, list[str]]:
     """Return one page of keys, and the keys of files that seem incomplete. The caller checks these files under their
     lock.
@@ -36,7 +36,7 @@ def page(
     start = "/".join([home.root, *map(folder_name, prefix.split("/")[:-1])])
     found: list[Listed] = []
     short: list[str] = []
-    for entry in _entries(home, start, prefix, after or "", kept):
+    for entry in _entries(home, start, prefix, after or "", appended):
         if entry.size == EMPTY and entry.key.startswith(markers):
             entry = Listed(entry.key, 0, entry.modified)
         if entry.size < 0:
@@ -48,19 +48,19 @@ def page(
     return Listing(tuple(found)), short
 
 
-def _entries(home: StoreFolder, folder: str, base: str, after: str, kept: tuple[str, ...]) -> Iterator[Listed]:
+def _entries(home: StoreFolder, folder: str, base: str, after: str, appended: tuple[str, ...]) -> Iterator[Listed]:
     """Yield the entries below a folder. `base` is the part of the key that the folder stands for, including the last
     slash.
     """
     for place, item in sorted(_below(home, folder, base, after), key=lambda found: found[0]):
         if place.endswith("/"):
-            yield from _entries(home, item.path, place, after, kept)
+            yield from _entries(home, item.path, place, after, appended)
             continue
         try:
             status = item.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue  # deleted meanwhile
-        size = _last_size(item.path, place) if place.startswith(kept) else status.st_size - TRAILER_SIZE
+        size = _last_size(item.path, place) if place.startswith(appended) else status.st_size - TRAILER_SIZE
         yield Listed(place, size, status.st_mtime_ns // 1_000_000)
 
 
@@ -73,7 +73,7 @@ def _last_size(path: str, key: str) -> int:
             raise
         return EMPTY
     try:
-        return summary(key, file).length
+        return len(last_revision(key, file).body)
     except Torn:
         return EMPTY
     finally:

@@ -30,13 +30,12 @@ from millrace.store.object.directory.file_format import (
     TRAILER_SIZE,
     Revision,
     Torn,
-    newest,
+    last_revision,
     place_of_word,
     read_all,
     revision_of,
     revisions,
     seal,
-    summary,
     this_boot,
     write_all,
 )
@@ -49,7 +48,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MORE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 MARKER = "1-marker"  # the tag of every empty file; markers are never swapped
 MARKS_TOGETHER = 0.25  # seconds; markers made within this time are links to one empty file, and have its age
-LONGEST_FILE = 64 << 10  # bytes; then the next revision starts a new file
+LONGEST_FILE = 256 << 10  # bytes; then the next revision starts a new file, which replaces this one by a slow rename
 TRUSTED = 5  # seconds; a folder that was removed and created again may have its old inode, but not sooner (EMPTY_FOR)
 _TRIES = 50  # attempts to write into a folder that others keep removing because it is empty
 
@@ -101,6 +100,7 @@ class ObjectFiles:
         *,
         flushes: bool,
         kept: tuple[str, ...] = (),
+        appended: tuple[str, ...] = (),
         markers: tuple[str, ...] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -108,6 +108,7 @@ class ObjectFiles:
         self.flushes = flushes  # False: no write waits for the disk
         self.markers = markers  # prefixes where an empty object is an empty file
         self.kept = kept  # prefixes whose versions are kept
+        self.appended = (*kept, *appended)  # prefixes whose revisions are appended to the same file
         self._clock = clock  # None: the file system's clock
         self._serial = itertools.count()
         self._writer = secrets.token_hex(4)  # a process id alone may be reused
@@ -138,16 +139,15 @@ class ObjectFiles:
             status = os.fstat(file)
             if not status.st_size and key.startswith(self.markers):
                 return UNCHANGED if unless == MARKER else Blob(key, b"", MARKER, status.st_mtime_ns // 1_000_000)
-            if unless is not None and summary(key, file).tag == unless:
+            found = last_revision(key, file)
+            if unless == found.tag:
                 return UNCHANGED
-            content = read_all(file)
-            modified = os.fstat(file).st_mtime_ns // 1_000_000
+            status = os.fstat(file)
         finally:
             os.close(file)
-        found = newest(key, content)
-        if len(found.body) + TRAILER_SIZE != len(content) and not key.startswith(self.kept):
+        if len(found.body) + TRAILER_SIZE != status.st_size and not key.startswith(self.appended):
             raise Torn
-        return Blob(key, found.body, found.tag, modified)
+        return Blob(key, found.body, found.tag, status.st_mtime_ns // 1_000_000)
 
     def _revisions(self, path: str, key: str) -> list[Revision]:
         try:
@@ -241,7 +241,7 @@ class ObjectFiles:
         return (
             isinstance(change, Write)
             and isinstance(change.expect, str)
-            and change.key.startswith(self.kept)
+            and change.key.startswith(self.appended)
             and len(change.body) < LONGEST_FILE // 2
             and b"\n" not in change.body
         )
@@ -249,10 +249,10 @@ class ObjectFiles:
     def must_flush(self, write: Write) -> bool:
         """Return whether the write must be flushed to disk.
 
-        The first write of a file that keeps versions is always flushed. Later revisions are appended to this file, and
+        The first write of a file that is appended to is always flushed. Later revisions are appended to this file, and
         flushing them would not make the name of the file durable.
         """
-        begins = write.key.startswith(self.kept) and not self.is_appended(write)
+        begins = write.key.startswith(self.appended) and not self.is_appended(write)
         return self.flushes and (write.durable or begins)
 
     def append(self, write: Write) -> WriteReply | Refused | Appended | None:
@@ -271,7 +271,7 @@ class ObjectFiles:
         waits = False
         try:
             try:
-                there = summary(write.key, file)
+                there = last_revision(write.key, file)
             except Torn:
                 return Refused() if self._put_aside(write.key, path) != write.expect else None
             if there.tag != write.expect:
@@ -545,6 +545,6 @@ class ObjectFiles:
         try:
             if key.startswith(self.markers) and os.fstat(file).st_size == 0:
                 return MARKER
-            return summary(key, file).tag
+            return last_revision(key, file).tag
         finally:
             os.close(file)

@@ -5,7 +5,8 @@ If a crash interrupts this, the sweep finds the jobs that are left by their keys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.domain.job import FINISHED, State
@@ -36,10 +37,8 @@ class Dependents:
         while front:
             runs_made: list[EngineRun[Any]] = []
             for done in front:
-                for parent, (state, seq) in done.ended.items():
-                    runs_made += await self._update(parent, state, seq)
-                for parent in _newly_awaited(done):
-                    runs_made += await self.update_children(parent)
+                runs_made += await self._update(done.ended)
+                runs_made += await self.update_children(_newly_awaited(done))
                 for parent in sorted(done.recalled) if recall else ():
                     runs_made += await self.replay_children(parent)
             front = runs_made
@@ -54,46 +53,64 @@ class Dependents:
         """Replay the jobs that died because this parent had died or was cancelled. The parent has been replayed. Return
         a list of results, each for some of the children.
         """
-        return await self._each_child(parent, lambda number: _replaying(parent, number))
+        return await self._each_child([parent], _replaying)
 
-    async def update_children(self, parent: str) -> list[EngineRun[Any]]:
-        """If the job with this id has ended, update the jobs that wait for it. Return a list of results, each for some
-        of them.
-        """
-        key = self._engine.layout.job(parent)
+    async def update_children(self, parents: Sequence[str]) -> list[EngineRun[Any]]:
+        """Update the jobs that wait for those of these ids whose job has ended. Return one result per batch."""
+        if not parents:
+            return []
         view = self._engine.view()
-        await view.load([key])
-        value = job_value(view.seen[key].value, view.large)
-        if value.job is not None:
-            return await self._update(parent, value.job.state, value.job.seq) if value.job.state in FINISHED else []
-        if value.past:
-            last = max(value.past, key=lambda past: past.generation)
-            return await self._update(parent, last.state, last.seq)
-        return []
+        keys = {parent: self._engine.layout.job(parent) for parent in parents}
+        await view.load([*dict.fromkeys(keys.values())])
+        ended: dict[str, tuple[State, int]] = {}
+        for parent, key in keys.items():
+            value = job_value(view.seen[key].value, view.large)
+            if value.job is not None and value.job.state in FINISHED:
+                ended[parent] = (value.job.state, value.job.seq)
+            elif value.job is None and value.past:
+                last = max(value.past, key=lambda past: past.generation)
+                ended[parent] = (last.state, last.seq)
+        return await self._update(ended)
 
-    async def _update(self, parent: str, state: State, seq: int) -> list[EngineRun[Any]]:
-        return await self._each_child(parent, lambda number: _updating(parent, seq, state, number))
+    async def _update(self, ended: Mapping[str, tuple[State, int]]) -> list[EngineRun[Any]]:
+        def decide(parent: str, child: int) -> Question[None]:
+            state, seq = ended[parent]
+            return lambda ledger, now: ledger.parent_ended(parent, seq, state, child, now)
 
-    async def _each_child(self, parent: str, decide: Callable[[int], Question[None]]) -> list[EngineRun[Any]]:
-        """Apply `decide` to each child in its own transaction. Return a list of results, each for some of the children.
+        return await self._each_child([*ended], decide)
+
+    async def _each_child(
+        self, parents: Sequence[str], decide: Callable[[str, int], Question[None]]
+    ) -> list[EngineRun[Any]]:
+        """Apply `decide` to each child of these parents in its own transaction. Return one result per batch of
+        children.
 
         A single transaction would need one write of ten thousand objects for a job with ten thousand dependents.
         """
         layout = self._engine.layout
-        children = []
-        for key in await self._engine.blobs.all_keys(f"deps/{name_of(parent)}/"):
-            number, _, name = key.split("/")[2].partition(".")
-            children.append((int(number), layout.job_by_name(name)))
         runs: list[EngineRun[Any]] = []
+        children = await self._children(parents)
         for start in range(0, len(children), AT_ONCE):
             some = children[start : start + AT_ONCE]
             run = await self._engine.carry_out(
-                [(key, decide(number)) for number, key in some],
-                options=TableOptions(keys_by_seq=dict(some)),
-                expected=[layout.job(parent), *(key for _, key in some)],
+                [(key, decide(parent, number)) for parent, number, key in some],
+                options=TableOptions(keys_by_seq={number: key for _, number, key in some}),
+                expected=[*(layout.job(parent) for parent, _, _ in some), *(key for _, _, key in some)],
             )
             runs.append(run)
         return runs
+
+    async def _children(self, parents: Sequence[str]) -> list[tuple[str, int, str]]:
+        """Return (parent, seq, object) for each job that depends on one of these parents."""
+        listings = await asyncio.gather(
+            *(self._engine.blobs.all_keys(f"deps/{name_of(parent)}/") for parent in parents)
+        )
+        children: list[tuple[str, int, str]] = []
+        for parent, keys in zip(parents, listings, strict=True):
+            for key in keys:
+                number, _, name = key.split("/")[2].partition(".")
+                children.append((parent, int(number), self._engine.layout.job_by_name(name)))
+        return children
 
 
 def _newly_awaited(run: EngineRun[Any]) -> list[str]:
@@ -103,7 +120,3 @@ def _newly_awaited(run: EngineRun[Any]) -> list[str]:
 
 def _replaying(parent: str, child: int) -> Question[None]:
     return lambda ledger, now: replaying.return_with(ledger, parent, child, now)
-
-
-def _updating(parent: str, seq: int, state: State, child: int) -> Question[None]:
-    return lambda ledger, now: ledger.parent_ended(parent, seq, state, child, now)

@@ -28,6 +28,7 @@ from millrace.store.object.engine.job_table import TableOptions
 from millrace.store.object.engine.numbers import NumberNeeded, Numbers, hold
 from millrace.store.object.engine.objects import Committed, Objects, SeenObject, Swap
 from millrace.store.object.engine.plan import SwapGroup, WritePlan
+from millrace.store.object.engine.settings_locks import HeldSettings, SettingsLocks
 from millrace.store.object.engine.tables import ObjectTables
 from millrace.store.object.engine.values import JobValue, QueueValue, TasksValue, decode, encode, job_value, value_of
 from millrace.store.object.engine.view import Need, View
@@ -83,6 +84,7 @@ class Engine:
         self._inline = options.inline_limit
         self._held: dict[str, SeenObject] = {}  # jobs that run here, as this process wrote them
         self._known_queues: set[str] = set()
+        self._settings_locks = SettingsLocks()
 
     def _manifest_key(self, tx: str) -> str:
         return self.layout.batch(self.numbers.stamps.last, tx)
@@ -110,7 +112,7 @@ class Engine:
             try:
                 return question(Ledger(tables), now), tables
             except Need as need:
-                await need.fetch()
+                await view.fetch(need)
             except NumberNeeded:
                 await hold(self.objects, self.numbers, now, self.feed_delay)
         raise StoreError(f"{self.blobs.url}: an operation could not be decided after {MOST_RUNS} reads; report this")
@@ -144,9 +146,27 @@ class Engine:
         """
         view = self.view() if view is None else view
         await view.begin(expected, guessed)
+        run: EngineRun[T] = EngineRun()
+        with self._settings_locks.none_held() as held:
+            first_seen = await self._carry_out(items, view, run, held, together, durable, options)
+        await self._recount_if_asked(first_seen, {**view.seen, **run.settings})
+        return run
+
+    async def _carry_out(
+        self,
+        items: Sequence[Item[T]],
+        view: View,
+        run: EngineRun[T],
+        held: HeldSettings,
+        together: bool,
+        durable: bool,
+        options: TableOptions,
+    ) -> dict[str, frozenset[str]]:
+        """Attempt to write the items until all are written. Return what the settings counted when they were first
+        read.
+        """
         answers: dict[int, T] = {}
         todo = list(range(len(items)))
-        run: EngineRun[T] = EngineRun()
         first_seen: dict[str, frozenset[str]] = {}
         redated = False
         for attempt in range(MOST_ATTEMPTS):
@@ -155,6 +175,9 @@ class Engine:
             if planned is None:
                 continue
             decided, plan = planned
+            if await held.lock(plan.settings):
+                await view.load(plan.settings)  # another operation of this process has just written them
+                continue
             if not redated and await self.clock() - plan.tables.now > LATE:
                 redated = True  # decide again with the current time; now nothing has to be read
                 continue
@@ -166,16 +189,13 @@ class Engine:
             answers.update({number: decided[number] for number in todo if items[number][0] not in lost})
             todo = list(range(len(items))) if together and lost else [n for n in todo if items[n][0] in lost]
             if not todo:
-                break
+                run.answers = [answers[number] for number in sorted(answers)]
+                return first_seen
             view.forget()
-        else:
-            raise Crowded(
-                f"{self.blobs.url}: too many processes change the same jobs or the same line at once: "
-                f"gave up after {MOST_ATTEMPTS} attempts. Nothing is lost; try again."
-            )
-        run.answers = [answers[number] for number in sorted(answers)]
-        await self._recount_if_asked(first_seen, {**view.seen, **run.settings})
-        return run
+        raise Crowded(
+            f"{self.blobs.url}: too many processes change the same jobs or the same line at once: "
+            f"gave up after {MOST_ATTEMPTS} attempts. Nothing is lost; try again."
+        )
 
     async def _plan(
         self, view: View, question: Question[dict[int, T]], together: bool, options: TableOptions
@@ -317,18 +337,30 @@ class Engine:
 
 
 def _each_of(items: Sequence[Item[T]], todo: Sequence[int], together: bool) -> Question[dict[int, T]]:
-    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps the index
-    of each item to the answer for this item.
+    """Return a question that decides the items with the indexes `todo` one after the other. Its answer maps index to
+    answer.
+
+    If an item needs an object that has not been read, the items after it are evaluated too, only to find what they
+    need. So the objects of all items are read together. All items are then decided again from the start.
     """
 
     def question(ledger: Ledger, now: int) -> dict[int, T]:
         decided = {}
+        needs: list[Need] = []
         for number in todo:
             key, decide = items[number]
             if isinstance(ledger.tables, ObjectTables) and not together:
                 ledger.tables.carriers.clear()
                 ledger.tables.item = key
-            decided[number] = decide(ledger, now)
+            try:
+                decided[number] = decide(ledger, now)
+            except Need as need:
+                needs.append(need)
+            except Exception:
+                if not needs:
+                    raise  # otherwise an earlier item is half decided, which may be the cause
+        if needs:
+            raise Need.of_all(needs)
         return decided
 
     return question

@@ -1,5 +1,5 @@
 """The ledger's indexes, built from objects that were read: jobs to claim, expired leases, other jobs that have become
-due, groups and lanes, and unique keys.
+due, and unique keys.
 
 An evaluation is one pass of the ledger's rules over these tables; see `view.py`.
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 
-from millrace.domain.job import LIVE, Job, State
-from millrace.domain.tables import KeyHold, Line, Place, Range
-from millrace.store.object.engine.job_table import JobTable, Record, TableOptions, is_outside
+from millrace.domain.job import LIVE, Job, Spec, State
+from millrace.domain.tables import KeyHold, Place, Range
+from millrace.store.object.engine.job_table import Record, TableOptions, is_outside
+from millrace.store.object.engine.line_table import LineTable
 from millrace.store.object.engine.numbers import Numbers
 from millrace.store.object.engine.objects import SeenObject
-from millrace.store.object.engine.values import KeyValue, LineValue, Trigger, value_of
-from millrace.store.object.engine.view import Need, View, nothing_more
-from millrace.store.object.keys import IndexEntry, Layout, line_word, name_in, unspelled, word
-
-IN_LINE = 16  # members of a group or lane read at once to find the next
+from millrace.store.object.engine.values import KeyValue, Trigger, value_of
+from millrace.store.object.engine.view import Need, View
+from millrace.store.object.keys import IndexEntry, Layout, name_in, unspelled, word
 
 
 class ReadySpan:
@@ -37,16 +35,12 @@ class ReadySpan:
         self._next += 1
 
 
-class IndexTable(JobTable):
-    """The part of the ledger's tables that has indexes, lines (groups and lanes) and unique keys."""
+class IndexTable(LineTable):
+    """The part of the ledger's tables that has indexes and unique keys."""
 
     def __init__(self, view: View, now: int, numbers: Numbers, options: TableOptions) -> None:
         super().__init__(view, now, numbers, options)
-        self.lines: dict[str, tuple[SeenObject, LineValue | None]] = {}
         self.holds: dict[str, tuple[SeenObject, KeyValue | None]] = {}
-        # Objects that are written even if unchanged, so that concurrent changes are detected.
-        self.touched: set[str] = set()
-        self.stale: set[str] = set()  # stale index keys
         self._candidates: dict[int, str] = {}  # seq -> object, in claim order
         self._portion = 1
         self.postponed = 0  # expired jobs left for the next check
@@ -62,7 +56,7 @@ class IndexTable(JobTable):
             if entry.at <= now and entry.queue == word(queue) and (spelled is None or entry.task in spelled)
         ]
         if any(entry.name in self.view.busy for entry in due):
-            raise Need(self.view.look_again)  # concurrent claims have chosen the same jobs
+            raise Need(reads=[self.view.look_again])  # concurrent claims have chosen the same jobs
         due.sort(key=lambda entry: (-entry.priority, entry.at, entry.seq))
         spread = self.view.index.spread
         if spread:
@@ -112,19 +106,6 @@ class IndexTable(JobTable):
 
     def _is_free(self, record: Record) -> bool:
         return not self.view.busy or name_in(record.seen.key) not in self.view.busy
-
-    def job_at(self, entry: IndexEntry) -> Job | None:
-        """Return the job of this index entry. Return None if the job's record names another key, so that the entry is
-        not valid.
-        """
-        record = self.record(self.layout.job_by_name(entry.name))
-        if record.job is not None and record.value.index_key == entry.key:
-            self.keys_by_seq[record.job.seq] = record.seen.key
-            return record.job
-        is_known = record.seen.lock is None and record.seen.key not in self.view.guessed
-        if is_known and entry.rev <= record.value.rev:  # otherwise a writer is about to make it valid
-            self.stale.add(entry.key)
-        return None
 
     def entering(self, now: int, limit: int) -> list[int]:
         def enters_at(job: Job) -> int | None:
@@ -227,90 +208,7 @@ class IndexTable(JobTable):
     def wake(self, place: Place, jobs: int) -> None:
         self.opened[place] += jobs
 
-    # lines
-
-    def _line(self, queue: str, name: str) -> tuple[SeenObject, LineValue | None]:
-        key = self.layout.line(queue, name)
-        known = self.lines.get(key)
-        if known is None:
-            seen = self.view.object(key)
-            value = value_of(seen, LineValue)
-            known = self.lines[key] = (seen, value)
-            if self.options.pins_lines:
-                self.touched.add(key)
-            if value is not None:
-                self.keys_by_seq.update(value.places)
-                self.follow(value.stamp)
-                self._draw_after(value.last)
-        return known
-
-    def line(self, queue: str, name: str) -> Line | None:
-        value = self._line(queue, name)[1]
-        return None if value is None else value.line
-
-    def put_line(self, line: Line) -> None:
-        seen, old = self._line(line.queue, line.name)
-        places = {seq: self.keys_by_seq[seq] for seq in (line.holder, line.open) if seq is not None}
-        stamp, last = (0, 0) if old is None else (old.stamp, old.last)
-        self.lines[seen.key] = (seen, LineValue(line, places, stamp, max(last, self._highest_in(line))))
-
-    def _highest_in(self, line: Line) -> int:
-        """Return the highest seq that this evaluation has added to the line; 0 if it has added none."""
-        jobs = (record.job for record in self.records.values() if record.dirty)
-        return max((job.seq for job in jobs if job and job.queue == line.queue and job.line == line.name), default=0)
-
-    def _draw_after(self, last: int) -> None:
-        """Raise Need, so that new seqs are drawn, if the drawn seqs are not higher than `last`.
-
-        `last` is the highest seq in the line. Another process may have added it after the seqs were drawn.
-        """
-        self.numbers.seqs.seen(last)
-        if self.view.drawn and self.view.drawn[0] <= last:
-            self.view.drawn = []
-            raise Need(nothing_more)
-
-    def drop_line(self, line: Line) -> None:
-        seen, _ = self._line(line.queue, line.name)
-        self.lines[seen.key] = (seen, None)
-
-    def best_in_line(self, queue: str, name: str) -> int | None:
-        members = self.members(queue, name, 1)
-        return members[0] if members else None
-
-    def members(self, queue: str, name: str, limit: int) -> list[int]:
-        return [job.seq for job in self._members(queue, name, limit)]
-
-    def _members(self, queue: str, name: str, limit: int) -> list[Job]:
-        """Return the first `limit` waiting members of the line.
-
-        They are listed by the index and checked against their records. Changes of this evaluation are included.
-        """
-        self._line(queue, name)  # read it before listing members: every change of members writes it
-        prefix = f"held/{word(queue)}/{line_word(name)}/"
-        most = limit + IN_LINE
-        while True:
-            keys = self.view.keys(prefix, most)
-            entries = Layout.entries(keys)
-            self.view.want(self.layout.job_by_name(entry.name) for entry in entries)
-            listed = [self.record(self.layout.job_by_name(entry.name)) for entry in entries]
-            for entry in entries:
-                self.job_at(entry)
-            opened = self.line(queue, name)
-            if opened is not None and opened.open is not None:
-                self.by_seq(opened.open)
-            standing = [
-                job
-                for job in self._jobs_of(chain(listed, self.records.values()))
-                if job.state is State.WAITING and job.in_line and job.queue == queue and job.line == name
-            ]
-            standing.sort(key=lambda job: (-job.priority, job.seq))
-            if len(standing) >= limit or len(keys) < most:
-                return standing[:limit]
-            most *= 4
-
-    @staticmethod
-    def _jobs_of(records: Iterable[Record]) -> list[Job]:
-        return list({job.seq: job for record in records if (job := record.job) is not None}.values())
+    # places in the order of claims
 
     def ahead(self, job: Job, now: int, most: int) -> int:
         name = job.line
@@ -332,10 +230,22 @@ class IndexTable(JobTable):
 
     # unique keys
 
+    def prefetch_specs(self, specs: Sequence[Spec]) -> None:
+        super().prefetch_specs(specs)
+        holds = [self._hold(spec.queue, spec.key)[1] for spec in specs if spec.key is not None]
+        self.view.want(value.owner for value in holds if value is not None)
+
+    def keys_of_specs(self, specs: Sequence[Spec]) -> list[str]:
+        unique = [self.layout.unique_key(spec.queue, spec.key) for spec in specs if spec.key is not None]
+        return [*super().keys_of_specs(specs), *unique]
+
     def _hold(self, queue: str, key: str) -> tuple[SeenObject, KeyValue | None]:
         place = self.layout.unique_key(queue, key)
         known = self.holds.get(place)
         if known is None:
+            if place not in self.view.seen:
+                named = ((job.queue, job.spec.key) for job in self.batch())
+                self.view.want([place, *(self.layout.unique_key(of, name) for of, name in named if name is not None)])
             seen = self.view.object(place)
             known = self.holds[place] = (seen, value_of(seen, KeyValue))
         return known

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from millrace.domain.event import Event, Kind
-from millrace.domain.job import FINISHED, LIVE, Job, Spec, State
+from millrace.domain.job import FINISHED, LIVE, Job, State
 from millrace.domain.tables import Past, Place
 from millrace.store.object.engine.numbers import Numbers
 from millrace.store.object.engine.objects import SeenObject
 from millrace.store.object.engine.values import FeedEvent, JobValue, Trimmed, job_value
-from millrace.store.object.engine.view import Need, View, nothing_more
+from millrace.store.object.engine.view import Need, View
 from millrace.store.object.keys import Layout, name_of
 
 FIRST = 10  # dependents that are read first
@@ -158,7 +158,7 @@ class JobTable:
         """
         self.numbers.stamps.seen(stamp)
         if self._stamp is not None and self._stamp <= stamp:
-            raise Need(nothing_more)
+            raise Need
 
     def touch(self, record: Record) -> None:
         record.dirty = True
@@ -172,9 +172,6 @@ class JobTable:
 
     def prefetch_seqs(self, seqs: Iterable[int]) -> None:
         self.view.want(self.keys_by_seq[seq] for seq in seqs if seq in self.keys_by_seq)
-
-    def prefetch_specs(self, specs: Sequence[Spec]) -> None:
-        self.prefetch_ids(job_id for spec in specs for job_id in (spec.id, *spec.after))
 
     def all_unknown(self, ids: Iterable[str]) -> bool:
         ids = list(ids)

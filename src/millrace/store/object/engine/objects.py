@@ -19,7 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
 
@@ -111,6 +111,31 @@ class Committed(msgspec.Struct, frozen=True):
     tags: dict[str, str] = {}
 
 
+class _Transaction(msgspec.Struct):
+    """A commit of several objects in progress: `first` is the primary."""
+
+    tx: str
+    first: Swap
+    rest: list[Swap]
+    tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # of pending objects, by key
+    lost: list[str] = msgspec.field(default_factory=list[str])
+    unsure: bool = False
+
+    def pending(self, change: Swap) -> bytes:
+        return sealed(change.seen.value, pending=Pending(self.tx, self.first.key, raw_value(change.value)))
+
+    def last_writes(self) -> list[Write]:
+        """Return the writes after the decision: the new values, or the old ones if the transaction was lost.
+
+        Objects that were created under a commit record stay pending.
+        """
+        if self.lost:
+            back = [change for change in self.rest if change.key in self.tags]
+            return [Write(change.key, sealed(change.seen.value), self.tags[change.key]) for change in back]
+        forward = [change for change in self.rest if change.seen.tag is not None or self.first.value is not None]
+        return [Write(change.key, sealed(change.value), self.tags[change.key]) for change in forward]
+
+
 @dataclass
 class Objects:
     """Reads objects and commits transactions. After `patience` seconds, a lock counts as abandoned."""
@@ -184,16 +209,15 @@ class Objects:
         await self._clear([change.seen for changes, _ in groups for change in changes])
         single = [place for place, (changes, _) in enumerate(groups) if len(changes) == 1]
         several = [place for place, (changes, _) in enumerate(groups) if len(changes) > 1]
-        written = await asyncio.gather(
+        swapped, committed = await asyncio.gather(
             self._swap_each([groups[place][0][0] for place in single], durable),
-            *(self.commit(*groups[place], durable=durable) for place in several),
+            self._commit([self._transaction(*groups[place]) for place in several]),
             return_exceptions=True,
         )
-        first, rest = written[0], written[1:]
         answers: dict[int, Committed | BaseException] = {}
-        for number, place in enumerate(single):
-            answers[place] = first if isinstance(first, BaseException) else cast(list[Committed], first)[number]
-        answers |= {place: cast(Committed | BaseException, one) for place, one in zip(several, rest, strict=True)}
+        for places, outcome in ((single, swapped), (several, committed)):
+            for number, place in enumerate(places):
+                answers[place] = outcome if isinstance(outcome, BaseException) else outcome[number]
         return [answers[place] for place in range(len(groups))]
 
     async def _swap_each(self, changes: Sequence[Swap], durable: bool) -> list[Committed]:
@@ -211,55 +235,58 @@ class Objects:
 
         A commit of several objects is always durable, because a power loss must not undo only some of the writes.
         """
-        await self._clear([change.seen for change in changes])
-        if len(changes) == 1:
-            [committed] = await self._swap_each(changes, durable)
-            return committed
+        [committed] = await self.commit_all([(changes, primary)], durable=durable)
+        if isinstance(committed, BaseException):
+            raise committed
+        return committed
+
+    def _transaction(self, changes: Sequence[Swap], primary: str | None) -> _Transaction:
         tx = os.urandom(9).hex()
         creates = sum(change.seen.tag is None for change in changes)
         if creates > MANY_CREATES and primary is None:
-            first = Swap(SeenObject(self.manifest_key(tx), None, None), None)
-            rest = list(changes)
-        else:
-            first = next((change for change in changes if change.key == primary), changes[0])
-            rest = [change for change in changes if change is not first]
-        return await self._commit(tx, first, rest)
+            return _Transaction(tx, Swap(SeenObject(self.manifest_key(tx), None, None), None), list(changes))
+        first = next((change for change in changes if change.key == primary), changes[0])
+        return _Transaction(tx, first, [change for change in changes if change is not first])
 
-    async def _commit(self, tx: str, first: Swap, rest: Sequence[Swap]) -> Committed:
-        writes = [
-            _swap(
-                change,
-                sealed(
-                    change.seen.value,
-                    pending=Pending(tx, first.key, raw_value(change.value)),
-                ),
-            )
-            for change in rest
-        ]
+    async def _commit(self, transactions: Sequence[_Transaction]) -> list[Committed]:
+        """Commit the transactions independently of each other, but each step of all of them in one call."""
+        if not transactions:
+            return []
         begun = time.time()
-        answers = await self.blobs.write_many(writes)
-        tags = {change.key: won.tag for change, won in zip(rest, answers, strict=True) if isinstance(won, Won)}
-        lost = [change.key for change in rest if change.key not in tags]
-        unsure = False
-        if not lost and time.time() - begun > LONGEST_STEP:
-            lost = [first.key]
-        if not lost:
-            commits = {tx: tuple(change.key for change in rest)}
-            [written] = await self.blobs.write_many([_swap(first, sealed(first.value, commits=commits))])
-            if isinstance(written, LostReply) and not _lists(written.current, tx):
-                lost, unsure = [first.key], written.unsure
-        if lost:
-            back = [
-                Write(change.key, sealed(change.seen.value), tags[change.key]) for change in rest if change.key in tags
-            ]
-            await self._tidy(back)
-            return Committed(tuple(lost), unsure)
-        self._note(self._committed, tx)
-        forward = [change for change in rest if change.seen.tag is not None or first.value is not None]
-        through = await self._tidy([Write(change.key, sealed(change.value), tags[change.key]) for change in forward])
-        if len(through) == len(rest):  # another writer may have left it pending, under another tag
-            self._note(self._through, tx)
-        return Committed(tags=through)
+        await self._write_pending(transactions)
+        if time.time() - begun > LONGEST_STEP:
+            for one in transactions:
+                one.lost = one.lost or [one.first.key]
+        await self._write_primaries([one for one in transactions if not one.lost])
+        through = await self._tidy([write for one in transactions for write in one.last_writes()])
+        return [self._committed_as(one, through) for one in transactions]
+
+    async def _write_pending(self, transactions: Sequence[_Transaction]) -> None:
+        writes = {change.key: (one, _swap(change, one.pending(change))) for one in transactions for change in one.rest}
+        answers = await self.blobs.write_many([write for _, write in writes.values()])
+        for (key, (one, _)), answer in zip(writes.items(), answers, strict=True):
+            if isinstance(answer, Won):
+                one.tags[key] = answer.tag
+            else:
+                one.lost.append(key)
+
+    async def _write_primaries(self, transactions: Sequence[_Transaction]) -> None:
+        writes = [
+            _swap(one.first, sealed(one.first.value, commits={one.tx: tuple(change.key for change in one.rest)}))
+            for one in transactions
+        ]
+        for one, written in zip(transactions, await self.blobs.write_many(writes), strict=True):
+            if isinstance(written, LostReply) and not _lists(written.current, one.tx):
+                one.lost, one.unsure = [one.first.key], written.unsure
+
+    def _committed_as(self, one: _Transaction, through: dict[str, str]) -> Committed:
+        if one.lost:
+            return Committed(tuple(one.lost), one.unsure)
+        self._note(self._committed, one.tx)
+        tags = {change.key: through[change.key] for change in one.rest if change.key in through}
+        if len(tags) == len(one.rest):  # another writer may have left it pending, under another tag
+            self._note(self._through, one.tx)
+        return Committed(tags=tags)
 
     async def _tidy(self, writes: Sequence[Write]) -> dict[str, str]:
         """Write the final values after a commit. Return the tags of the writes that succeeded, by key.

@@ -20,6 +20,7 @@ from millrace.store.object.engine.tables import ObjectTables
 from millrace.store.object.engine.values import FeedEvent, Trigger, encode, encoded_job
 from millrace.store.object.keys import TASKS
 
+LARGE_BATCH = 100  # new objects; a smaller batch is written twice, and leaves no commit record for the sweep
 _FIRST = ("lines/", "control/", "schedules/", "keys/")  # preferred primaries: objects wanted by many are not locked
 
 
@@ -53,13 +54,13 @@ class SwapGroup(msgspec.Struct):
         """The key of the object whose swap commits the group. It is an object that many processes want to change.
 
         None means no preference. Without a preference, any object is chosen, or a commit record if there are many new
-        objects.
+        objects. A commit record is also best for many new objects and several objects that many processes want to
+        change: all but one of these would be locked anyway.
         """
-        for prefix in _FIRST:
-            for change in self.changes:
-                if change.key.startswith(prefix):
-                    return change.key
-        return None
+        keys = [key for key in self.keys if key.startswith(_FIRST)]
+        wanted = [key for prefix in _FIRST for key in keys if key.startswith(prefix)]
+        creates = sum(change.seen.tag is None for change in self.changes)
+        return None if not wanted or (len(wanted) > 1 and creates > LARGE_BATCH) else wanted[0]
 
 
 class WritePlan:
@@ -104,6 +105,11 @@ class WritePlan:
             group.feed_events.sort(key=lambda one: one.place)
             found.append(group)
         return found
+
+    @property
+    def settings(self) -> list[str]:
+        """The keys of the settings objects that the operation writes."""
+        return [key for group in self.groups for key in group.keys if key.startswith("control/")]
 
     def triggers(self, family: str) -> dict[str, bytes]:
         """Return the triggers of this family for all swap groups, by key.

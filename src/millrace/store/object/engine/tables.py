@@ -118,7 +118,7 @@ class ObjectTables(IndexTable):
     def all_entries(self, prefixes: Sequence[str]) -> list[IndexEntry]:
         missing = [prefix for prefix in prefixes if not self.view.has_listed(prefix)]
         if missing:
-            raise Need(lambda: self.view.list_all(missing))
+            raise Need(listings=[(prefix, None) for prefix in missing])
         return [entry for prefix in prefixes for entry in self.entries(prefix)]
 
     # tasks and the store
@@ -306,7 +306,11 @@ class ObjectTables(IndexTable):
 
     def changed_values(self) -> dict[str, tuple[SeenObject, bytes | None]]:
         """Return the changed objects other than jobs, by key: each as it was read, and its new value."""
-        values: dict[str, tuple[SeenObject, msgspec.Struct | None]] = {**self.lines, **self.holds, **self.plans}
+        values: dict[str, tuple[SeenObject, msgspec.Struct | None]] = {
+            **self.stored_lines(),
+            **self.holds,
+            **self.plans,
+        }
         for seen, stored, row in self.rows.values():
             kept = stored_queue(stored, row)
             if seen.value is not None or kept != QueueValue(stored.name):

@@ -52,13 +52,37 @@ class JobValue(msgspec.Struct, omit_defaults=True):
         return self.job is None and not (self.past or self.awaited or self.events or self.spilled)
 
 
-class LineValue(msgspec.Struct):
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A job that waits in a line. `key` is the key of its object."""
+
+    priority: int
+    seq: int
+    key: str
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return -self.priority, self.seq
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first members of a line that are not open, in order.
+
+    No member that comes before the last of these is missing. If the head is `whole`, no member is missing. A member may
+    have left the line; its record shows this.
+    """
+
+    members: tuple[Member, ...] = ()
+    whole: bool = False
+
+
+class LineValue(msgspec.Struct, omit_defaults=True):
     """A group or lane. It refers to its members by seq; `places` maps these seqs to the keys of the jobs' objects."""
 
     line: Line
     places: dict[int, str]
     stamp: int = 0  # stamp of the last change; events of a line are in this order
     last: int = 0  # the highest seq so far; later members have a higher one
+    head: Head = Head()
 
 
 class KeyValue(msgspec.Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from millrace.domain.errors import StoreError
 from millrace.store.object.claims.ready import ReadyIndex
@@ -18,17 +19,33 @@ from millrace.store.object.keys import IndexEntry, Layout
 
 TRIES = 5
 
+ListingRange: TypeAlias = tuple[str, int | None]  # a prefix, and how many of its first keys are listed; None: all
+
 
 class Need(Exception):
-    """Raised when an evaluation cannot continue until `fetch` has been awaited."""
+    """Raised when an evaluation cannot continue until something has been read: the objects with these `keys`, these
+    `listings`, and whatever the functions in `reads` read. With nothing to read, the rules are only evaluated again.
+    """
 
-    def __init__(self, fetch: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        listings: Iterable[ListingRange] = (),
+        reads: Iterable[Callable[[], Awaitable[object]]] = (),
+    ) -> None:
         super().__init__("more has to be read")
-        self.fetch = fetch
+        self.keys = tuple(keys)
+        self.listings = tuple(listings)
+        self.reads = tuple(reads)
 
-
-async def nothing_more() -> None:
-    """Fetch nothing. The rules are only evaluated again."""
+    @classmethod
+    def of_all(cls, needs: Sequence[Need]) -> Need:
+        """Return what all of these need, so that it is read in one go."""
+        return cls(
+            dict.fromkeys(key for need in needs for key in need.keys),
+            dict.fromkeys(listing for need in needs for listing in need.listings),
+            [read for need in needs for read in need.reads],
+        )
 
 
 class View:
@@ -73,18 +90,26 @@ class View:
         self._ready = None
         self._triggers.clear()
 
+    async def fetch(self, need: Need) -> None:
+        """Read what an evaluation needs."""
+        if need.keys:
+            await self.load(need.keys)
+        for read in need.reads:
+            await read()
+        await asyncio.gather(*(self._list(prefix, most) for prefix, most in need.listings))
+
     # objects
 
     def object(self, key: str) -> SeenObject:
         seen = self.seen.get(key)
         if seen is None:
-            raise Need(lambda: self.load([key]))
+            raise Need([key])
         return seen
 
     def want(self, keys: Iterable[str]) -> None:
         missing = [key for key in dict.fromkeys(keys) if key not in self.seen]
         if missing:
-            raise Need(lambda: self.load(missing))
+            raise Need(missing)
 
     async def load(self, keys: Sequence[str]) -> None:
         for seen in await self.objects.read(keys):
@@ -121,20 +146,17 @@ class View:
         """Return the keys under a prefix in order, or only the first `most` of them."""
         listed = self._listed.get((prefix, most))
         if listed is None:
-            raise Need(lambda: self._list(prefix, most))
+            raise Need(listings=[(prefix, most)])
         return listed
 
-    def has_listed(self, prefix: str) -> bool:
-        return (prefix, None) in self._listed
-
-    async def list_all(self, prefixes: Sequence[str]) -> None:
-        await asyncio.gather(*(self._list(prefix, None) for prefix in prefixes))
+    def has_listed(self, prefix: str, most: int | None = None) -> bool:
+        return (prefix, most) in self._listed
 
     def parts(self, keys: Sequence[str]) -> dict[str, tuple[FeedEvent, ...]]:
         """Return the events of these feed parts, by key."""
         missing = [key for key in keys if key not in self._parts]
         if missing:
-            raise Need(lambda: self._load_parts(missing))
+            raise Need(reads=[lambda: self._load_parts(missing)])
         return self._parts
 
     async def _load_parts(self, keys: Sequence[str]) -> None:
@@ -148,7 +170,7 @@ class View:
 
     def ready(self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int) -> list[IndexEntry]:
         if self._ready is None:
-            raise Need(lambda: self._look(queues, tasks, now, limit))
+            raise Need(reads=[lambda: self._look(queues, tasks, now, limit)])
         return self._ready
 
     async def anything_ready(self, queues: frozenset[str], tasks: frozenset[str] | None, now: int, limit: int) -> bool:
@@ -166,7 +188,7 @@ class View:
     def triggers(self, family: str, now: int) -> list[tuple[str, Trigger]]:
         known = self._triggers.get(family)
         if known is None:
-            raise Need(lambda: self.anything_due(family, now))
+            raise Need(reads=[lambda: self.anything_due(family, now)])
         return known
 
     async def anything_due(self, family: str, now: int) -> tuple[bool, int | None]:

@@ -86,7 +86,7 @@ class IndexSweep:
         await self._delete(stale, "index_removed")
         dependents = self._engine.dependents
         for job_id in unresolved:
-            await self._update(await dependents.update_children(job_id))
+            await self._update(await dependents.update_children([job_id]))
         for job_id in recalled:
             await self._update(await dependents.replay_children(job_id))
         return len(doubtful)
