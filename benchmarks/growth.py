@@ -1,6 +1,7 @@
 """How the cost of claim and settle grows with the number of waiting jobs. It should not.
 
-    python -m benchmarks.growth --store sqlite|memory|redis|postgres [--sizes 1000,10000,100000,1000000] [--json]
+    python -m benchmarks.growth --store sqlite|memory|redis|postgres [--sizes 1000,10000,100000,1000000]
+                                [--groups 100] [--json]
 
 Straight on the store, without a worker: claim 100, settle 100 as completed, then enqueue 100 of the same kind, which
 is not timed, so that the depth stays what it is. The crowd is mixed: several tasks and priorities, a fifth in groups,
@@ -41,12 +42,11 @@ FILL = 5_000
 LIMIT = 600.0  # seconds of filling; what does not fit is left out, and said
 TASKS = ("mail", "thumbnail", "report", "sync")
 PRIORITIES = (0, 0, 0, 5, 10)
-GROUPS = 100
 
 numbers = count()
 
 
-def a_spec(like: Job | None = None) -> Spec:
+def a_spec(groups: int, like: Job | None = None) -> Spec:
     """The next one of the mixed crowd, or one like a job that was just settled."""
     number = next(numbers)
     fields: dict[str, Any] = {"id": f"job-{number:09}", "token": f"{number:x}", "payload": TEXT.encode()}
@@ -58,15 +58,15 @@ def a_spec(like: Job | None = None) -> Spec:
         **fields,
         task=TASKS[number // 5 % len(TASKS)],
         priority=PRIORITIES[number // 7 % len(PRIORITIES)],
-        group=f"group-{number % GROUPS}" if kind == 1 else None,
+        group=f"group-{number // 5 % groups}" if kind == 1 else None,
         delay=HOUR * (1 + number % 24) if kind == 2 else 0,
     )
 
 
-async def fill(store: Store, size: int, until: float) -> bool:
+async def fill(store: Store, size: int, groups: int, until: float) -> bool:
     """Add `size` jobs; False when the time was up. Those in groups apart: they would slow down a whole call."""
     for start in range(0, size, FILL):
-        specs = [a_spec() for _ in range(min(FILL, size - start))]
+        specs = [a_spec(groups) for _ in range(min(FILL, size - start))]
         for grouped in (False, True):
             if part := [spec for spec in specs if (spec.group is not None) == grouped]:
                 await store.enqueue(part)
@@ -75,7 +75,7 @@ async def fill(store: Store, size: int, until: float) -> bool:
     return True
 
 
-async def turn(store: Store) -> tuple[float, float]:
+async def turn(store: Store, groups: int) -> tuple[float, float]:
     """Milliseconds of one claim and of one settle, with the depth put back."""
     began = perf_counter()
     jobs = await store.claim(Claim(("default",), "growth", BATCH))
@@ -83,7 +83,7 @@ async def turn(store: Store) -> tuple[float, float]:
     receipts = await store.settle([(job.lease, Change.completed()) for job in jobs])
     settled = perf_counter()
     assert len(jobs) == BATCH and set(receipts) == {Receipt.OK}
-    await store.enqueue([a_spec(job) for job in jobs])
+    await store.enqueue([a_spec(groups, job) for job in jobs])
     return 1_000 * (claimed - began), 1_000 * (settled - claimed)
 
 
@@ -111,14 +111,16 @@ def a_place(store: str) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
             yield "memory://", nothing
 
 
-async def grow(url: str, sizes: Sequence[int], quiet: Callable[[], Awaitable[None]]) -> list[dict[str, float]]:
+async def grow(
+    url: str, sizes: Sequence[int], groups: int, quiet: Callable[[], Awaitable[None]]
+) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
     store = connect(url)
     await store.connect()
     until, depth = perf_counter() + LIMIT, 0
     for size in sizes:
         began = perf_counter()
-        if not await fill(store, size - depth, until):
+        if not await fill(store, size - depth, groups, until):
             say(f"{size:,} jobs: left out, filling took longer than {LIMIT:g} s")
             break
         depth = size
@@ -127,7 +129,7 @@ async def grow(url: str, sizes: Sequence[int], quiet: Callable[[], Awaitable[Non
         gc.freeze()  # the crowd itself is no garbage; without this a collection that walks it lands in the figures
         await quiet()
         os.sync()  # nor is the disk to be busy with what filling has left: settles would wait for that too
-        turns = [await turn(store) for _ in range(WARM_UP + CALLS)][WARM_UP:]
+        turns = [await turn(store, groups) for _ in range(WARM_UP + CALLS)][WARM_UP:]
         claim, settle, both = (median(times) for times in (*zip(*turns, strict=True), [sum(one) for one in turns]))
         found.append({"jobs": size, "claim": claim, "settle": settle, "ms": both, "factor": 1.0})
         found[-1]["factor"] = both / found[0]["ms"]
@@ -147,12 +149,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of claim(100) and settle(100), by number of waiting jobs.")
     parser.add_argument("--store", choices=["sqlite", "memory", "redis", "postgres"], default="sqlite")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of waiting jobs, by commas")
+    parser.add_argument("--groups", type=int, default=100, help="number of groups, which a fifth of the jobs share")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     asked = parser.parse_args()
     sizes = sorted({int(size) for size in asked.sizes.split(",")})
     end_in_order()
     with a_place(asked.store) as (url, quiet):
-        found = asyncio.run(grow(url, sizes, quiet))
+        found = asyncio.run(grow(url, sizes, asked.groups, quiet))
     print(json.dumps({"store": asked.store, "sizes": found}, indent=2) if asked.json else table(found))
     return 0
 
