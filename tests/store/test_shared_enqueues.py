@@ -15,25 +15,33 @@ from millrace.testing.builders import a_spec
 
 
 class Server:
-    """Records the calls. A call gets its reply when `reply` is called with it; ids that contain "bad" are refused."""
+    """Records the calls, which wait until `reply_to_all`. An id that contains "bad" is refused and cannot be shared."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
         self._replies: list[asyncio.Event] = []
         self.lost = False
-        self.enqueues = SharedEnqueues(self._send)
+        self.enqueues = SharedEnqueues(self._alone, self._together)
 
-    async def _send(self, specs: Sequence[Spec]) -> list[Enqueued]:
-        ids = [spec.id for spec in specs]
-        self.calls.append(ids)
+    async def _alone(self, spec: Spec) -> Enqueued:
+        await self._reply_to([spec])
+        if "bad" in spec.id:
+            raise QueueFull("default", 1, 1)
+        return Enqueued("queued", spec.id, 1, 1, State.WAITING)
+
+    async def _together(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+        await self._reply_to(specs)
+        if any("bad" in spec.id for spec in specs):
+            return None
+        return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs)]
+
+    async def _reply_to(self, specs: Sequence[Spec]) -> None:
+        self.calls.append([spec.id for spec in specs])
         replied = asyncio.Event()
         self._replies.append(replied)
         await replied.wait()
         if self.lost:
             raise StoreError("the server does not answer")
-        if any("bad" in job_id for job_id in ids):
-            raise QueueFull("default", 1, 1)
-        return [Enqueued("queued", job_id, seq, 1, State.WAITING) for seq, job_id in enumerate(ids)]
 
     def put(self, job_id: str) -> asyncio.Task[Enqueued]:
         return asyncio.ensure_future(self.enqueues.put(a_spec(id=job_id)))
@@ -96,6 +104,7 @@ async def test_a_refused_enqueue_does_not_refuse_the_others(server: Server) -> N
 
     assert [task.exception() is None for task in tasks] == [True, True, False, True]
     assert isinstance(tasks[2].exception(), QueueFull)
+    assert server.calls[2:] == [["good"], ["bad"], ["also good"]]
 
 
 async def test_all_callers_learn_that_the_server_does_not_answer_and_none_asks_again(server: Server) -> None:
@@ -105,6 +114,7 @@ async def test_all_callers_learn_that_the_server_does_not_answer_and_none_asks_a
     await server.reply_to_all(*tasks)
 
     assert all(isinstance(task.exception(), StoreError) for task in tasks)
+    assert len({id(task.exception()) for task in tasks}) == 3
     assert server.calls == [["first"], ["second", "third"]]
 
 

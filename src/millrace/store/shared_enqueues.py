@@ -1,8 +1,9 @@
 """Enqueues of one event loop that share calls to the server.
 
 While the enqueue of one caller is on its way, those of other callers are collected and sent together: one round trip
-and one commit for all of them. A caller waits only for a short time for the reply to others, which may take as long as
-a failover.
+and one commit for all of them. Callers do not affect each other: a shared call is given up if it would have to wait for
+a lock, or if one spec needs more than the fast path. Each spec is sent alone then. A caller waits only for a short time
+for the reply to others, which may take as long as a failover.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from millrace.domain.errors import QueueError, StoreError
+from millrace.domain.errors import StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 
@@ -27,10 +28,18 @@ class _Waiting(NamedTuple):
 
 
 class SharedEnqueues:
-    """Collects the enqueues of concurrent callers. `send` enqueues the specs of one call."""
+    """Collects the enqueues of concurrent callers.
 
-    def __init__(self, send: Callable[[Sequence[Spec]], Awaitable[list[Enqueued]]]) -> None:
-        self._send = send
+    `alone` enqueues one spec. `together` enqueues several, or returns None if they must be enqueued alone.
+    """
+
+    def __init__(
+        self,
+        alone: Callable[[Spec], Awaitable[Enqueued]],
+        together: Callable[[Sequence[Spec]], Awaitable[list[Enqueued] | None]],
+    ) -> None:
+        self._alone = alone
+        self._together = together
         self._calls = 0  # that have no reply yet
         self._waiting: list[_Waiting] = []
         self._soon: asyncio.Handle | None = None  # sends what waits, after the callers that are about to run
@@ -42,10 +51,9 @@ class SharedEnqueues:
             return await self._join(spec)
         self._calls += 1
         try:
-            [enqueued] = await self._send([spec])
+            return await self._alone(spec)
         finally:
             self._replied()
-        return enqueued
 
     def _join(self, spec: Spec) -> asyncio.Future[Enqueued]:
         loop = asyncio.get_running_loop()
@@ -97,26 +105,34 @@ class SharedEnqueues:
 
     async def _send_together(self, shared: Sequence[_Waiting]) -> None:
         try:
-            await self._answer(shared)
+            answers = await self._together([one.spec for one in shared]) if len(shared) > 1 else None
+            if answers is None:
+                await asyncio.gather(*map(self._send_alone, shared))
+            else:
+                for one, enqueued in zip(shared, answers, strict=True):
+                    _answer(one, enqueued)
         except asyncio.CancelledError:  # the event loop is ending
             for one in shared:
                 one.enqueued.cancel()
             raise
+        except Exception as error:
+            for one in shared:
+                _fail(one, StoreError(*error.args) if isinstance(error, StoreError) else error)
         finally:
             self._replied()
 
-    async def _answer(self, shared: Sequence[_Waiting]) -> None:
+    async def _send_alone(self, one: _Waiting) -> None:
         try:
-            answers = await self._send([one.spec for one in shared])
+            _answer(one, await self._alone(one.spec))
         except Exception as error:
-            if len(shared) > 1 and isinstance(error, QueueError) and not isinstance(error, StoreError):
-                for one in shared:  # one of them was refused, so nothing was stored
-                    await self._answer([one])
-                return
-            for one in shared:
-                if not one.enqueued.done():
-                    one.enqueued.set_exception(error)
-        else:
-            for one, enqueued in zip(shared, answers, strict=True):
-                if not one.enqueued.done():
-                    one.enqueued.set_result(enqueued)
+            _fail(one, error)
+
+
+def _answer(one: _Waiting, enqueued: Enqueued) -> None:
+    if not one.enqueued.done():
+        one.enqueued.set_result(enqueued)
+
+
+def _fail(one: _Waiting, error: Exception) -> None:
+    if not one.enqueued.done():
+        one.enqueued.set_exception(error)

@@ -28,7 +28,21 @@ from millrace.store.postgres import PostgresStore, connections
 from millrace.testing.builders import a_claim, a_reclaim, a_spec
 from tests.servers.postgres import url_for
 
-TABLES = ("job", "ready", "lease", "event", "feed", "outbox", "past", "dependency", "agenda", "line", "hold")
+TABLES = (
+    "job",
+    "ready",
+    "lease",
+    "event",
+    "feed",
+    "outbox",
+    "past",
+    "dependency",
+    "dependent",
+    "agenda",
+    "line",
+    "member",
+    "hold",
+)
 SIZES = [0, 20_000, pytest.param(1_000_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 TENDED = ["never analyzed", "analyzed empty", "vacuumed and analyzed empty", "believed empty"]
 WARM = 7  # rounds; from the sixth on a server may have one plan for all arguments

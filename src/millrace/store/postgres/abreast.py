@@ -83,7 +83,7 @@ class Place:
         try:
             now, seqs = await connection.fetchrow(session.sql["draw_seqs"], session.given(), len(self._specs))
             self.found.set()
-            written = await connection.fetchval(session.sql["enqueue_plain"], now, *arguments, seqs)
+            written = await connection.fetchval(session.sql["enqueue_plain"], now, *arguments, seqs, False)
             if written is not None and await self._is_in():
                 await connection.execute("COMMIT")
                 return seqs  # type: ignore[no-any-return]

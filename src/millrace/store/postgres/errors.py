@@ -51,8 +51,8 @@ def store_error(error: BaseException, url: str) -> StoreError:
         )
     if code == "53200":
         return StoreError(
-            f"{url}: the server has no room for the locks of this call ({error}). Nothing of it was written. Enqueue "
-            "jobs of fewer groups and keys per call, or increase max_locks_per_transaction on the server."
+            f"{url}: the server has no room for the locks of this call ({error}). Nothing of it was written. Use "
+            "fewer groups and keys per call, or increase max_locks_per_transaction on the server."
         )
     if code in ("28P01", "28000"):
         return StoreError(f"{url}: the server refuses this user or password ({error}). Correct the URL.")

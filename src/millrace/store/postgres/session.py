@@ -131,12 +131,19 @@ class Session:
 
     # ── one statement ─────────────────────────────────────────────────────────────────────────
 
-    async def call(self, name: str, *args: Any, again: LostReply[Any] | None = None, numbered: bool = False) -> Any:
+    async def call(
+        self,
+        name: str,
+        *args: Any,
+        again: LostReply[Any] | None = None,
+        numbered: bool = False,
+        brief: bool = False,
+    ) -> Any:
         """Run a statement in its own transaction and return its rows.
 
         `again` looks up the result after a lost reply. Set `numbered` if the arguments contain ids of combinations:
-        another server may have other ids, so the statement is not repeated after a lost connection. Raise NotOnFastPath
-        if the call must run as a step of the ledger.
+        another server may have other ids, so the statement is not repeated after a lost connection. Set `brief` if it
+        is not to be repeated after a conflict either. Raise NotOnFastPath if the call must run as a step of the ledger.
         """
         sql = self.sql[name]
 
@@ -147,7 +154,7 @@ class Session:
                         return await connection.fetch(sql, *args)
                 return await connection.fetch(sql, *args)
 
-        return await _uninterrupted(self._with_retries(ask, again, fast_path=True, numbered=numbered))
+        return await _uninterrupted(self._with_retries(ask, again, fast_path=True, numbered=numbered, brief=brief))
 
     async def call_and_notify(
         self,
@@ -157,6 +164,7 @@ class Session:
         notification: Sequence[str],
         again: LostReply[Any] | None = None,
         numbered: bool = False,
+        brief: bool = False,
     ) -> Any:
         """Like `call`, for a statement that also sends a notification after its commit.
 
@@ -176,7 +184,7 @@ class Session:
                     raise ConnectionError("the server has no room for notifications") from error
 
         return await _uninterrupted(
-            self._with_retries(ask, again, fast_path=True, numbered=numbered, commits_early=True)
+            self._with_retries(ask, again, fast_path=True, numbered=numbered, brief=brief, commits_early=True)
         )
 
     # ── steps of the ledger ───────────────────────────────────────────────────────────────────
@@ -273,14 +281,16 @@ class Session:
         again: Callable[[], Awaitable[Any]] | None,
         fast_path: bool = False,
         numbered: bool = False,
+        brief: bool = False,
         commits_early: bool = False,
     ) -> Any:
         """Run `step` until it succeeds, and return its result. After a lost reply, return the result that `again`
         finds, if any.
 
         Set `commits_early` if the step continues after its commit: an error of such a step may be one of the
-        continuation. Raise NotOnFastPath if a fast-path statement has a conflict, or if the connection is lost and
-        `numbered` is set. Raise StoreError after `PATIENCE` seconds.
+        continuation. Raise NotOnFastPath if a fast-path statement meets an id that exists, if `brief` is set and
+        the statement has any conflict, or if the connection is lost and `numbered` is set. Raise StoreError after
+        `PATIENCE` seconds.
         """
         deadline = self.loop.time() + PATIENCE
         attempt, cut, may_have_committed = 0, False, False
@@ -301,6 +311,8 @@ class Session:
                     raise NotOnFastPath(may_have_committed) from None
                 if isinstance(error, Held) or passes(error):
                     may_have_committed |= commits_early
+                    if brief:
+                        raise NotOnFastPath(may_have_committed) from None
                 elif is_cut(error):
                     cut = may_have_committed = True
                     if may_have_moved(error):

@@ -125,7 +125,8 @@ class PostgresStore(BaseStore):
         self._begin(session)
 
     def _new_session(self) -> Session:
-        return Session(self.address, self._clock, self.new_effects, SharedEnqueues(self._enqueue))
+        shared_enqueues = SharedEnqueues(self._enqueue_alone, self._enqueue_together)
+        return Session(self.address, self._clock, self.new_effects, shared_enqueues)
 
     def _begin(self, session: Session) -> None:
         if self._session is not None:
@@ -251,27 +252,31 @@ class PostgresStore(BaseStore):
         return await self._enqueue(specs)
 
     async def _enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
-        session, repeated = self.session(), False
-        arguments = await self.plain_arguments(specs)
-        if arguments is not None:
-            opened = fast_path.opened(specs)
-            notification = None
-            if opened and session.may_notify and not self._sleepers:
-                notification = self.listener().notification_for(opened)
-            try:
-                seqs = await self._enqueue_plain(session, arguments, notification)
-            except NotOnFastPath as error:
-                seqs, repeated = None, error.may_have_committed
-            if seqs is not None:
-                if notification is None:
-                    self.announce(opened, (), ())
-                return fast_path.enqueued(specs, seqs)
-        answer = await self._write(
-            lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs}
-        )
+        repeated = False
+        try:
+            answer = await self._enqueue_plain(specs)
+        except NotOnFastPath as error:
+            answer, repeated = None, error.may_have_committed
+        if answer is None:
+            answer = await self._write(
+                lambda ledger, now: ledger.enqueue(specs, now), queues={spec.queue for spec in specs}
+            )
         if repeated:  # the step found the jobs that the fast path has stored, and opened none
             self.announce(fast_path.opened(specs), (), ())
         return answer
+
+    async def _enqueue_alone(self, spec: Spec) -> Enqueued:
+        [enqueued] = await self._enqueue([spec])
+        return enqueued
+
+    async def _enqueue_together(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+        """Enqueue the specs of several callers on the fast path. Return None if it does not apply to all of them."""
+        try:
+            return await self._enqueue_plain(specs, brief=True)
+        except NotOnFastPath as error:
+            if error.may_have_committed:
+                self.announce(fast_path.opened(specs), (), ())
+            return None
 
     async def enqueue_behind(
         self, specs: Sequence[Spec], before: asyncio.Future[list[Enqueued]] | None
@@ -287,19 +292,30 @@ class PostgresStore(BaseStore):
             arguments = fast_path.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
         return arguments
 
-    async def _enqueue_plain(
-        self, session: Session, arguments: Sequence[Any], notification: tuple[str, str] | None
-    ) -> Sequence[int] | None:
-        """Enqueue jobs in one statement and return their seqs. Return None if the call must run as a step of the
-        ledger.
+    async def _enqueue_plain(self, specs: Sequence[Spec], *, brief: bool = False) -> list[Enqueued] | None:
+        """Enqueue jobs in one statement. Return None if the call must run as a step of the ledger.
+
+        A `brief` call waits only for a short time for locks. Raise NotOnFastPath if it does not get them.
         """
-        given = session.given(), *arguments, None
+        session, arguments = self.session(), await self.plain_arguments(specs)
+        if arguments is None:
+            return None
+        opened = fast_path.opened(specs)
+        notification = None
+        if opened and session.may_notify and not self._sleepers:
+            notification = self.listener().notification_for(opened)
+        given = session.given(), *arguments, None, brief
         if notification is None:
-            rows = await session.call("enqueue_plain", *given, numbered=True)
+            rows = await session.call("enqueue_plain", *given, numbered=True, brief=brief)
         else:
             names = "enqueue_and_tell", "enqueue_plain"
-            rows = await session.call_and_notify(*names, given, notification, numbered=True)
-        return cast("Sequence[int] | None", rows[0][0])
+            rows = await session.call_and_notify(*names, given, notification, numbered=True, brief=brief)
+        seqs: Sequence[int] | None = rows[0][0]
+        if seqs is None:
+            return None
+        if notification is None:
+            self.announce(opened, (), ())
+        return fast_path.enqueued(specs, seqs)
 
     def within(self, connection: object) -> PostgresWithin:
         return PostgresWithin(self, connection)

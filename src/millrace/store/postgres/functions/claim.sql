@@ -100,7 +100,8 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || claim));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
-    queue_ids := ARRAY(SELECT q.id FROM millrace.queue AS q WHERE q.name = ANY (queues) ORDER BY q.id);
+    queue_ids := ARRAY(SELECT q.id FROM millrace.queue AS q WHERE q.name = ANY (queues)
+                       ORDER BY ('queue ' || q.id) COLLATE "C");
     bounded := cardinality(queue_ids) = 1 AND (SELECT q.bounded_out FROM millrace.queue AS q WHERE q.id = queue_ids[1]);
     FOR one IN SELECT unnest(queue_ids) AS id LOOP
         IF bounded THEN

@@ -62,13 +62,14 @@ END $$;
 -- be `drawn` before; NULL if a queue is not plain. MR001, or an id that exists (23505): the call needs the ledger.
 -- `lines`, `keys`: the jobs have groups or unique keys, and all are of one queue. `scopes`, `windows`: of the keys.
 -- `ranks`: -priority of each job with a group. `blocked`: how many parents each job has; `parents`, `children`: the ids of
--- the parents, which are all among the new jobs, and the numbers of their children, counted from 1.
+-- the parents, which are all among the new jobs, and the numbers of their children, counted from 1. `brief`: do not wait
+-- long for locks.
 -- Streams from arrays into tables, without a CTE between them, and without ON CONFLICT, which writes each row twice.
 CREATE OR REPLACE FUNCTION millrace.enqueue_plain(given bigint, ids text[], specs bytea[], combos integer[], queues integer[],
                                        delays bigint[], expires bigint[], leases bigint[], keeps bigint[],
                                        replies text[], lines text[], ranks smallint[], keys text[], scopes text[],
                                        windows bigint[], blocked integer[], parents text[], children integer[],
-                                       drawn bigint[])
+                                       drawn bigint[], brief boolean)
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET lock_timeout = '10s' AS $$
 DECLARE
@@ -89,9 +90,13 @@ DECLARE
     known boolean;
     places smallint[];  -- 1: the job waits in its line, 3: outside
 BEGIN
+    IF brief THEN
+        taken := set_config('lock_timeout', '50ms', true);
+    END IF;
     taken := pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
     IF many_queues IS NOT NULL THEN
-        used := ARRAY(SELECT DISTINCT q FROM unnest(many_queues) AS q ORDER BY q);
+        used := ARRAY(SELECT q FROM (SELECT DISTINCT q FROM unnest(many_queues) AS q) AS q
+                      ORDER BY ('queue ' || q) COLLATE "C");
     END IF;
     FOREACH one IN ARRAY used LOOP
         taken := pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one));
@@ -176,14 +181,14 @@ END $$;
 CREATE OR REPLACE PROCEDURE millrace.enqueue_and_tell(
     INOUT seqs bigint[], given bigint, ids text[], specs bytea[], combos integer[], queues integer[], delays bigint[],
     expires bigint[], leases bigint[], keeps bigint[], replies text[], lines text[], ranks smallint[], keys text[],
-    scopes text[], windows bigint[], blocked integer[], parents text[], children integer[], drawn bigint[], channel text,
-    word text
+    scopes text[], windows bigint[], blocked integer[], parents text[], children integer[], drawn bigint[], brief boolean,
+    channel text, word text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     sent text;
 BEGIN
     seqs := millrace.enqueue_plain(given, ids, specs, combos, queues, delays, expires, leases, keeps, replies,
-                                   lines, ranks, keys, scopes, windows, blocked, parents, children, drawn);
+                                   lines, ranks, keys, scopes, windows, blocked, parents, children, drawn, brief);
     COMMIT;
     IF seqs IS NOT NULL THEN
         sent := pg_notify(channel, word);

@@ -17,7 +17,7 @@ BEGIN
                              AND r.available_at = j.available_at AND r.seq = j.seq) IS NULL);
     later := later + (SELECT count(*) FROM millrace.member AS m
                       CROSS JOIN LATERAL (SELECT one.combo FROM millrace.job AS one WHERE one.seq = m.seq LIMIT 1) AS j
-                      WHERE m.queue = of_queue AND m.due > at
+                      WHERE m.queue + 0 = of_queue AND m.due > at
                         AND (SELECT r.seq FROM millrace.ready AS r WHERE r.combo = j.combo
                              AND r.available_at = m.due AND r.seq = m.seq) IS NULL);
     retrying := (SELECT count(*) FROM millrace.job AS j

@@ -96,7 +96,7 @@ BEGIN
     IF NOT jobs.plain OR jobs.lanes THEN
         RETURN;
     END IF;
-    FOR one IN SELECT q AS id FROM unnest(jobs.queues) AS q LOOP
+    FOR one IN SELECT q AS id FROM unnest(jobs.queues) AS q ORDER BY ('queue ' || q) COLLATE "C" LOOP
         PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('queue ' || one.id));
         SELECT q.plain_end, q.max_running IS NOT NULL AS limited INTO queue FROM millrace.queue AS q WHERE q.id = one.id;
         IF NOT queue.plain_end THEN

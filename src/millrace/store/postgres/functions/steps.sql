@@ -23,14 +23,14 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Take locks by name, each exclusive or shared; returns those that another transaction holds. `patient`: wait for each.
+-- Take locks by name, each exclusive or shared, in the order of their names, as all functions do; returns those that another transaction holds. `patient`: wait for each.
 CREATE OR REPLACE FUNCTION millrace.take_locks(names text[], shared boolean[], patient boolean) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     wanted record;
 BEGIN
     FOR wanted IN SELECT name, bool_and(is_shared) AS is_shared FROM unnest(names, shared) AS w (name, is_shared)
-                  GROUP BY name ORDER BY name LOOP
+                  GROUP BY name ORDER BY name COLLATE "C" LOOP
         IF patient AND wanted.is_shared THEN
             PERFORM pg_advisory_xact_lock_shared(millrace.lock_number(wanted.name));
         ELSIF patient THEN

@@ -4,7 +4,7 @@
 SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[],
                               $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
                               $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
-                              $17::text[], $18::integer[], $19::bigint[]);
+                              $17::text[], $18::integer[], $19::bigint[], $20::boolean);
 
 -- name: draw_seqs
 SELECT millrace.clock($1::bigint), ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, $2::integer));
@@ -13,7 +13,7 @@ SELECT millrace.clock($1::bigint), ARRAY(SELECT nextval('millrace.job_seq') FROM
 CALL millrace.enqueue_and_tell(NULL, $1::bigint, $2::text[], $3::bytea[], $4::integer[], $5::integer[], $6::bigint[],
                                $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
                                $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
-                               $17::text[], $18::integer[], $19::bigint[], $20::text, $21::text);
+                               $17::text[], $18::integer[], $19::bigint[], $20::boolean, $21::text, $22::text);
 
 -- name: claim_plain
 SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text,
