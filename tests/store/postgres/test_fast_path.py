@@ -141,6 +141,23 @@ async def test_a_claim_leaves_out_the_group_that_a_transaction_of_a_caller_has_l
     assert ([job.id for job in during], [job.id for job in after]) == (["b"], ["a"])
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_locked_groups_at_the_head_do_not_keep_other_jobs_from_a_claim(steps: Counted, limit: int) -> None:
+    store = steps.store
+    heads = [a_spec(id=f"head-{n}", group=f"locked-{n}") for n in range(3)]
+    await store.enqueue([*heads, *(a_spec(id=f"job-{n}", group=f"free-{n}") for n in range(2)), a_spec(id="job-2")])
+    connection = await asyncpg.connect(store.address.dsn)
+    try:
+        async with connection.transaction():
+            await store.within(connection).enqueue([a_spec(group=f"locked-{n}") for n in range(3)])
+            claimed = await store.claim(a_claim(limit))
+    finally:
+        await connection.close()
+
+    assert [job.id for job in claimed] == [f"job-{n}" for n in range(3)][:limit]
+    assert await store.settle([(job.lease, Change.completed()) for job in claimed]) == [Receipt.OK] * len(claimed)
+
+
 async def test_the_end_of_a_job_in_a_limited_queue_makes_room_for_the_next(steps: Counted) -> None:
     store = steps.store
     await store.control("queue", "default", {"max_running": 2})

@@ -96,7 +96,8 @@ DECLARE
     line_queues integer[];
     lines text[];
     ranks smallint[];
-    lanes boolean;
+    free record;
+    seen bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock(millrace.lock_number('call ' || claim));
     PERFORM pg_advisory_xact_lock_shared(millrace.lock_number('gate'));
@@ -181,13 +182,37 @@ BEGIN
         END IF;
     END LOOP;
     IF special THEN
-        SELECT f.free_places, f.free_seqs, f.members, f.queues, f.lines, f.ranks, f.lanes
-        INTO places, seqs, members, line_queues, lines, ranks, lanes FROM millrace.free_members(places, seqs) AS f;
-        IF lanes THEN
-            RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
-                            NULL::bytea;
-            RETURN;
-        END IF;
+        found_places := places;
+        found_seqs := seqs;
+        places := '{}';
+        seqs := '{}';
+        seen := found_seqs;
+        FOR n IN 1 .. 20 LOOP  -- other transactions may have locked the first jobs: read further, but not without end
+            SELECT * INTO free FROM millrace.free_members(found_places, found_seqs);
+            IF free.lanes THEN
+                RETURN QUERY SELECT -1::bigint, 0, 0::bigint, 0::bigint, 0::bigint, 0, 0, 0, '', 0::bigint, at, NULL::bytea,
+                                    NULL::bytea;
+                RETURN;
+            END IF;
+            places := places || free.free_places;
+            seqs := seqs || free.free_seqs;
+            members := members || free.members;
+            line_queues := line_queues || free.queues;
+            lines := lines || free.lines;
+            ranks := ranks || free.ranks;
+            EXIT WHEN cardinality(free.free_seqs) = cardinality(found_seqs);
+            left_over := left_over + cardinality(found_seqs) - coalesce(cardinality(free.free_seqs), 0);
+            SELECT array_agg(h.ctid), array_agg(h.seq) INTO found_places, found_seqs
+            FROM (SELECT head.* FROM millrace.combo AS c CROSS JOIN LATERAL
+                      (SELECT r.ctid, r.seq, r.available_at, c.priority FROM millrace.ready AS r
+                       WHERE r.combo = c.id AND r.available_at <= at AND r.seq <> ALL (seen)
+                       ORDER BY r.available_at, r.seq LIMIT left_over FOR UPDATE SKIP LOCKED) AS head
+                  WHERE c.queue = ANY (queue_ids) AND (tasks IS NULL OR c.task = ANY (tasks))
+                  ORDER BY head.priority DESC, head.available_at, head.seq LIMIT left_over) AS h;
+            EXIT WHEN found_seqs IS NULL;
+            seen := seen || found_seqs;
+            left_over := left_over - cardinality(found_seqs);
+        END LOOP;
         UPDATE millrace.job AS j SET place = NULL, expiring = NULL, retry_at = NULL
         WHERE j.seq = ANY (seqs) AND (j.place IS NOT NULL OR j.expiring IS NOT NULL OR j.retry_at IS NOT NULL);
         IF members IS NOT NULL THEN
