@@ -188,7 +188,8 @@ def a_job_is_pruned_in_silence(patch):
 
 @plant(sentences("waiting", "test_an_enqueue_wakes_a_worker"))
 def a_wake_up_is_dropped(patch):
-    patch.setattr(memory.MemoryTables, "wake", lambda self, place, jobs: None)
+    take = memory.MemoryTables.take_wakeups
+    patch.setattr(memory.MemoryTables, "take_wakeups", lambda self: ({}, take(self)[1]))
 
 
 @plant(sentences("waking", "test_a_hint_goes_to_a_sleeper_that_knows_the_task"))
