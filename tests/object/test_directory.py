@@ -555,8 +555,11 @@ async def test_a_killed_writer_leaves_the_old_object_or_the_new_one(tmp_path, le
     assert len(acknowledged) == 8
 
 
+@pytest.mark.parametrize("key", ["tasks/0/a", "control/a"])  # whose versions are appended, and replaced by a rename
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_writer_that_ends_at_any_system_call_leaves_the_old_object_or_the_new_one(tmp_path, monkeypatch, first):
+async def test_a_writer_that_ends_at_any_system_call_leaves_the_old_object_or_the_new_one(
+    tmp_path, monkeypatch, first, key
+):
     """Every call that changes the disk is a crash point; all of them are visited, on a create and on a swap."""
 
     class Ended(BaseException):
@@ -581,13 +584,13 @@ async def test_a_writer_that_ends_at_any_system_call_leaves_the_old_object_or_th
         root = tmp_path / f"store-{point}"
         blobs = Blobs(DirectoryBlobs(root, keep_versions=["tasks/"]))
         await blobs.connect()
-        tag = "" if first else checked_cast(Won, await blobs.create("tasks/0/a", b"old")).tag
+        tag = "" if first else checked_cast(Won, await blobs.create(key, b"old")).tag
         calls, limit = 0, point
         with monkeypatch.context() as patched:
             for name in changing:
                 patched.setattr(os, name, counted(getattr(os, name)))
             try:
-                await (blobs.create("tasks/0/a", b"new") if first else blobs.swap("tasks/0/a", b"new", tag))
+                await (blobs.create(key, b"new") if first else blobs.swap(key, b"new", tag))
                 ended = False
             except Ended:
                 ended = True
@@ -596,9 +599,9 @@ async def test_a_writer_that_ends_at_any_system_call_leaves_the_old_object_or_th
         driver = DirectoryBlobs(root, keep_versions=["tasks/"])
         again = Blobs(driver)
         await again.connect()
-        found = await again.get("tasks/0/a")
+        found = await again.get(key)
         seen.append(found and found.body)
-        answer = await (again.swap("tasks/0/a", b"later", found.tag) if found else again.create("tasks/0/a", b"later"))
+        answer = await (again.swap(key, b"later", found.tag) if found else again.create(key, b"later"))
         assert isinstance(answer, Won) and driver.reports == []
         await again.close()
         if not ended:
