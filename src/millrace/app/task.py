@@ -228,10 +228,11 @@ class Task(Generic[P, R]):
         """Return a list with the spec that `enqueue` stores, validated.
 
         Ids are generated, and all other fields but the payload are those of the template. So the first spec is
-        validated as a whole, and of the following specs only the payload.
+        validated as a whole, and of the following specs only the payload. A pool derives the group from the arguments:
+        such a spec is validated as a whole.
         """
         spec = self.spec(*args, **kwargs)
-        if self._is_valid:
+        if self._is_valid and spec.group == self._template.group:
             check_payload(spec)
         else:
             check_spec(spec)

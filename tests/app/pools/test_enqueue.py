@@ -137,6 +137,16 @@ async def test_w10_the_partition_key_is_kept_for_inspection(app: App, keyed):
     assert [job.id async for job in app.jobs.find(group="ada")] == [answer.id]
 
 
+@pytest.mark.parametrize("customer", ["", "x" * 201, "a\0b"])
+async def test_every_partition_key_is_validated_not_only_the_first(app: App, keyed, customer: str):
+    await keyed.enqueue(Order("ada"))
+
+    with pytest.raises(InvalidInput, match="group"):
+        await keyed.enqueue(Order(customer))
+    [job] = [job async for job in app.jobs.find(queue="keyed")]
+    assert job.spec.group == "ada"
+
+
 async def test_a_key_given_for_one_job_wins_over_partition_by(app: App, keyed):
     assert (await keyed.options(partition="zoe").enqueue(Order("ada"))).lane == lane_of("zoe", 4)
     dealt = await keyed.options(partition=None).enqueue(Order("ada"))
