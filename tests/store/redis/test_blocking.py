@@ -50,14 +50,14 @@ def without_loop(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failing_once(monkeypatch: pytest.MonkeyPatch, fail: Any) -> None:
     """The next request has its effect; then `fail` is called instead of a reply."""
-    request = module._Line.request
+    request = module._SocketConnection.request
 
-    def broken(self: module._Line, words: tuple[Any, ...]) -> Any:
-        monkeypatch.setattr(module._Line, "request", request)
+    def broken(self: module._SocketConnection, words: tuple[Any, ...]) -> Any:
+        monkeypatch.setattr(module._SocketConnection, "request", request)
         request(self, words)
         return fail()
 
-    monkeypatch.setattr(module._Line, "request", broken)
+    monkeypatch.setattr(module._SocketConnection, "request", broken)
 
 
 def raising(error: BaseException) -> Any:

@@ -54,7 +54,7 @@ async def test_a_cancelled_call_leaves_its_replies_to_nobody(connections: Connec
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    line = connections._line
+    line = connections._ordered
     assert line is not None and line.reader is not None
     while line.reader.is_busy:
         await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ class BlockingEnqueues:
         self._prefix = "{" + options.prefix + "}:"
         self._lock = threading.Lock()  # guards the number of open connections
         self._open = 0
-        self._free: list[_Line] = []  # the one that was used last at the end
+        self._free: list[_SocketConnection] = []  # the one that was used last at the end
         self._place: Place | None = None  # the node of a cluster that has the store's hash slot
         self._paused_until = 0.0
         self._is_possible = hiredis is not None and options.durability == "relaxed"
@@ -67,21 +67,21 @@ class BlockingEnqueues:
             return None
         called = script(call[0])
         words = script_command(called, self._prefix, self._clock, "", "", call[1], bodies)
-        line = self._free_line()
-        if line is None:
+        connection = self._idle_connection()
+        if connection is None:
             return None
         try:
-            answer = _exchange(line, words, called)
+            answer = _exchange(connection, words, called)
         except (RedisError, OSError):
-            self._failed(line)
+            self._failed(connection)
             return None
         except BaseException:  # such as an interrupt: the reply may still arrive
-            self._closed(line)
+            self._closed(connection)
             raise
         if isinstance(answer, Exception):
-            self._failed(line, answer)
+            self._failed(connection, answer)
             return None
-        self._free.append(line)
+        self._free.append(connection)
         return answer if isinstance(answer, int) and answer >= 0 else None
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class BlockingEnqueues:
         while self._free:
             self._closed(self._free.pop())
 
-    def _free_line(self) -> _Line | None:
+    def _idle_connection(self) -> _SocketConnection | None:
         """Return a connection that no other thread uses; None if there can be no more."""
         try:
             return self._free.pop()
@@ -99,15 +99,15 @@ class BlockingEnqueues:
             if self._open >= self._options.connections:
                 return None
             self._open += 1
-        connection = self._connect(self._options, self._place)
-        if connection is None:
+        opened = self._connect(self._options, self._place)
+        if opened is None:
             self._is_possible = False
             return None
-        return _Line(connection)
+        return _SocketConnection(opened)
 
-    def _failed(self, line: _Line, answer: Exception | None = None) -> None:
+    def _failed(self, connection: _SocketConnection, answer: Exception | None = None) -> None:
         """Close a connection that failed or whose server refuses, and all idle ones: they have mostly failed too."""
-        self._closed(line)
+        self._closed(connection)
         self.close()
         if isinstance(answer, MovedError) and self._place is None:
             self._place = (answer.host, answer.port)
@@ -115,13 +115,13 @@ class BlockingEnqueues:
             self._place = None
             self._paused_until = time.monotonic() + _PAUSE
 
-    def _closed(self, line: _Line) -> None:
-        line.close()
+    def _closed(self, connection: _SocketConnection) -> None:
+        connection.close()
         with self._lock:
             self._open = max(0, self._open - 1)
 
 
-class _Line:
+class _SocketConnection:
     """One connection, which is opened by its first request."""
 
     def __init__(self, connection: Any) -> None:
@@ -148,8 +148,8 @@ class _Line:
         self._connection.disconnect()
 
 
-def _exchange(line: _Line, words: tuple[Any, ...], called: Script) -> Any:
-    answer = line.request(words)
+def _exchange(connection: _SocketConnection, words: tuple[Any, ...], called: Script) -> Any:
+    answer = connection.request(words)
     if isinstance(answer, NoScriptError):
-        answer = line.request(("EVAL", called.source, *words[2:]))
+        answer = connection.request(("EVAL", called.source, *words[2:]))
     return answer

@@ -49,7 +49,7 @@ class Connections:
         self._timeout = timeout
         self._free: list[tuple[_Connection, float]] = []  # with the time of the last reply, the latest at the end
         self._busy: set[_Connection] = set()
-        self._line: _Connection | None = None  # for calls that are sent in order
+        self._ordered: _Connection | None = None  # for calls that are sent in order
         self._beginning = asyncio.Lock()
         self._has_begun = False  # whether a call in order has had a reply
         self._closed = asyncio.Event()
@@ -102,40 +102,40 @@ class Connections:
             async with self._beginning:
                 if not self._has_begun:  # the first call opens the connection that the others use
                     return await self._exchange_and_reserve(commands)
-        line = self._line
-        if line is not None and line.reader is not None and line.reader.is_over:
-            await self._drop_line(line)
-            line = None
-        if line is None or line.reader is None or line.reader.is_late():
+        connection = self._ordered
+        if connection is not None and connection.reader is not None and connection.reader.is_over:
+            await self._drop_ordered(connection)
+            connection = None
+        if connection is None or connection.reader is None or connection.reader.is_late():
             return await self._exchange_and_reserve(commands)
         try:
-            return await line.reader.request(commands, self._timeout)
+            return await connection.reader.request(commands, self._timeout)
         except asyncio.CancelledError:
             raise
         except BaseException:
-            await self._drop_line(line)
+            await self._drop_ordered(connection)
             raise
         finally:
-            if self._closed.is_set() and not line.reader.is_busy:
-                await self._close_late(line)
+            if self._closed.is_set() and not connection.reader.is_busy:
+                await self._close_late(connection)
 
     async def _exchange_and_reserve(self, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:
         """Exchange commands, then reserve an idle connection for calls in order, if there is none and others remain."""
         answers = await self.exchange(*commands)
         self._has_begun = True
-        if self._line is None and self._free and self._most > 1 and not self._closed.is_set():
+        if self._ordered is None and self._free and self._most > 1 and not self._closed.is_set():
             connection = self._free[-1][0]
             if connection.reader is not None and not self._room.locked():
                 self._free.pop()
-                self._line = connection
+                self._ordered = connection
                 await self._room.acquire()
         return answers
 
-    async def _drop_line(self, line: _Connection) -> None:
-        if line is self._line:
-            self._line = None
+    async def _drop_ordered(self, connection: _Connection) -> None:
+        if connection is self._ordered:
+            self._ordered = None
             self._room.release()
-        await line.drop()
+        await connection.drop()
 
     async def _close_late(self, connection: _Connection) -> None:
         await connection.drop()
@@ -146,8 +146,8 @@ class Connections:
         """Close all connections immediately. An exchange that is in progress raises ConnectionError."""
         for connection in list(self._busy):
             await connection.drop()
-        if self._line is not None:
-            await self._drop_line(self._line)
+        if self._ordered is not None:
+            await self._drop_ordered(self._ordered)
         await self.close()
 
     async def close(self) -> None:
@@ -166,9 +166,10 @@ class Connections:
         self._free = [free for free in self._free if free[1] >= before]
         for connection in old:
             await connection.drop()
-        line = self._line
-        if line is not None and line.reader is not None and not line.reader.is_busy and line.reader.heard < before:
-            await self._drop_line(line)
+        ordered = self._ordered
+        reader = None if ordered is None else ordered.reader
+        if ordered is not None and reader is not None and not reader.is_busy and reader.heard < before:
+            await self._drop_ordered(ordered)
 
 
 class _Connection:
