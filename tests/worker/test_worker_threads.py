@@ -8,7 +8,6 @@ import threading
 import time
 
 from millrace import Context, Snooze, State
-from millrace.worker.threads import Threads
 from tests.worker.stage import Stage, until
 
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
@@ -136,19 +135,57 @@ async def test_a_job_that_is_stopped_before_it_got_a_thread_never_starts():
     assert [(await stage.job(job.id)).releases for job in jobs] == [1, 1]
 
 
-def test_idle_threads_are_used_again_and_end_when_told():
-    threads = Threads(2, "test")
-    names: set[str] = set()
-    done = threading.Semaphore(0)
+async def test_as_many_handlers_wait_for_each_other_as_there_are_slots():
+    stage = Stage()
+    together = threading.Barrier(10)
 
+    @stage.app.task
     def work() -> None:
-        names.add(str(threading.get_ident()))
-        done.release()
+        together.wait(60)
 
-    for _ in range(10):
-        threads.submit(work)
-        assert done.acquire(timeout=60)
-        time.sleep(0.002)
+    await work.enqueue_many([{}] * 200)
+    worker = await stage.burst(slots=10)
 
-    assert len(names) <= 2
-    threads.close()
+    assert worker.stats.completed == 200
+
+
+async def test_a_handler_that_blocks_delays_no_other_if_there_are_fewer_threads_than_slots():
+    stage = Stage()
+    begun, let_go = threading.Event(), threading.Event()
+
+    @stage.app.task
+    def holds_a_thread() -> None:
+        begun.set()
+        let_go.wait(60)
+
+    @stage.app.task
+    def work() -> None: ...
+
+    async with stage.working(slots=10, threads=2) as worker:
+        await holds_a_thread.enqueue()
+        await until(begun.is_set)
+        await work.enqueue_many([{}] * 200)
+        await until(lambda: worker.stats.completed == 200)
+        assert worker.stats.running == 1
+        let_go.set()
+
+
+async def test_a_job_that_waits_for_a_thread_starts_when_the_handler_in_that_thread_is_abandoned():
+    stage = Stage()
+    begun, let_go = threading.Event(), threading.Event()
+
+    @stage.app.task(timeout=0.05, max_attempts=1)
+    def stuck() -> None:
+        begun.set()
+        let_go.wait(60)
+
+    @stage.app.task
+    def work() -> None: ...
+
+    async with stage.working(slots=2, threads=1, grace=0.05) as worker:
+        await stuck.enqueue()
+        await until(begun.is_set)
+        await stage.until((await work.enqueue()).id)  # no other job comes that could start a thread
+        assert worker.stats.zombies == 1
+        let_go.set()
+        await until(lambda: worker.stats.zombies == 0)

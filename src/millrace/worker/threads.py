@@ -11,40 +11,41 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 Work = Callable[[], object]
 
 
 class Threads:
-    """Runs work in at most `limit` threads; more work waits. An abandoned thread does not count towards the limit."""
+    """Runs work in at most `limit` threads; more work waits. An abandoned thread does not count towards the limit.
+
+    One thread is woken at a time, and wakes the next before it calls its work. So work that blocks delays no other, and
+    short work is done by the few threads that are awake.
+    """
 
     def __init__(self, limit: int, name: str) -> None:
         self.limit = limit
         self._name = name
         self._count = 0
         self._idle = 0
+        self._waking = False  # a thread was woken or started, and has not got the lock yet
         self._closed = False
         self._work: deque[tuple[contextvars.Context, Work]] = deque()
         self._change = threading.Condition()
 
     @property
     def backlog(self) -> bool:
-        """Whether work waits for a thread that is still busy."""
-        return len(self._work) > self._idle
+        """Whether work waits for a thread."""
+        return bool(self._work)
 
     def submit(self, work: Work) -> bool:
         """Run `work` in a thread, in a copy of the caller's context. Return False if no thread is free yet."""
         item = (contextvars.copy_context(), work)
         with self._change:
             self._work.append(item)
-            if self._idle >= len(self._work):
-                self._change.notify()
-                return True
-            if self._count >= self.limit:
-                return False
-            self._count += 1
-        threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        return True
+            free = len(self._work) <= self._idle + self.limit - self._count
+            self._wake_next()
+        return free
 
     def call(
         self,
@@ -76,6 +77,8 @@ class Threads:
         """Allow one more thread, because the handler in one of the threads was abandoned."""
         with self._change:
             self.limit += 1
+            with suppress(RuntimeError):  # no more threads: the work waits for one that exists
+                self._wake_next()
 
     def returned(self) -> None:
         """Allow one thread less, because an abandoned handler has returned."""
@@ -88,9 +91,25 @@ class Threads:
             self._closed = True
             self._change.notify_all()
 
+    def _wake_next(self) -> None:
+        """Wake or start a thread if work waits, unless one is on its way. The caller holds the lock."""
+        if not self._work or self._waking:
+            return
+        if self._idle:
+            self._change.notify()
+        elif self._count < self.limit:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        else:
+            return
+        self._waking = True
+
     def _run(self) -> None:
+        new = True
         while True:
             with self._change:
+                if new:
+                    self._count += 1
+                    self._waking = new = False
                 while not self._work:
                     if self._closed or self._count > self.limit:
                         self._count -= 1
@@ -98,7 +117,10 @@ class Threads:
                     self._idle += 1
                     self._change.wait()
                     self._idle -= 1
+                    self._waking = False
                 context, work = self._work.popleft()
+                with suppress(RuntimeError):
+                    self._wake_next()
             context.run(work)
             del context, work  # an idle thread must not keep the last job in memory
 
