@@ -16,6 +16,11 @@ from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import url_for
 
 LONG = 600.0
+PROCEDURES = {
+    "enqueue_one_and_tell": "enqueue.sql",
+    "enqueue_and_tell": "enqueue.sql",
+    "complete_and_tell": "settle.sql",
+}
 ERROR = "RAISE EXCEPTION 'after the commit' USING ERRCODE = '40P01';"
 
 
@@ -36,13 +41,9 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await other.connect()
     session = first.session()
     async with session.connections.one() as connection:
-        for file, name in (("enqueue.sql", "enqueue_and_tell"), ("settle.sql", "complete_and_tell")):
+        for name, file in PROCEDURES.items():
             await connection.execute(failing(file, name).replace("millrace.", f'"{first.address.schema}".'))
-    session.sql = {
-        **session.sql,
-        "enqueue_and_tell": session.sql["enqueue_and_tell"].replace("enqueue_and_tell", "enqueue_and_fail"),
-        "complete_and_tell": session.sql["complete_and_tell"].replace("complete_and_tell", "complete_and_fail"),
-    }
+    session.sql = session.sql | {name: session.sql[name].replace("_and_tell", "_and_fail") for name in PROCEDURES}
     try:
         yield first, other
     finally:
@@ -50,17 +51,21 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await other.close()
 
 
-async def test_an_enqueue_that_fails_after_its_commit_wakes_an_idle_worker(pair: tuple[PostgresStore, PostgresStore]):
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_enqueue_that_fails_after_its_commit_wakes_an_idle_worker(
+    pair: tuple[PostgresStore, PostgresStore], count: int
+) -> None:
     first, other = pair
     for number in range(2):  # the first enqueue of a queue is a step of the ledger
+        ids = [f"job{number}-{n}" for n in range(count)]
         idle = asyncio.create_task(other.wait(["default"], None, LONG))
         await asyncio.sleep(0.3)
-        [enqueued] = await first.enqueue([a_spec(id=f"job{number}")])
+        answers = await first.enqueue([a_spec(id=job_id) for job_id in ids])
 
-        assert enqueued.status == "queued"
+        assert [answer.status for answer in answers] == ["queued"] * count
         async with asyncio.timeout(60):
             await idle
-        assert [job.id for job in await other.claim(a_claim())] == [f"job{number}"]
+        assert [job.id for job in await other.claim(a_claim(count))] == ids
 
 
 async def test_a_completion_that_fails_after_its_commit_is_acknowledged_and_announced(

@@ -44,6 +44,11 @@ async def enqueue(store: PostgresStore, name: str) -> None:
     assert [(answer.status, answer.id) for answer in answers] == [("queued", name), ("queued", name + "2")]
 
 
+async def enqueue_one(store: PostgresStore, name: str) -> None:
+    [answer] = await store.enqueue([a_spec(id=name)])
+    assert (answer.status, answer.id) == ("queued", name)
+
+
 async def enqueue_with_key(store: PostgresStore, name: str) -> None:
     [answer] = await store.enqueue([a_spec(id=name, key=name, group="g")])
     assert (answer.status, answer.id) == ("queued", name)
@@ -69,6 +74,11 @@ def take_words_along(store: PostgresStore) -> None:
 async def enqueue_and_tell(store: PostgresStore, name: str) -> None:
     take_words_along(store)
     await enqueue(store, name)
+
+
+async def enqueue_one_and_tell(store: PostgresStore, name: str) -> None:
+    take_words_along(store)
+    await enqueue_one(store, name)
 
 
 async def settle_and_tell(store: PostgresStore, name: str) -> None:
@@ -112,6 +122,8 @@ async def control_and_upkeep(store: PostgresStore, name: str) -> None:
 OPERATIONS: dict[str, tuple[Act, dict[str, Any]]] = {
     "enqueue": (enqueue, {}),
     "enqueue and tell": (enqueue_and_tell, {}),
+    "enqueue one": (enqueue_one, {}),
+    "enqueue one and tell": (enqueue_one_and_tell, {}),
     "enqueue abreast": (enqueue_abreast, {}),
     "enqueue with a key": (enqueue_with_key, {}),
     "claim": (claim, {}),

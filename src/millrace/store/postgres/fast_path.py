@@ -11,7 +11,7 @@ ways have the same result. A combination is a (queue, task, priority), which has
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millrace.domain.change import Change
@@ -23,6 +23,7 @@ from millrace.store.postgres.sql import once
 from millrace.store.sql.record import NEEDED, claimed_job_from_row, encode_spec
 
 ComboIds = Mapping[tuple[str, str, int], tuple[int, int]]
+ArgumentsOf = Callable[[Sequence[Spec], ComboIds, Mapping[str, int], str | None], list[Any] | None]
 
 
 Floor = tuple[int, int, int]  # combination, available_at and seq of the last job of a full claim
@@ -88,6 +89,18 @@ def enqueue_arguments(
         *joins,
         *parents,
     ]
+
+
+def enqueue_one_arguments(
+    specs: Sequence[Spec], combo_ids: ComboIds, watched: Mapping[str, int], reply_to: str | None
+) -> list[Any] | None:
+    """Return the arguments of `enqueue_one` for one spec that `is_simple`; None if its combination is unknown."""
+    [spec] = specs
+    combo = combo_ids.get((spec.queue, spec.task, spec.priority))
+    if combo is None:
+        return None
+    reply = reply_to if spec.id in watched else None
+    return [spec.id, encode_spec(spec), *combo, spec.delay, spec.expires, spec.lease, spec.keep_result, reply]
 
 
 def _joins(specs: Sequence[Spec]) -> list[list[Any] | None] | None:

@@ -284,12 +284,14 @@ class PostgresStore(BaseStore):
         check_specs(specs)
         return await enqueue_behind(self, specs, before)
 
-    async def plain_arguments(self, specs: Sequence[Spec]) -> list[Any] | None:
-        """Return the arguments of `enqueue_plain`; None if a spec is not on the fast path."""
-        session = self.session()
-        arguments = fast_path.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+    async def plain_arguments(
+        self, specs: Sequence[Spec], arguments_of: fast_path.ArgumentsOf = fast_path.enqueue_arguments
+    ) -> list[Any] | None:
+        """Return the arguments of `enqueue_plain`, or of `enqueue_one`; None if a spec is not on the fast path."""
+        session, mine = self.session(), self.listener().mine
+        arguments = arguments_of(specs, session.combo_ids, self.watching, mine)
         if arguments is None and await session.learn_combos((spec.queue, spec.task, spec.priority) for spec in specs):
-            arguments = fast_path.enqueue_arguments(specs, session.combo_ids, self.watching, self.listener().mine)
+            arguments = arguments_of(specs, session.combo_ids, self.watching, mine)
         return arguments
 
     async def _enqueue_plain(self, specs: Sequence[Spec], *, brief: bool = False) -> list[Enqueued] | None:
@@ -297,18 +299,25 @@ class PostgresStore(BaseStore):
 
         A `brief` call waits only for a short time for locks. Raise NotOnFastPath if it does not get them.
         """
-        session, arguments = self.session(), await self.plain_arguments(specs)
+        session = self.session()
+        if len(specs) == 1 and is_simple(specs[0]):
+            names = "enqueue_one_and_tell", "enqueue_one"
+            arguments = await self.plain_arguments(specs, fast_path.enqueue_one_arguments)
+        else:
+            names = "enqueue_and_tell", "enqueue_plain"
+            arguments = await self.plain_arguments(specs)
+            if arguments is not None:
+                arguments += None, brief
         if arguments is None:
             return None
         opened = fast_path.opened(specs)
         notification = None
         if opened and session.may_notify and not self._sleepers:
             notification = self.listener().notification_for(opened)
-        given = session.given(), *arguments, None, brief
+        given = session.given(), *arguments
         if notification is None:
-            rows = await session.call("enqueue_plain", *given, numbered=True, brief=brief)
+            rows = await session.call(names[1], *given, numbered=True, brief=brief)
         else:
-            names = "enqueue_and_tell", "enqueue_plain"
             rows = await session.call_and_notify(*names, given, notification, numbered=True, brief=brief)
         seqs: Sequence[int] | None = rows[0][0]
         if seqs is None:

@@ -6,6 +6,10 @@ SELECT millrace.enqueue_plain($1::bigint, $2::text[], $3::bytea[], $4::integer[]
                               $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
                               $17::text[], $18::integer[], $19::bigint[], $20::boolean);
 
+-- name: enqueue_one
+SELECT millrace.enqueue_one($1::bigint, $2::text, $3::bytea, $4::integer, $5::integer, $6::bigint, $7::bigint,
+                            $8::bigint, $9::bigint, $10::text);
+
 -- name: draw_seqs
 SELECT millrace.clock($1::bigint), ARRAY(SELECT nextval('millrace.job_seq') FROM generate_series(1, $2::integer));
 
@@ -14,6 +18,10 @@ CALL millrace.enqueue_and_tell(NULL, $1::bigint, $2::text[], $3::bytea[], $4::in
                                $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::text[],
                                $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::integer[],
                                $17::text[], $18::integer[], $19::bigint[], $20::boolean, $21::text, $22::text);
+
+-- name: enqueue_one_and_tell
+CALL millrace.enqueue_one_and_tell(NULL, $1::bigint, $2::text, $3::bytea, $4::integer, $5::integer, $6::bigint,
+                                   $7::bigint, $8::bigint, $9::bigint, $10::text, $11::text, $12::text);
 
 -- name: claim_plain
 SELECT * FROM millrace.claim_plain($1::bigint, $2::text[], $3::text[], $4::integer, $5::bigint, $6::text, $7::text,
