@@ -150,29 +150,34 @@ class SqliteRows:
 
     def _insert_marked(self, jobs: Jobs, new: Mapping[int, Job]) -> dict[int, Job]:
         """Insert the rows of new jobs. Return the jobs whose rows are incomplete and must be updated next."""
-        rows: list[tuple[Any, ...]] = []
-        bodies: list[tuple[Any, ...]] = []
-        dependents: list[tuple[str, int]] = []
+        rows: list[Any] = []
+        bodies: list[Any] = []
+        dependents: list[Any] = []
         unsaid: dict[int, Job] = {}
+        newest, stored, placed, combo_id = self._newest, self._stored, self._placed, self._registry.combo_id
         for seq, job in new.items():
-            spec = job.spec
-            dependents += [(parent, seq) for parent in spec.after]
-            combo, queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))
+            spec, line = job.spec, job.line
+            for parent in spec.after:
+                dependents += (parent, seq)
+            combo, queue = combo_id((spec.queue, spec.task, spec.priority))
             body = encode_spec(spec)
-            bodies.append((seq, body))
+            bodies += (seq, body)
             self.weight += len(body)
-            due = job.available_at
-            fixed = (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, self._newest[seq], job.open)
-            rows.append((*fixed, spec.group, spec.key, jobs.reply_for(job)))
+            due, blocked, expires_at = job.available_at, job.blocked, job.expires_at
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], job.open, blocked)
+            place, rank = (None, None) if line is None else (place_of(job, line), -spec.priority)
+            rows += (place, line, rank, spec.group, spec.key, jobs.reply_for(job), expires_at)
             facts = _settled_facts(job)
-            if job.line is None and job.events == 1 and facts == (due, 0, 0, None, False, None, None):
-                self._stored[seq] = facts  # only a key or a reply address: the inserted row is complete
+            if job.events == 1 and facts == (due, 0, blocked, expires_at, False, None, None):
+                stored[seq] = facts
+                if line is not None:
+                    placed[seq] = 1, place
             else:
                 unsaid[seq] = job
-        self._db.write("insert_marked", rows)
-        self._db.write("insert_body", bodies)
+        self._db.write_flat("insert_marked", rows)
+        self._db.write_flat("insert_body", bodies)
         if dependents:
-            self._db.write("put_dependents", dependents)
+            self._db.write_flat("put_dependents", dependents)
         self._widen_spans(new)
         return unsaid
 
