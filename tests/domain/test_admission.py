@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from millrace.domain.errors import DeadLettersFull, DependencyCycle, DuplicateKe
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Cancelled, Enqueued
-from millrace.domain.rules import operate
+from millrace.domain.rules import admission, operate
 from millrace.store.memory.tables import MemoryTables
 from millrace.testing import a_burial, a_claim, a_spec, specs
 
@@ -270,6 +271,77 @@ def test_a_cycle_is_refused_exactly_when_there_is_one(size: int, data: st.DataOb
     path = [int(name[2:]) for name in refusal.value.path]
     assert path[0] == path[-1]
     assert all(after in parents[before] for before, after in pairwise(path))
+
+
+@st.composite
+def a_wish(draw: st.DrawFn, number: int) -> Spec:
+    """A spec that may have a group, a key, a delay, a priority, an expiry, and parents that are stored or earlier."""
+    known = ["dead", "completed", "running", "waiting", *(f"new-{n}" for n in range(number))]
+    return a_spec(
+        id=f"new-{number}",
+        queue=draw(st.sampled_from(["default", "other"])),
+        group=draw(st.sampled_from([None, "stored", "held", "g", "h"])),
+        key=draw(st.sampled_from([None, None, None, f"key-{number}", "key"])),
+        scope=draw(st.sampled_from(["live", "window"])),
+        window=60,
+        priority=draw(st.integers(0, 2)),
+        delay=draw(st.sampled_from([0, 0, 0, 5])),
+        expires=draw(st.sampled_from([None, None, 9])),
+        after=tuple(draw(st.sets(st.sampled_from(known), max_size=2))) if draw(st.booleans()) else (),
+        on_dependency=draw(st.sampled_from(["run", "wait", "bury"])),
+        allow_missing=True,  # a parent may turn out to be a duplicate
+    )
+
+
+def in_use() -> Ledger:
+    """Both queues have a group `stored` with an open job and a group `held` with a running one, and there are parents
+    of several states.
+    """
+    ledger = Ledger(MemoryTables())
+    put(ledger, a_spec(id="dead"))
+    run(ledger, a_burial())
+    put(ledger, a_spec(id="completed"))
+    run(ledger, Change.completed(b"1"))
+    put(ledger, a_spec(id="running", group="held"), a_spec(id="elsewhere", queue="other", group="held"))
+    assert len(ledger.claim(a_claim(2, queues=("default", "other")), "held", NOW)) == 2
+    put(ledger, a_spec(id="waiting", group="stored", priority=1), a_spec(queue="other", group="stored", priority=1))
+    return ledger
+
+
+def contents(ledger: Ledger) -> list[object]:
+    tables = ledger.tables
+    queues = [tables.queue(name) for name in tables.queues()]
+    places = [(row.name, f"g:{group}") for row in queues for group in ("stored", "held", "g", "h")]
+    jobs = tables.scan(0, 1_000, 1_000)
+    return [
+        queues,
+        [tables.line(*place) for place in places],
+        [tables.members(*place, 100) for place in places],
+        [(job, tables.children(job.id), tables.parents(job.seq)) for job in jobs],
+        [tables.key(job.queue, job.spec.key) for job in jobs if job.spec.key is not None],
+        tables.feed(0, 1_000),
+    ]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(1, 6), st.data())
+def test_the_specs_of_a_call_become_what_each_would_become_alone(size: int, data: st.DataObject) -> None:
+    """A carried enqueue writes one job after the other. Whether the jobs of a call are written together is not seen."""
+    wishes = [data.draw(a_wish(number)) for number in range(size)]
+    together = in_use()
+    control(together, max_depth=data.draw(st.sampled_from([None, None, 99])))
+    alone = Ledger(deepcopy(together.tables))
+    step = alone.step(NOW)
+
+    answers = together.enqueue(wishes, NOW)
+    expected = [answer for wish in wishes for answer in admission.enqueue(step, [wish], carried=True)]
+    step.carry_out()
+
+    assert answers == expected
+    assert contents(together) == contents(alone)
+    later = NOW + 6_000
+    claims = [each.claim(a_claim(99, queues=("default", "other")), "after", later) for each in (together, alone)]
+    assert claims[0] == claims[1]
 
 
 def test_a_position_in_a_lane_counts_who_runs_before(ledger: Ledger) -> None:

@@ -57,7 +57,7 @@ class TaskRow(msgspec.Struct):
     bucket: Bucket | None = None
 
 
-class Line(msgspec.Struct):
+class Line(msgspec.Struct, gc=False):
     """A line: a group or a lane. At most one job of a line is open (claimable once it is due).
 
     The holder is a job that runs, or that is in backoff and blocks the line. While there is a holder, no other job of
@@ -134,6 +134,12 @@ class Tables(Protocol):
 
     def insert(self, job: Job) -> None:
         """Add the record of a new job. The caller also calls `update` for this job in the same step."""
+        ...
+
+    def insert_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        """Add many new records, each with its first event. The caller also calls `update` for each job in the same
+        step.
+        """
         ...
 
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
@@ -123,13 +124,15 @@ class Heard(Io):
         self.count: Counter[str] = Counter()
 
     def execute(self, connection, sql, params=()):
-        self.count[NAMES.get(sql, sql)] += 1
+        name = "insert_marked" if sql.startswith(INSERT_MARKED) else NAMES.get(sql, sql)
+        self.count[name] += 1
         return super().execute(connection, sql, params)
 
 
 NAMES = {sql: name for name, sql in SQL.items()}
-for _name in ("update_open", "update_all", "insert_marked"):
+for _name in ("update_open", "update_all"):
     NAMES.update(dict.fromkeys(many_rows(_name).by_size.values(), _name))
+INSERT_MARKED = SQL["insert_marked"].partition("(")[0]  # what follows are the columns that have values
 
 
 @pytest.fixture
@@ -176,6 +179,44 @@ async def test_a_job_with_a_reply_is_written_once(store: SqliteStore, heard, tmp
     assert (job.open, job.available_at - job.enqueued_at, job.events) == (True, 1_000, 1)
     with sqlite3.connect(tmp_path / "jobs.db") as db:
         assert db.execute("SELECT count(*) FROM millrace_job WHERE reply IS NOT NULL").fetchall() == [(1,)]
+
+
+async def test_jobs_with_features_are_written_once(store: SqliteStore, heard, clock: VirtualClock):
+    """One call with every kind of column, and calls in which only some of the columns have values."""
+    other, count = heard
+    asked = [
+        Spec("member", "work", group="g", priority=3),
+        Spec("second", "work", group="g"),
+        Spec("outside", "work", group="g", delay=1_000),
+        Spec("child", "work", after=("member",)),
+        Spec("blocked member", "work", group="h", after=("member",)),
+        Spec("keyed", "work", key="k"),
+        Spec("expiring", "work", expires=9_000),
+    ]
+    for specs in (
+        asked,
+        *([msgspec.structs.replace(spec, id=f"{spec.id} alone", key=spec.key and "l")] for spec in asked),
+    ):
+        count.clear()
+        await other.enqueue(specs)
+        assert (count["insert_marked"] > 0, count["update_all"]) == (True, 0)
+    rows: list[tuple[str, int, bool, bool]] = []
+    for spec in asked:
+        job, alone = map(the, await store.get([spec.id, f"{spec.id} alone"]))
+        assert (job.spec, alone.spec.after) == (spec, spec.after)
+        assert [(each.expires_at, each.available_at) for each in (job, alone)] == [
+            (None if spec.expires is None else each.enqueued_at + spec.expires, each.enqueued_at + spec.delay)
+            for each in (job, alone)
+        ]
+        rows += [(each.id, each.blocked, each.open, each.in_line) for each in (job, alone)]
+    assert [row for row in rows if row[1]] == [
+        ("child", 1, False, False),
+        ("child alone", 1, False, False),
+        ("blocked member", 1, False, False),
+        ("blocked member alone", 1, False, False),
+    ]
+    assert [row[0] for row in rows if row[2]] == ["member", "keyed", "keyed alone", "expiring", "expiring alone"]
+    assert [row[0] for row in rows if row[3]] == ["member", "member alone", "second", "second alone"]
 
 
 async def test_an_expiry_beside_the_reply_is_written_too(store: SqliteStore, heard, clock: VirtualClock):

@@ -20,7 +20,7 @@ from millrace.domain.errors import (
     QueueFull,
     UnknownDependency,
 )
-from millrace.domain.event import Kind
+from millrace.domain.event import Event, Kind
 from millrace.domain.job import FAILED, Job, Spec, State, has_result, lane_line
 from millrace.domain.request import Enqueued
 from millrace.domain.rules import transition
@@ -53,6 +53,9 @@ def enqueue(step: Step, specs: Sequence[Spec], *, carried: bool = False) -> list
     if simple is not None:
         return simple
     verdicts = _Plan(step, specs, carried).verdicts()
+    together = None if carried else _write_together(step, specs, verdicts)
+    if together is not None:
+        return together
     new = [spec for spec, verdict in zip(specs, verdicts, strict=True) if verdict.kind == "new"]
     if not carried and len(new) < len(specs):
         step.tables.prefetch_specs(new)  # the others need no line and no seq
@@ -247,6 +250,47 @@ def _is_repeat(spec: Spec, token: str) -> bool:
     return spec.token != "" and spec.token == token
 
 
+def _write_together(step: Step, specs: Sequence[Spec], verdicts: Sequence[Admission]) -> list[Enqueued] | None:
+    """Enqueue the specs of a call in which every spec becomes a new job and affects no other job but its parents.
+
+    The result is that of `_write` for each of them. Return None, and change nothing, if another rule applies to a spec.
+    """
+    tables, now = step.tables, step.now
+    if any(tables.queue(name).settings.max_depth is not None for name in {spec.queue for spec in specs}):
+        return None
+    waits_for: dict[str, list[str]] = {}
+    fresh = {spec.id for spec in specs}
+    for spec, verdict in zip(specs, verdicts, strict=True):
+        if verdict.kind != "new" or not verdict.unseen or verdict.replaces or verdict.lane is not None or spec.hook:
+            return None
+        if spec.after:
+            waits_for[spec.id], failed = _parents(step, spec, fresh)
+            if failed is not None:
+                return None
+    jobs: list[Job] = []
+    events: list[Event] = []
+    for spec, seq in zip(specs, tables.next_seqs(len(specs)), strict=True):
+        job, event = transition.enqueue(spec, seq, 1, now, blocked=len(waits_for[spec.id]) if spec.after else 0)
+        jobs.append(job)
+        events.append(event)
+    step.add_all(jobs, events)
+    for job in jobs:
+        spec = job.spec
+        if spec.key is not None:
+            _hold_key(step, spec, job.seq)
+        if spec.after:
+            for parent in waits_for[spec.id]:
+                tables.add_dependency(parent, job.seq)
+            step.keep_results_for(job)
+    return [Enqueued("queued", job.spec.id, job.seq, 1, State.WAITING) for job in jobs]
+
+
+def _hold_key(step: Step, spec: Spec, seq: int) -> None:
+    assert spec.key is not None
+    until = step.now + spec.window if spec.scope == "window" else None
+    step.tables.put_key(KeyHold(spec.queue, spec.key, spec.id, seq, spec.scope, until))
+
+
 def _write(step: Step, spec: Spec, verdict: Admission, fresh: set[str], carried: bool) -> Enqueued:
     tables = step.tables
     if verdict.replaces and spec.key is not None:
@@ -263,8 +307,7 @@ def _write(step: Step, spec: Spec, verdict: Admission, fresh: set[str], carried:
     for parent in open_parents:
         tables.add_dependency(parent, seq)
     if spec.key is not None:
-        until = step.now + spec.window if spec.scope == "window" else None
-        tables.put_key(KeyHold(spec.queue, spec.key, spec.id, seq, spec.scope, until))
+        _hold_key(step, spec, seq)
     line = tables.line(spec.queue, job.line) if job.lane is not None and job.line else None
     position = line.live if line is not None else 0
     step.added(job)

@@ -60,19 +60,30 @@ def only_completes(change: Change) -> bool:
 
 
 def enqueue_simple(step: Step, specs: Sequence[Spec]) -> list[Enqueued] | None:
-    """Enqueue by the fast path and return the answers. Return None, and change nothing, if it does not apply."""
+    """Enqueue by the fast path and return the answers. Return None, and change nothing, if it does not apply.
+
+    A call of several specs may also have specs with a group: they cannot be refused either, and affect only the other
+    members of their group.
+    """
     if not _applies(step, specs):
         return None
     tables, now = step.tables, step.now
     jobs: list[Job] = []
     events: list[Event] = []
+    have_lines = False
     for spec, seq in zip(specs, tables.next_seqs(len(specs)), strict=True):
         job, event = transition.enqueue(spec, seq, 1, now)
-        job.open = True
+        if spec.group is None:
+            job.open = True
+        else:
+            have_lines = True
         jobs.append(job)
         events.append(event)
-    tables.insert_open(jobs, events)
-    step.added_simple({specs[0].queue: 1} if len(specs) == 1 else Counter([spec.queue for spec in specs]))
+    if have_lines:
+        step.add_all(jobs, events)
+    else:
+        tables.insert_open(jobs, events)
+        step.added_simple({specs[0].queue: 1} if len(specs) == 1 else Counter([spec.queue for spec in specs]))
     return [Enqueued("queued", job.spec.id, job.seq, 1, State.WAITING) for job in jobs]
 
 
@@ -83,11 +94,16 @@ def _applies(step: Step, specs: Sequence[Spec]) -> bool:
         return is_simple(spec) and accepts_all(tables.queue(spec.queue).settings) and tables.all_unknown([spec.id])
     queues: set[str] = set()
     ids: set[str] = set()
+    have_lines = False
     for spec in specs:
-        if not is_simple(spec):
+        if spec.key is not None or spec.after or spec.hook:
             return False
+        if spec.group is not None:
+            have_lines = True
         ids.add(spec.id)
         queues.add(spec.queue)
     if len(ids) < len(specs) or not all(accepts_all(tables.queue(name).settings) for name in queues):
         return False
+    if have_lines:
+        tables.prefetch_specs(specs)
     return tables.all_unknown(ids)

@@ -6,8 +6,8 @@ hook is enqueued. They are part of the same step as the transition, so a crash l
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from millrace.domain.event import Event, Kind
@@ -72,6 +72,45 @@ class Step:
             self._emptied.pop((name, None), None)
             self.tables.put_queue(row)
 
+    def add_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        """Add the records of new jobs, each with its first event, and do what `added` does for each of them.
+
+        The jobs are not hooks, and none of them has a lane. The members of a line enter it together: it elects once.
+        """
+        tables = self.tables
+        tables.insert_all(jobs, events)
+        lines: dict[tuple[str, str], list[Job]] = {}
+        for job in jobs:
+            name = job.line
+            if name is not None:
+                lines.setdefault((job.spec.queue, name), []).append(job)
+            elif job.blocked:
+                tables.update(job)
+            else:
+                self.place(job, None)
+            if job.blocked:
+                tables.queue(job.spec.queue).blocked += 1
+        for (queue, name), members in lines.items():
+            self._join(tables.line(queue, name) or Line(queue, name), members)
+        self.added_simple(Counter([job.spec.queue for job in jobs]))
+
+    def _join(self, line: Line, jobs: Sequence[Job]) -> None:
+        """Add new jobs to the counters of their line. Let those that are unblocked enter it, and elect once for all."""
+        is_new = line.live == 0
+        line.waiting += len(jobs)
+        line.live += len(jobs)
+        for job in jobs:
+            job.in_line = not job.blocked and self._enters_now(job)
+            if not is_new:
+                self.tables.update(job)
+        if not is_new:
+            self.elect(line)
+            return
+        self.elect(line, jobs)  # which updates the job that it makes open
+        for job in jobs:
+            if not job.open:
+                self.tables.update(job)
+
     def place(self, job: Job, line: Line | None) -> None:
         """Make a waiting, unblocked job claimable, or let it enter its line.
 
@@ -81,10 +120,14 @@ class Step:
             job.open = True
             self.tables.update(job)
             return
-        leaves_until_due = job.lane is None or (job.failures > 0 and not job.spec.retry_blocks)
-        job.in_line = not job.holds and not (leaves_until_due and job.available_at > self.now)
+        job.in_line = self._enters_now(job)
         self.tables.update(job)
         self.elect(line)
+
+    def _enters_now(self, job: Job) -> bool:
+        """Return whether a waiting, unblocked job that has a line is in it now. If not, it enters when it is due."""
+        leaves_until_due = job.lane is None or (job.failures > 0 and not job.spec.retry_blocks)
+        return not job.holds and not (leaves_until_due and job.available_at > self.now)
 
     def line_of(self, job: Job) -> Line | None:
         name = job.line
@@ -92,12 +135,13 @@ class Step:
             return None
         return self.tables.line(job.spec.queue, name) or Line(job.spec.queue, name)
 
-    def elect(self, line: Line) -> None:
+    def elect(self, line: Line, members: Sequence[Job] | None = None) -> None:
         """Make the job of a line that may run next open (claimable once it is due), and no other job. Store the line.
 
-        This must be called after every change of a line, in the same step.
+        This must be called after every change of a line, in the same step. `members` are all jobs of the line, if they
+        are known; otherwise the tables find the first waiting one.
         """
-        wanted = self._next_of(line)
+        wanted = self._next_of(line, members)
         if wanted != line.open:
             if line.open is not None:
                 self._set_open(line.open, False)
@@ -109,13 +153,15 @@ class Step:
         else:
             self.tables.put_line(line)
 
-    def _next_of(self, line: Line) -> int | None:
+    def _next_of(self, line: Line, members: Sequence[Job] | None) -> int | None:
         if self._paused(line):
             return None
         if line.holder is not None:
             holder = self.tables.by_seq(line.holder)
             return line.holder if holder is not None and holder.state is State.WAITING else None
-        return self.tables.best_in_line(line.queue, line.name)
+        if members is None:
+            return self.tables.best_in_line(line.queue, line.name)
+        return first_in_line(members)
 
     def _paused(self, line: Line) -> bool:
         if not line.name.startswith("l:"):
@@ -361,6 +407,19 @@ class Step:
         self.log(transition.remove(job, kind, self.now, reason))
         self.tables.add_past(Past(job.spec.id, job.seq, job.generation, job.state, job.spec.token, self.now))
         self.tables.delete(job)
+
+
+def first_in_line(members: Iterable[Job]) -> int | None:
+    """Return the seq of the first waiting member of a line, by (priority desc, seq); None if no member waits in it."""
+    first: Job | None = None
+    for job in members:
+        if job.in_line and (first is None or _order_in_line(job) < _order_in_line(first)):
+            first = job
+    return None if first is None else first.seq
+
+
+def _order_in_line(job: Job) -> tuple[int, int]:
+    return -job.spec.priority, job.seq
 
 
 def latest(gone: list[Past]) -> Past:

@@ -30,6 +30,8 @@ class IndexedHeap(Generic[K]):
     stale entry in five. A smaller heap is not compacted, because that would cost more than it frees.
     """
 
+    __slots__ = ("_entries", "_generation", "_index")
+
     compact_above: ClassVar[int] = 64
 
     def __init__(self) -> None:

@@ -264,11 +264,20 @@ class MemoryTables(MemoryJobs):
         jobs, past = self._jobs, self._past
         return not any(job_id in jobs or job_id in past for job_id in ids)
 
+    def insert_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        for job in jobs:
+            self.insert(job)
+        self._append_first(events)
+
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
-        for job, event in zip(jobs, events, strict=True):
+        for job in jobs:
             self.insert_simple(job)
-            self._feed.append(event)
-            self._histories[job.seq] = (event,)
+        self._append_first(events)
+
+    def _append_first(self, events: Sequence[Event]) -> None:
+        """Append the first events of new jobs."""
+        self._feed += events
+        self._histories.update([(event.seq, (event,)) for event in events])
 
     def append(self, event: Event) -> None:
         self._feed.append(event)

@@ -168,6 +168,13 @@ class Jobs:
         self.loaded[seq] = self._new[seq] = job
         self._ids[job.spec.id] = seq
 
+    def insert_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+        by_seq = {job.seq: job for job in jobs}
+        self.loaded.update(by_seq)
+        self._new.update(by_seq)
+        self._ids.update(zip([job.spec.id for job in jobs], by_seq, strict=True))
+        self._events.append_first(events)
+
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
         effects = self._effects
         effects.touched = True

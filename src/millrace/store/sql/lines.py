@@ -52,15 +52,14 @@ class Lines:
         if not places:
             return
         self._locks.lock(line_lock(*place) for place in places)
-        names = {self._queues.queue_id(queue): queue for queue, _ in places}
-        wanted = [(self._queues.queue_id(queue), name) for queue, name in places]
-        rows = self._db.rows_of("lines", wanted)
+        numbers = {queue: self._queues.queue_id(queue) for queue in {queue for queue, _ in places}}
+        names = {number: queue for queue, number in numbers.items()}
+        rows = self._db.rows_of("lines", [(numbers[queue], name) for queue, name in places])
+        self._lines.update(dict.fromkeys(places))
         for queue_id, name, *facts in rows:
             self._lines[names[queue_id], name] = Line(names[queue_id], name, *facts)
         holders = [holder for _, _, holder, *_ in rows if holder is not None]
         self._holders.update(dict.fromkeys(holders, holders))
-        for place in places:
-            self._lines.setdefault(place)
 
     def holders_with(self, seq: int) -> Sequence[int]:
         """Return the seqs of all holders that were read by the same statement as this holder, so that their jobs can be
@@ -96,8 +95,9 @@ class Lines:
     def flush(self) -> None:
         kept: list[tuple[object, ...]] = []
         gone: list[tuple[int, str]] = []
+        numbers = {queue: self._queues.made_queue_id(queue) for queue in {queue for queue, _ in self.changed}}
         for (queue, name), line in self.changed.items():
-            number = self._queues.made_queue_id(queue)
+            number = numbers[queue]
             if line is None:
                 gone.append((number, name))
             else:

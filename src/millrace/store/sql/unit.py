@@ -97,7 +97,7 @@ class Unit:
         jobs, registry, events, gone = self.jobs, self._registry, self._events, self._gone
         self.prefetch_ids, self.prefetch_seqs = jobs.prefetch_ids, jobs.prefetch_seqs
         self.all_unknown, self.by_id, self.by_seq = jobs.all_unknown, jobs.by_id, jobs.by_seq
-        self.insert, self.insert_open = jobs.insert, jobs.insert_open
+        self.insert, self.insert_all, self.insert_open = jobs.insert, jobs.insert_all, jobs.insert_open
         self.update, self.delete = jobs.update, jobs.delete
         self.append, self.feed = events.append, events.feed
         self.feed_bounds, self.trimmed_mark = events.feed_bounds, events.trimmed_mark

@@ -35,6 +35,7 @@ LOOK_AT_LOG = 1.0  # seconds between two checks of the log file
 SIZES = (256, 64, 16, 4, 1)  # rows per statement: each size is prepared once and then reused
 _NAMED = re.compile(r"--.*|:(\w+)")
 _ROW = re.compile(r"\((?:\?, )*\?\)")
+_COLUMNS = re.compile(r"\(([\w,\s]+)\)\s+VALUES\s+$")
 
 
 class OwnConnection(sqlite3.Connection):
@@ -238,20 +239,31 @@ _REPEATED = {name: marks for name, (_, marks) in _STATEMENTS.items() if len(set(
 
 
 class ManyRows:
-    """A statement in which the group `(?, ?, …)` is repeated, once for each row of arguments."""
+    """A statement in which the group `(?, ?, …)` is repeated, once for each row of arguments.
 
-    def __init__(self, name: str) -> None:
+    With `columns`, the statement is an INSERT that writes only these of its columns, given by their indexes.
+    """
+
+    def __init__(self, name: str, columns: tuple[int, ...] | None = None) -> None:
         row = _ROW.search(SQL[name])
         if row is None:
             raise ValueError(f"statement {name!r} has no row of question marks")
         head, group, tail = SQL[name][: row.start()], row.group(), SQL[name][row.end() :]
         self.width = group.count("?")
+        if columns is not None and len(columns) < self.width:
+            names = _COLUMNS.search(head)
+            if names is None:
+                raise ValueError(f"statement {name!r} names no columns")
+            kept = [names[1].split(",")[column].strip() for column in columns]
+            head = f"{head[: names.start(1)]}{', '.join(kept)}{head[names.end(1) :]}"
+            self.width = len(kept)
+            group = f"({', '.join('?' * self.width)})"
         self.by_size = {size: head + ", ".join([group] * size) + tail for size in SIZES}
 
 
 @cache
-def many_rows(name: str) -> ManyRows:
-    return ManyRows(name)
+def many_rows(name: str, columns: tuple[int, ...] | None = None) -> ManyRows:
+    return ManyRows(name, columns)
 
 
 class SqliteStatements(Statements):
@@ -279,11 +291,21 @@ class SqliteStatements(Statements):
         self.rows_of(name, keys)
 
     def write(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        self.write_flat(name, list(chain.from_iterable(rows)))
+        """Run an INSERT of these rows. Columns in which all rows have None are left out of the statement.
+
+        sqlite3 takes four times as long to bind None, a bool or bytes as to bind an int: it looks for an adapter first.
+        """
+        columns = list(zip(*rows, strict=True))
+        filled = [n for n, column in enumerate(columns) if column[0] is not None or column.count(None) < len(column)]
+        if len(filled) < len(columns):
+            rows = list(zip(*(columns[n] for n in filled), strict=True))
+        self._write(many_rows(name, tuple(filled)), list(chain.from_iterable(rows)))
 
     def write_flat(self, name: str, values: list[Any]) -> None:
-        """Like `write`, but the values of all rows are given in one list, row after row."""
-        statement = many_rows(name)
+        """Run a statement that writes rows. The values of all rows are given in one list, row after row."""
+        self._write(many_rows(name), values)
+
+    def _write(self, statement: ManyRows, values: list[Any]) -> None:
         width = statement.width
         start, left = 0, len(values) // width
         for size in SIZES:

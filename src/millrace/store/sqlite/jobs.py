@@ -137,8 +137,8 @@ class SqliteRows:
             spec = job.spec
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
             due = job.available_at
-            body = encode(spec)
-            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], True)
+            body = bytearray(encode(spec))  # sqlite3 binds it faster than bytes
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], 1)
             bodies += (seq, body)
             self.weight += len(body)
             if due != facts[0]:
@@ -149,28 +149,55 @@ class SqliteRows:
         self._widen_spans(simple)
 
     def _insert_marked(self, jobs: Jobs, new: Mapping[int, Job]) -> dict[int, Job]:
-        """Insert the rows of new jobs. Return the jobs whose rows are incomplete and must be updated next."""
+        """Insert the rows of new jobs. Return the jobs whose rows are incomplete and must be updated next.
+
+        These are the jobs that have more events than their first. While a new job has only this one, no rule has set
+        any of the columns that the statement leaves out.
+        """
         rows: list[tuple[Any, ...]] = []
-        bodies: list[tuple[Any, ...]] = []
+        bodies: list[Any] = []
         dependents: list[tuple[str, int]] = []
         unsaid: dict[int, Job] = {}
+        newest, stored, placed, combo_id = self._newest, self._stored, self._placed, self._registry.combo_id
         for seq, job in new.items():
-            spec = job.spec
-            dependents += [(parent, seq) for parent in spec.after]
-            combo, queue = self._registry.combo_id((spec.queue, spec.task, spec.priority))
-            body = encode_spec(spec)
-            bodies.append((seq, body))
+            spec, line = job.spec, job.line
+            if spec.after:
+                dependents += [(parent, seq) for parent in spec.after]
+            combo, queue = combo_id((spec.queue, spec.task, spec.priority))
+            body = bytearray(encode_spec(spec))
+            bodies += (seq, body)
             self.weight += len(body)
-            due = job.available_at
-            fixed = (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, self._newest[seq], job.open)
-            rows.append((*fixed, spec.group, spec.key, jobs.reply_for(job)))
-            facts = _settled_facts(job)
-            if job.line is None and job.events == 1 and facts == (due, 0, 0, None, False, None, None):
-                self._stored[seq] = facts  # only a key or a reply address: the inserted row is complete
-            else:
+            due, blocked, expires_at = job.available_at, job.blocked, job.expires_at
+            place, rank = (None, None) if line is None else (place_of(job, line), -spec.priority)
+            rows.append(
+                (
+                    seq,
+                    spec.id,
+                    combo,
+                    queue,
+                    job.generation,
+                    job.enqueued_at,
+                    due,
+                    newest[seq],
+                    +job.open,
+                    blocked,
+                    place,
+                    line,
+                    rank,
+                    spec.group,
+                    spec.key,
+                    jobs.reply_for(job),
+                    expires_at,
+                )
+            )
+            if job.events > 1:
                 unsaid[seq] = job
+                continue
+            stored[seq] = (due, 0, blocked, expires_at, False, None, None)
+            if line is not None:
+                placed[seq] = 1, place
         self._db.write("insert_marked", rows)
-        self._db.write("insert_body", bodies)
+        self._db.write_flat("insert_body", bodies)
         if dependents:
             self._db.write("put_dependents", dependents)
         self._widen_spans(new)

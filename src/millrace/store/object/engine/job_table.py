@@ -207,10 +207,12 @@ class JobTable:
         self.keys_by_seq[job.seq] = record.seen.key
         self.links += [(record.seen.key, carrier) for carrier in self.carriers]
 
-    def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
+    def insert_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
         for job, event in zip(jobs, events, strict=True):
             self.insert(job)
             self.append(event)
+
+    insert_open = insert_all
 
     def update(self, job: Job) -> None:
         record = self.record_of(job.spec.id)

@@ -26,10 +26,11 @@ INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, availa
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_marked
--- New jobs with a line, a group, a key, a reply address or anything else; update_all writes their other columns.
-INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open,
-                          grp, key, reply)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- New jobs with a line, parents, a key, a reply address or an expiry. If a job was changed since it was added, for
+-- example buried, update_all writes its other columns.
+INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, blocked,
+                          place, line, rank, grp, key, reply, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
 INSERT INTO millrace_body (seq, spec) VALUES (?, ?);
