@@ -1,4 +1,4 @@
-"""Two processes may create the same combination of queue, task and priority at the same time."""
+"""Combinations of queue, task and priority that another process has created."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from millrace.store.postgres.sql import statements
+from millrace.testing.builders import a_claim, a_spec
 from tests.servers import postgres
 from tests.store.postgres.stores import PostgresForTests
 
@@ -36,3 +37,17 @@ async def test_a_combination_that_another_process_has_made_is_found(store: Postg
         again = [made("make_combo", *combo) for combo in wanted]
     assert len(set(first)) == len(wanted)
     assert again == first
+
+
+async def test_a_process_learns_the_combinations_of_the_queues_that_it_uses(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(id=name, queue=name) for name in ("one", "two")])
+    other = PostgresForTests(store.address)
+    await other.connect()
+    try:
+        assert await other.session().learn_combos([("one", "work", 0)])
+        known = other.session().combo_ids
+        assert list(known) == [("one", "work", 0)]
+        await other.enqueue([a_spec(id="more", queue="one")])
+        assert [job.id for job in await other.claim(a_claim(3, queues=("one",)))] == ["one", "more"]
+    finally:
+        await other.close()

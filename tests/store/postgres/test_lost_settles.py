@@ -13,6 +13,7 @@ from millrace.domain.request import Receipt
 from millrace.store.postgres.session import settled_before
 from millrace.testing.builders import a_claim, a_retry_change, a_spec
 from millrace.testing.clock import VirtualClock
+from tests.narrowing import the
 from tests.servers import postgres
 from tests.store.postgres.stores import PostgresForTests
 
@@ -56,6 +57,14 @@ async def test_receipts_of_different_ends_are_found(store: PostgresForTests) -> 
     await store.settle([(first.lease, Change.completed()), (second.lease, a_retry_change(60))])
     assert await found(store, [second, first]) == [OK, OK]
     assert await found(store, [third]) is None
+
+
+async def test_only_jobs_that_have_ended_are_announced(store: PostgresForTests) -> None:
+    first, second = await claimed(store, "a", "b")
+    await store.settle([(first.lease, Change.completed()), (second.lease, a_retry_change(60))])
+    for job, ended in ((first, ["a"]), (second, [])):
+        before = the(await settled_before(store.session(), [(job.lease, Change.completed())])())
+        assert before.ended == ended
 
 
 async def test_receipts_are_found_after_the_next_claim(store: PostgresForTests) -> None:

@@ -16,7 +16,7 @@ from millrace.domain.request import Receipt
 from millrace.store.postgres import PostgresStore
 from millrace.store.postgres import store as stores
 from millrace.store.protocol import Ending
-from millrace.testing.builders import a_claim, a_spec
+from millrace.testing.builders import a_claim, a_spec, a_worker
 from millrace.testing.invariants import assert_holds, gather
 from tests.servers.postgres import url_for
 
@@ -207,3 +207,14 @@ async def test_an_end_that_is_announced_while_workers_are_counted_is_sent(
     sender.notify({("default", "work"): 1}, [])
 
     await asyncio.wait_for(heard.wait(), 30)
+
+
+async def test_only_live_workers_are_counted(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    here, there = pair
+    await here.beat(a_worker("alive", queues=("default",)), 3_600_000)
+    await here.beat(a_worker("gone", queues=("default", "other")), 1)
+    while [worker.info.id for worker in await here.workers() if worker.alive] != ["alive"]:
+        await asyncio.sleep(0.01)
+    sender = there.listener()
+    await sender._count()
+    assert [hint.live for hint in sender._hints({("default", "work"): 1, ("other", "work"): 1})] == [1, 0]

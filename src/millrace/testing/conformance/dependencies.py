@@ -188,6 +188,18 @@ async def test_a_blocked_job_can_be_cancelled_and_is_not_unblocked_later(store: 
     assert (await count(store)).blocked == 0
 
 
+async def test_the_end_of_one_blocked_job_leaves_the_other_children_of_its_parent_waiting(
+    store: Store, clock: VirtualClock
+) -> None:
+    parent = await put(store)
+    children = [await put(store, after=(parent.id,)) for _ in range(3)]
+    await store.cancel([children[1].id])
+    await complete(store, await take(store))
+
+    assert (await show(store, children[1])).state is State.CANCELLED
+    assert await take_ids(store) == [children[0].id, children[2].id]
+
+
 async def test_a_carried_child_of_the_finishing_job_is_free_at_once(store: Store, clock: VirtualClock) -> None:
     parent = await put(store)
     child = a_spec(after=(parent.id,))

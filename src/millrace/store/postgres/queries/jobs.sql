@@ -140,8 +140,7 @@ JOIN LATERAL (
     )
     SELECT e.lease, e.kind
     FROM walk
-    CROSS JOIN LATERAL unnest(walk.seqs, CASE WHEN cardinality(walk.leases) = 1 AND cardinality(walk.seqs) > 1 THEN NULL ELSE walk.leases END, CASE WHEN cardinality(walk.kinds) > 1 THEN walk.kinds END)
-         AS u (seq, lease, kind)
+    CROSS JOIN LATERAL unnest(walk.seqs, walk.leases, walk.kinds) AS u (seq, lease, kind)
     CROSS JOIN LATERAL (SELECT coalesce(u.lease, walk.leases[1]) AS lease, coalesce(u.kind, walk.kinds[1]) AS kind) AS e
     WHERE u.seq = i.seq AND e.lease = i.lease AND e.kind = ANY ($3::smallint[])
 ) AS ended ON true
