@@ -7,34 +7,29 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millrace import App, Job
+from millrace import App
 from millrace.contrib import jobs
 from tests.contrib.environment import ROOT, python_with
+from tests.contrib.orchestrator import HERE, Orchestrator, held_jobs, until, workers_on
 from tests.narrowing import the
 
-HERE = Path(__file__).parent
 EXAMPLE = ROOT / "examples" / "airflow"
-LIMIT = 300.0  # for a machine on which everything is slow
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
-class Airflow:
-    """A process with Airflow that runs DAGs, and the store of the jobs."""
-
+class Airflow(Orchestrator):
     def __init__(self, python: Path, home: Path) -> None:
         self.url = f"sqlite:///{home / 'jobs.db'}?durability=relaxed"
-        self.gate, self.log = home / "gate", home / "log"
-        self.env = os.environ | {
+        self.gate = home / "gate"
+        env = os.environ | {
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -42,12 +37,8 @@ class Airflow:
             "GATE": str(self.gate),
             "PATH": f"{python.parent}:{os.environ['PATH']}",
         }
-        self._command = [str(python), str(HERE / "airflow_runs.py")]
-        self._process = self._start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        subprocess.run([str(python), "-m", "airflow", "db", "migrate"], env=env, check=True, capture_output=True)
+        super().__init__([str(python), str(HERE / "airflow_runs.py")], env, home / "log", self.url)
 
     def run(self, dag: str, day: int) -> dict[str, Any]:
         self.start(dag, day)
@@ -55,32 +46,6 @@ class Airflow:
 
     def start(self, dag: str, day: int) -> None:
         self.ask("run", dag_id=dag, date=f"2026-{day // 28 + 1:02}-{day % 28 + 1:02}T00:00:00+00:00")
-
-    def ask(self, call: str, **arguments: Any) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps([call, arguments]) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line, f"Airflow ended:\n{self.log.read_text('utf-8')[-4000:]}"
-        assert self.url not in self.log.read_text("utf-8")
-        return json.loads(line)
-
-    def kill_and_start_again(self) -> None:
-        self.close()
-        self._process = self._start()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _start(self) -> subprocess.Popen[str]:
-        with self.log.open("a") as log:
-            return subprocess.Popen(
-                self._command, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +55,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     for dags in (HERE / "airflow_dags.py", EXAMPLE / "album.py"):
         shutil.copy(dags, home / "dags")
     airflow = Airflow(python, home)
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "millrace", "worker", "--app", name], cwd=folder, env=env)
-        for env in [{**airflow.env, "MILLRACE_URL": airflow.url}]
-        for name, folder in (("handlers:app", HERE), ("tasks:app", EXAMPLE))
-    ]
-    try:
-        subprocess.run(
-            [str(python), "-m", "airflow", "db", "migrate"], env=airflow.env, check=True, capture_output=True
-        )
+    with workers_on(airflow.url, airflow.env, {"handlers:app": HERE, "tasks:app": EXAMPLE}):
         yield airflow
-    finally:
-        airflow.close()
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    airflow.close()
 
 
 @pytest.fixture(scope="module")
@@ -133,17 +86,6 @@ def app(airflow: Airflow) -> Iterator[App]:
         yield app
 
 
-def held_jobs(app: App, state: str | None = None) -> list[Job]:
-    return list(app.sync.jobs.find(task="held", state=state))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def of_submit(answer: dict[str, Any]) -> dict[str, Any]:
     [task] = answer["tasks"]
     return dict(task)
@@ -160,15 +102,14 @@ def test_the_example_runs(airflow: Airflow, day: int):
 
 
 def test_the_connection_type_has_a_hook(airflow: Airflow):
-    airflow.ask("test_connection")
+    works, message = airflow.call("test_connection")
 
-    works, message = airflow.answer()
     assert works, message
 
 
 def test_a_dead_job_fails_the_task_with_the_error_of_the_job(airflow: Airflow, day: int):
     assert of_submit(airflow.run("fails", day))["state"] == "failed"
-    assert "is dead (max_attempts_exceeded): ValueError: -1 is negative" in airflow.log.read_text("utf-8")
+    assert "is dead (max_attempts_exceeded): ValueError: -1 is negative" in airflow.logged()
 
 
 def test_a_retry_enqueues_only_the_jobs_that_died(airflow: Airflow, day: int):
@@ -198,9 +139,9 @@ def test_a_run_that_is_killed_and_started_again_enqueues_nothing_twice(
     until(lambda: bool(held_jobs(app, "running")))
 
     airflow.kill_and_start_again()
-    logged = len(airflow.log.read_text("utf-8"))
+    logged = len(airflow.logged())
     airflow.start(dag, day)
-    until(lambda: "Submitted 1 jobs; 1 of them existed already" in airflow.log.read_text("utf-8")[logged:])
+    until(lambda: "Submitted 1 jobs; 1 of them existed already" in airflow.logged()[logged:])
     gate.touch()
 
     task = of_submit(airflow.answer())
@@ -223,9 +164,8 @@ def test_a_task_that_is_stopped_cancels_its_job(airflow: Airflow, day: int, gate
 def test_a_deferred_task_that_is_stopped_cancels_its_jobs(airflow: Airflow, app: App):
     [job] = app.sync.enqueue(jobs.job_specs(app, "nobody_runs_this", {}, "deferred", {}))
 
-    airflow.ask("kill_trigger", ids=[job.id])
+    airflow.call("kill_trigger", ids=[job.id])
 
-    assert airflow.answer() == "killed"
     assert the(app.sync.jobs.get(job.id)).state == "cancelled"
 
 
