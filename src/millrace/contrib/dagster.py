@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from dagster import AssetExecutionContext, ConfigurableResource, DagsterExecutionInterruptedError, OpExecutionContext
 
@@ -12,7 +12,7 @@ from millrace.contrib import jobs
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Spec
 
-StepContext = AssetExecutionContext | OpExecutionContext
+StepContext: TypeAlias = AssetExecutionContext | OpExecutionContext
 
 
 class MillraceResource(ConfigurableResource):
