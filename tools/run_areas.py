@@ -61,6 +61,7 @@ AREAS = (
             "tests/testing",
             "tests/regressions",
             "tests/cli",
+            "tests/contrib",
         ),
         at_once=2,
         marks="not server",

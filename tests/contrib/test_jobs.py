@@ -108,7 +108,7 @@ async def test_of_many_jobs_that_failed_the_error_shows_the_first(app: App, work
     ids = await submit(app, [{"number": 1 - number} for number in range(9)])
     await worker.run()
 
-    with pytest.raises(jobs.JobsFailed, match="7 of 9 jobs did not complete") as error:
+    with pytest.raises(jobs.JobsNotCompleted, match="7 of 9 jobs did not complete") as error:
         await jobs.collect(app, ids)
     assert "ValueError: -1 is negative" in str(error.value)
     assert str(error.value).endswith("and 2 more jobs")
@@ -130,7 +130,7 @@ async def test_a_job_that_was_deleted_does_not_block_the_wait(app: App, worker):
     await app.jobs.delete(ids)
 
     await asyncio.wait_for(jobs.wait_until_finished(app, ids), 30)
-    with pytest.raises(jobs.JobsFailed):
+    with pytest.raises(jobs.JobsNotCompleted):
         await jobs.collect(app, ids)
 
 

@@ -33,7 +33,7 @@ MISSING_POLL = 1.0
 MOST_SHOWN = 5  # errors in a message
 
 
-class JobsFailed(QueueError):
+class JobsNotCompleted(QueueError):
     """Some of the jobs of one task of an orchestrator are dead or cancelled, or were deleted."""
 
     def __init__(self, errors: Sequence[QueueError], total: int) -> None:
@@ -103,7 +103,7 @@ async def have_finished(app: App, ids: Sequence[str]) -> bool:
 async def collect(app: App, ids: Sequence[str], returns: Returns = "results") -> list[Any]:
     """Return the results of jobs that have finished, in order. With returns="ids", return the ids.
 
-    Raises an error if any of the jobs did not complete: the error of that job, or JobsFailed for more than one.
+    Raises an error if any of the jobs did not complete: the error of that job, or JobsNotCompleted for more than one.
     """
     values: list[Any] = []
     errors: list[QueueError] = []
@@ -117,7 +117,7 @@ async def collect(app: App, ids: Sequence[str], returns: Returns = "results") ->
             except QueueError as error:
                 errors.append(error)
     if errors:
-        raise errors[0] if len(ids) == 1 else JobsFailed(errors, len(ids))
+        raise errors[0] if len(ids) == 1 else JobsNotCompleted(errors, len(ids))
     return values if returns == "results" else list(ids)
 
 
