@@ -61,7 +61,6 @@ AREAS = (
             "tests/testing",
             "tests/regressions",
             "tests/cli",
-            "tests/contrib",
         ),
         at_once=2,
         marks="not server",
@@ -71,6 +70,7 @@ AREAS = (
     Area("web", 5, ("tests/web",)),
     Area("object store", 5, ("tests/object",), at_once=2),
     Area("proof", 4, ("tests/proof",)),
+    Area("orchestrators", 1, ("tests/contrib",)),  # one process, because it installs environments
     Area("project", 1, ("tests/project", "tests/typing")),
 )
 

@@ -1,11 +1,12 @@
 """The part of the integrations that needs no orchestrator: the same ids on a retry, waiting, and collecting."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from millrace import App, InvalidInput, JobFailed, JobNotFound, ResultExpired
+from millrace import App, InvalidInput, Job, JobFailed, JobNotFound, ResultExpired
 from millrace.contrib import jobs
 from millrace.domain.job import State
 from tests.narrowing import the
@@ -85,6 +86,23 @@ async def test_the_wait_ends_when_all_jobs_have_finished(app: App, worker):
 
     await asyncio.wait_for(waiting, 30)
     assert await jobs.have_finished(app, ids)
+
+
+async def test_a_wait_for_many_jobs_reads_them_a_few_times(app: App, worker, monkeypatch):
+    monkeypatch.setattr(jobs, "CHUNK", 100)
+    ids = await submit(app, [{"number": number} for number in range(300)])
+    read, get = [], app.store.get
+
+    async def counting(ids: Sequence[str]) -> list[Job | None]:
+        read.append(len(ids))
+        return await get(ids)
+
+    monkeypatch.setattr(app.store, "get", counting)
+    waiting = asyncio.ensure_future(jobs.wait_until_finished(app, ids))
+    await worker.run()
+    await asyncio.wait_for(waiting, 30)
+
+    assert 3 <= read.count(100) <= 3 * 11  # at worst, once for each job that ran beside the last one
 
 
 async def test_the_results_are_in_the_order_of_the_payload(app: App, worker, monkeypatch):

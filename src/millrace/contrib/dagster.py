@@ -39,8 +39,8 @@ class MillraceResource(ConfigurableResource):
     ) -> Any:
         """Submit jobs, wait until they have finished, and return the result; for a list of payloads, all results.
 
-        Takes the arguments of `submit`. Raises the error of the job if it is dead or cancelled, or JobsNotCompleted for more
-        than one. If the run is terminated, the jobs are cancelled.
+        Takes the arguments of `submit`. Raises the error of the job if it is dead or cancelled; for a list,
+        JobsNotCompleted. If the run is terminated, the jobs are cancelled.
         """
         specs = self._specs(context, task, payload, options, name)
         try:

@@ -103,7 +103,7 @@ async def have_finished(app: App, ids: Sequence[str]) -> bool:
 async def collect(app: App, ids: Sequence[str], returns: Returns = "results") -> list[Any]:
     """Return the results of jobs that have finished, in order. With returns="ids", return the ids.
 
-    Raises an error if any of the jobs did not complete: the error of that job, or JobsNotCompleted for more than one.
+    Raises an error if any of the jobs did not complete: the job's own if there is only one job, or JobsNotCompleted.
     """
     values: list[Any] = []
     errors: list[QueueError] = []
