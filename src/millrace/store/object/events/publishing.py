@@ -165,7 +165,7 @@ class EventPublisher:
             Swap(seen, encode(msgspec.structs.replace(value, events=_with(value.events, moved))))
             for seen, value, _ in records
         ]
-        written = await self._objects.commit_all([([change], None) for change in changes])
+        written = await self._objects.commit_all([([change], None) for change in changes], durable=False)
         done: dict[str, list[FeedEvent]] = {}
         for (seen, _, events), outcome in zip(records, written, strict=True):
             if isinstance(outcome, BaseException):
