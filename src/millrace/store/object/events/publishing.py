@@ -63,7 +63,8 @@ class EventPublisher:
         self._objects = objects
         self._clock = clock
         self._draw = draw
-        self._in_time = delay * 3 // 4 if delay else NEVER  # milliseconds after its stamp until which a part is in time
+        # In milliseconds after its stamp: when the write of a part may begin, and when it must have ended.
+        self._begin_by, self._end_by = (delay // 2, delay * 3 // 4) if delay else (NEVER, NEVER)
         self._tally = tally
         self._known: dict[int, frozenset[Identity]] = {}  # published events by stamp
 
@@ -93,13 +94,13 @@ class EventPublisher:
 
         With `in_time`, check the time before and after the write: a client may be suspended at any moment.
         """
-        if in_time and await self._is_late(stamp):
+        if not in_time:
+            await self.complete(part)
+            return True
+        at = stamp >> COUNT
+        if await self._clock() - at > self._begin_by or not await self.complete(part):
             return False
-        done = await self.complete(part)
-        return not in_time or (done and not await self._is_late(stamp))
-
-    async def _is_late(self, stamp: int) -> bool:
-        return await self._clock() - (stamp >> COUNT) > self._in_time
+        return await self._clock() - at <= self._end_by
 
     async def complete(self, feed_events: Sequence[FeedEvent]) -> bool:
         """Add these events to the feed part named by their stamp. Return False if other events have their positions."""
