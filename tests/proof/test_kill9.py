@@ -71,7 +71,7 @@ def test_fifty_thousand_jobs_outlive_a_minute_of_kills(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("store", "jobs"), [("redis", 30_000), ("postgres", 30_000), ("directory", 5_000)])
+@pytest.mark.parametrize(("store", "jobs"), [("redis", 30_000), ("postgres", 30_000), ("directory", 3_000)])
 def test_a_store_outlives_a_hundred_kills_of_its_clients(tmp_path, store, jobs):
     settings = Settings(seconds=150, jobs=jobs, patience=240, slowest=1.5, url=url_of(store, tmp_path))
     verdict = run(settings, tmp_path)

@@ -333,8 +333,9 @@ async def test_what_others_wrote_down_is_compared(evidence: Evidence, what: str)
 async def in_turn(clock: VirtualClock) -> Evidence:
     """Three runs, one after the other: two jobs of a group, and a child of the second one."""
     store = MemoryStore(clock=clock)
-    for number, facts in enumerate(({"group": "g"}, {"group": "g"}, {"after": ("job-1",)})):
-        await put(store, id=f"job-{number}", **facts)
+    await put(store, id="job-0", group="g")
+    await put(store, id="job-1", group="g")
+    await put(store, id="job-2", after=("job-1",))
     for _ in range(3):
         job = await take(store)
         clock.advance(1)
