@@ -32,7 +32,8 @@ from proof.programs.kill9_judge import Verdict, count_lines, judge, unfinished
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "proof.programs"
 SERVERS = {"redis": "tests.servers.redis_server", "postgres": "tests.servers.postgres"}
-SWEEPS = {"MILLRACE_MONITOR_SWEEP_INTERVAL": "5"}  # seconds; workers of a store without a server repair it this often
+# Workers of a store without a server repair it every five seconds, and a process that crashes leaves a trace.
+ENVIRONMENT = {"MILLRACE_MONITOR_SWEEP_INTERVAL": "5", "PYTHONFAULTHANDLER": "1"}
 LEAST = 8  # mishaps: a busy machine takes longer, and has no fewer of them
 STOPPED = 1.5 * LEASE / 1000  # seconds: past the lease
 
@@ -106,7 +107,7 @@ class Fleet:
         places = ["--database", str(self.place), "--ledgers", str(self.ledgers), "--name", name]
         command = [sys.executable, "-m", f"{PROGRAMS}.{program}", *places, *more]
         with (self.folder / f"{name}.err").open("ab") as errors:
-            environment = os.environ | SWEEPS
+            environment = os.environ | ENVIRONMENT
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
         return Child(name, process)
 
