@@ -73,6 +73,11 @@ async def store(tmp_path, io):
     await store.close()
 
 
+async def steps_of_several_tasks(store: SqliteStore):
+    """From now on, steps wait for those of other tasks."""
+    await asyncio.gather(*(store.enqueue([a_spec()]) for _ in range(3)))
+
+
 async def test_a_single_enqueue_runs_on_the_thread_of_its_event_loop(store: SqliteStore, io):
     [answer] = await store.enqueue([a_spec()])
 
@@ -120,24 +125,54 @@ async def test_a_read_on_the_event_loop_waits_for_no_lock(store: SqliteStore, io
     assert HERE not in io.reads[1:]
 
 
-async def test_an_enqueue_yields_to_the_event_loop(store: SqliteStore):
-    """A task that enqueues in a loop leaves room for timers and other tasks."""
+@pytest.mark.parametrize("tasks", [1, 3])
+async def test_tasks_that_enqueue_in_a_loop_yield_to_the_event_loop(store: SqliteStore, tasks):
+    """They leave room for timers and other tasks, however long their commits take."""
     ticks: list[int] = []
 
     async def tick():
-        while True:
+        while len(ticks) < 5:
             await asyncio.sleep(0)
             ticks.append(1)
 
-    ticking = asyncio.create_task(tick())
-    for _ in range(5):
-        await store.enqueue([a_spec()])
-    ticking.cancel()
+    async def enqueue():
+        while len(ticks) < 5:
+            await store.enqueue([a_spec()])
 
-    assert len(ticks) >= 5
+    await asyncio.wait_for(asyncio.gather(tick(), *(enqueue() for _ in range(tasks))), 60)
+
+
+async def test_steps_of_one_task_run_at_once_until_their_time_is_up(store: SqliteStore, monkeypatch):
+    async def iterations(of):
+        loop, count, done = asyncio.get_running_loop(), 0, False
+
+        def iterate():
+            nonlocal count
+            count += 1
+            if not done:
+                loop.call_soon(iterate)
+
+        loop.call_soon(iterate)
+        for _ in range(of):
+            await store.enqueue([a_spec()])
+        done = True
+        return count
+
+    monkeypatch.setattr(process, "AT_ONCE", 60.0)
+    await store.enqueue([a_spec()])
+    assert await iterations(10) == 0
+
+    monkeypatch.setattr(process, "AT_ONCE", 0.0)
+    await asyncio.sleep(0)
+    assert await iterations(10) >= 10
 
 
 async def test_tasks_that_are_ready_together_share_a_commit(store: SqliteStore, io):
+    """Once the store has seen that steps of several tasks come together. Before that, the first task goes ahead."""
+    await steps_of_several_tasks(store)
+    assert io.threads == [HERE, HERE]
+    io.threads.clear()
+
     await asyncio.gather(*(store.enqueue([a_spec()]) for _ in range(process.FEW)))
     assert io.threads == [HERE]
     io.threads.clear()
@@ -146,6 +181,18 @@ async def test_tasks_that_are_ready_together_share_a_commit(store: SqliteStore, 
 
     assert len(io.threads) == 1
     assert HERE not in io.threads
+
+
+async def test_a_task_that_is_alone_again_does_not_wait_for_others(store: SqliteStore, monkeypatch):
+    monkeypatch.setattr(process, "AT_ONCE", 60.0)
+    await steps_of_several_tasks(store)
+    await store.enqueue([a_spec()])  # waits in vain
+    waited: list[bool] = []
+
+    asyncio.get_running_loop().call_soon(waited.append, True)
+    await store.enqueue([a_spec()])
+
+    assert not waited
 
 
 async def test_large_calls_run_on_the_writers_thread(store: SqliteStore, io):
@@ -205,6 +252,7 @@ async def test_checkpoints_run_on_the_writers_thread(store: SqliteStore, io, mon
 
 
 async def test_a_call_that_was_made_before_the_store_is_closed_is_finished(store: SqliteStore):
+    await steps_of_several_tasks(store)
     begun = asyncio.ensure_future(store.enqueue([a_spec(id="last")]))
     await asyncio.sleep(0)
     await store.close()
@@ -215,6 +263,7 @@ async def test_a_call_that_was_made_before_the_store_is_closed_is_finished(store
 
 
 async def test_a_cancelled_enqueue_that_has_not_begun_writes_nothing(store: SqliteStore):
+    await steps_of_several_tasks(store)
     begun = asyncio.ensure_future(store.enqueue([a_spec(id="never")]))
     await asyncio.sleep(0)
     begun.cancel()
@@ -226,6 +275,7 @@ async def test_a_cancelled_enqueue_that_has_not_begun_writes_nothing(store: Sqli
 
 async def test_a_refused_call_reaches_only_its_caller(store: SqliteStore, io):
     await store.control("queue", "small", {"max_depth": 1})
+    await steps_of_several_tasks(store)
     io.threads.clear()
 
     answers = await asyncio.gather(

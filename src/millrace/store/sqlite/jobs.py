@@ -35,6 +35,8 @@ from millrace.store.sqlite.registry import Registry
 SPAN_BLOCK = 10  # a block of seqs is 2^10 …
 SPAN_TIME = 12  # … and its instants are rounded to 2^12 ms, so that most transactions widen no block
 
+LONG_SPEC = 512  # bytes; each claim and settle of the job would write a longer spec again
+
 # Columns that neither a claim nor a completion changes; while they are unchanged, a narrow update is enough.
 _SETTLED = ("available_at", "failures", "blocked", "expires_at", "archived", "next_retry_at")
 _settled_columns = attrgetter(*_SETTLED)
@@ -69,7 +71,14 @@ class SqliteRows:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     def load(self, jobs: Jobs, seqs: Sequence[int], ids: Sequence[str]) -> None:
-        self._take(jobs, self._db.rows("jobs_by_seq", list(seqs)) if seqs else self._db.rows("jobs_by_id", list(ids)))
+        if len(ids) == 1 and ids[0].isascii():
+            rows = self._db.rows("job_by_id", ids[0])
+        elif ids:
+            rows = self._db.rows("jobs_by_id", list(ids))
+        else:
+            rows = self._db.rows("jobs_by_seq", list(seqs))
+        if rows:
+            self._take(jobs, rows)
 
     def _take(self, jobs: Jobs, rows: Sequence[Row]) -> None:
         lined: list[Job] = []
@@ -113,14 +122,12 @@ class SqliteRows:
 
     def write(self, jobs: Jobs, simple: Mapping[int, Job], new: Mapping[int, Job], changed: Mapping[int, Job]) -> None:
         watched = self._effects.watched
-        expiring_or_watched = {
-            seq: job
-            for seq, job in simple.items()
-            if job.expires_at is not None or (watched and job.spec.id in watched)
-        }
-        if expiring_or_watched:
-            simple = {seq: job for seq, job in simple.items() if seq not in expiring_or_watched}
-            new = {**new, **expiring_or_watched}
+        marked = [
+            seq for seq, job in simple.items() if job.expires_at is not None or (watched and job.spec.id in watched)
+        ]
+        if marked:
+            new = {**new, **{seq: simple[seq] for seq in marked}}
+            simple = {seq: job for seq, job in simple.items() if seq not in new}
         if simple:
             self._insert_simple(simple)
         if new:
@@ -137,15 +144,18 @@ class SqliteRows:
             spec = job.spec
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
             due = job.available_at
-            body = bytearray(encode(spec))  # sqlite3 binds it faster than bytes
-            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], 1)
-            bodies += (seq, body)
+            body: bytearray | None = bytearray(encode(spec))  # sqlite3 binds it faster than bytes
             self.weight += len(body)
+            if len(body) > LONG_SPEC:
+                bodies += (seq, body)
+                body = None
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], 1, body)
             if due != facts[0]:
                 facts = (due, 0, 0, None, False, None, None)
             stored[seq] = facts
         self._db.write_flat("insert_simple", rows)
-        self._db.write_flat("insert_body", bodies)
+        if bodies:
+            self._db.write_flat("insert_body", bodies)
         self._widen_spans(simple)
 
     def _insert_marked(self, jobs: Jobs, new: Mapping[int, Job]) -> dict[int, Job]:
@@ -164,9 +174,11 @@ class SqliteRows:
             if spec.after:
                 dependents += [(parent, seq) for parent in spec.after]
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
-            body = bytearray(encode_spec(spec))
-            bodies += (seq, body)
+            body: bytearray | None = bytearray(encode_spec(spec))
             self.weight += len(body)
+            if len(body) > LONG_SPEC:
+                bodies += (seq, body)
+                body = None
             due, blocked, expires_at = job.available_at, job.blocked, job.expires_at
             place, rank = (None, None) if line is None else (place_of(job, line), -spec.priority)
             rows.append(
@@ -188,6 +200,7 @@ class SqliteRows:
                     spec.key,
                     jobs.reply_for(job),
                     expires_at,
+                    body,
                 )
             )
             if job.events > 1:
@@ -197,7 +210,8 @@ class SqliteRows:
             if line is not None:
                 placed[seq] = 1, place
         self._db.write("insert_marked", rows)
-        self._db.write_flat("insert_body", bodies)
+        if bodies:
+            self._db.write_flat("insert_body", bodies)
         if dependents:
             self._db.write("put_dependents", dependents)
         self._widen_spans(new)
@@ -207,8 +221,8 @@ class SqliteRows:
         """Record for each block of seqs in which period its jobs were enqueued. A search by time skips all other
         blocks.
         """
-        instants = {job.enqueued_at >> SPAN_TIME for job in new.values()}
-        low, high = min(instants) << SPAN_TIME, (max(instants) + 1) << SPAN_TIME
+        instants = [job.enqueued_at for job in new.values()]
+        low, high = min(instants) >> SPAN_TIME << SPAN_TIME, (max(instants) >> SPAN_TIME) + 1 << SPAN_TIME
         for block in range(min(new) >> SPAN_BLOCK, (max(new) >> SPAN_BLOCK) + 1):
             known, known_low, known_high = self._span
             if block != known or low < known_low or high > known_high:

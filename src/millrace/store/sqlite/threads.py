@@ -62,7 +62,25 @@ class Call(Generic[T]):
         self.suspected = False  # of a deadlock with its caller, see `self_deadlock.py`
 
 
-class BlockingCall(Call[T]):
+class DirectCall(Call[T]):
+    """One step that runs on the thread of its caller, or not at all (see `CallThread.run_here`)."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
+        self.run = run
+        self.durable = durable
+        self.future = _NO_LOOP
+        self.result = self.error = None
+
+    def outcome(self) -> T:
+        """Return the result of the call, which has ended, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+
+class BlockingCall(DirectCall[T]):
     """One step to run for a caller without an event loop. Unless `waits` is False, the caller's thread blocks for the
     result.
     """
@@ -70,23 +88,16 @@ class BlockingCall(Call[T]):
     __slots__ = ("_ended",)
 
     def __init__(self, run: Callable[[Any, int], T], *, waits: bool = True) -> None:
-        self.run = run
+        super().__init__(run)
         self.blocks, self.thread = waits, threading.get_ident() if waits else None
-        self.loop = self.future = _NO_LOOP
-        self.result, self.error, self.answered, self.durable = None, None, False, True
-        self.suspected = False
+        self.loop = _NO_LOOP
+        self.answered = self.suspected = False
         self._ended = threading.Lock()
         self._ended.acquire()
 
     def ended(self, timeout: float = -1) -> bool:
         """Wait until the call has ended, for at most `timeout` seconds. Return whether it has ended."""
         return self.answered or self._ended.acquire(timeout=timeout)
-
-    def outcome(self) -> T:
-        """Return the result of the call, which has ended, or raise its error."""
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
     def notify(self) -> None:
         self._ended.release()

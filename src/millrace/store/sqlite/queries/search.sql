@@ -44,7 +44,7 @@ FROM millrace_job
 WHERE queue = :queue AND state = 0 AND failures > 0 AND blocked = 0 AND available_at > :now;
 
 -- name: seq_bounds
-SELECT (SELECT min(seq) FROM millrace_job), last_seq FROM millrace_store;
+SELECT (SELECT min(seq) FROM millrace_job), (SELECT max(seq) FROM millrace_job);
 
 -- name: walk_all
 SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
