@@ -72,7 +72,7 @@ class Events:
         while len(packed) > PAGE:
             first = last - len(packed) + 1
             page = _encode((before[:PAGE], packed[:PAGE]))
-            self._db.rows("insert_page", first + PAGE - 1, first, 0, None, page)
+            self._db.rows("insert_page", first + PAGE - 1, first, 0, 0, None, page)
             packed, before = packed[PAGE:], before[PAGE:]
         page = _encode((before, packed))
         self._db.rows("insert_page", last, last - len(packed) + 1, *self._registry.counters_for_page(), page)

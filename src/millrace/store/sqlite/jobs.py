@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from millrace.domain.job import Job, State
+from millrace.domain.job import Job, Spec, State
 from millrace.store.sql.jobs import Jobs
 from millrace.store.sql.lines import Lines
 from millrace.store.sql.ports import Effects, Row
@@ -72,13 +72,11 @@ class SqliteRows:
 
     def load(self, jobs: Jobs, seqs: Sequence[int], ids: Sequence[str]) -> None:
         if len(ids) == 1 and ids[0].isascii():
-            rows = self._db.rows("job_by_id", ids[0])
-        elif ids:
-            rows = self._db.rows("jobs_by_id", list(ids))
-        else:
-            rows = self._db.rows("jobs_by_seq", list(seqs))
-        if rows:
-            self._take(jobs, rows)
+            seqs, ids = self._db.seqs("seq_of", ids[0]), ()
+        if seqs:
+            self._take(jobs, self._db.rows("jobs_by_seq", list(seqs)))
+        if ids:
+            self._take(jobs, self._db.rows("jobs_by_id", list(ids)))
 
     def _take(self, jobs: Jobs, rows: Sequence[Row]) -> None:
         lined: list[Job] = []
@@ -138,25 +136,35 @@ class SqliteRows:
     def _insert_simple(self, simple: Mapping[int, Job]) -> None:
         rows: list[Any] = []
         bodies: list[Any] = []
-        newest, stored, combo_id, encode = self._newest, self._stored, self._registry.combo_id, encode_spec
+        newest, stored, combo_id = self._newest, self._stored, self._registry.combo_id
+        last_due = self._registry.last_due
         facts: Settled = (-1, 0, 0, None, False, None, None)
         for seq, job in simple.items():
             spec = job.spec
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
             due = job.available_at
-            body: bytearray | None = bytearray(encode(spec))  # sqlite3 binds it faster than bytes
-            self.weight += len(body)
-            if len(body) > LONG_SPEC:
-                bodies += (seq, body)
-                body = None
-            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], 1, body)
+            body = self._spec_column(seq, spec, bodies)
+            is_open = 1
+            if last_due <= due == job.enqueued_at:
+                is_open, last_due = 2, due
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], is_open, body)
             if due != facts[0]:
                 facts = (due, 0, 0, None, False, None, None)
             stored[seq] = facts
+        self._registry.last_due = last_due
         self._db.write_flat("insert_simple", rows)
         if bodies:
             self._db.write_flat("insert_body", bodies)
         self._widen_spans(simple)
+
+    def _spec_column(self, seq: int, spec: Spec, bodies: list[Any]) -> bytearray | None:
+        """Return the value of the column `spec`. Add a spec that is too long for the column to `bodies`."""
+        body = bytearray(encode_spec(spec))  # sqlite3 binds it faster than bytes
+        self.weight += len(body)
+        if len(body) <= LONG_SPEC:
+            return body
+        bodies += (seq, body)
+        return None
 
     def _insert_marked(self, jobs: Jobs, new: Mapping[int, Job]) -> dict[int, Job]:
         """Insert the rows of new jobs. Return the jobs whose rows are incomplete and must be updated next.
@@ -174,11 +182,7 @@ class SqliteRows:
             if spec.after:
                 dependents += [(parent, seq) for parent in spec.after]
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
-            body: bytearray | None = bytearray(encode_spec(spec))
-            self.weight += len(body)
-            if len(body) > LONG_SPEC:
-                bodies += (seq, body)
-                body = None
+            body = self._spec_column(seq, spec, bodies)
             due, blocked, expires_at = job.available_at, job.blocked, job.expires_at
             place, rank = (None, None) if line is None else (place_of(job, line), -spec.priority)
             rows.append(

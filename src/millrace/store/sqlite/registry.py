@@ -30,7 +30,7 @@ _Counters = msgspec.defstruct(
     "_Counters", [(field.name, field.type, field.default) for field in _COUNTERS], array_like=True, gc=False
 )
 _counters_of = attrgetter(*(field.name for field in _COUNTERS))
-_in_page = msgspec.msgpack.Decoder(dict[int, _Counters]).decode
+_in_page = msgspec.msgpack.Decoder(dict[int, _Counters]).decode  # type: ignore[valid-type]  # made above
 _encode = msgspec.msgpack.Encoder().encode
 _queue_row = msgspec.msgpack.Decoder(QueueRow).decode
 _task_row = msgspec.msgpack.Decoder(TaskRow).decode
@@ -53,7 +53,7 @@ class Registry:
         self._combo_ids: dict[Combo, tuple[int, int]] = {}  # (id, id of the queue)
         self._tasks: dict[str, TaskRow] | None = None
         self._changed_tasks: dict[str, TaskRow] = {}
-        self._store: list[int] | None = None  # last seq, last event, trimmed
+        self._store: list[int] | None = None  # last seq, last event, trimmed, last due
         self._store_settings = StoreSettings()
         self._counted = False  # the last seq or the last event has changed …
         self._store_changed = False  # … or something else in the store's row
@@ -64,24 +64,25 @@ class Registry:
         self.forget()
         self._combo_ids = numbers
 
-    def counters_for_page(self) -> tuple[int, bytes | None]:
-        """Return the last seq and the counters of queues, to be written with the newest page of the feed.
+    def counters_for_page(self) -> tuple[int, int, bytes | None]:
+        """Return the columns `last_seq`, `last_due` and `counters` of the newest page of the feed.
 
         `flush` writes what the page does not have.
         """
         changed, in_page, stored = self._changed_queues, self._in_page, self._stored_settings
         for name in list(changed):
             queue_id = self._queue_ids[name]
-            if queue_id is None or changed[name].settings is not stored[name]:
-                in_page.pop(queue_id, None)
+            if queue_id is None:
                 continue
             in_page.pop(queue_id, None)
-            in_page[queue_id] = changed.pop(name)  # the last of those that changed
-            if len(in_page) > MOST_IN_PAGE:
-                self._move_to_row(next(iter(in_page)))
+            if changed[name].settings is stored[name]:
+                in_page[queue_id] = changed.pop(name)  # the last of those that changed
+                if len(in_page) > MOST_IN_PAGE:
+                    self._move_to_row(next(iter(in_page)))
         self._counted = False
         queues = {queue_id: _counters_of(row) for queue_id, row in in_page.items()}
-        return self._counters()[0], _encode(queues) if queues else None
+        last_seq, _, _, last_due = self._counters()
+        return last_seq, last_due, _encode(queues) if queues else None
 
     def flush(self) -> None:
         """Write what has changed and is not in the newest page of the feed."""
@@ -96,9 +97,9 @@ class Registry:
             self._db.rows("put_task", name, _encode(task))
         self._changed_tasks.clear()
         if (self._counted or self._store_changed) and self._store is not None:
-            last_seq, last_event, trimmed = self._store
+            last_seq, last_event, trimmed, last_due = self._store
             settings = None if self._store_settings == StoreSettings() else _encode(self._store_settings)
-            self._db.rows("put_store_row", last_seq, last_event, trimmed, settings)
+            self._db.rows("put_store_row", last_seq, last_event, trimmed, last_due, settings)
             self._counted = self._store_changed = False
 
     def _move_to_row(self, queue_id: int) -> None:
@@ -111,8 +112,7 @@ class Registry:
 
     def _counters(self) -> list[int]:
         if self._store is None:
-            last_seq, last_event, trimmed, settings, page_seq, page_event, queues = self._db.rows("store_row")[0]
-            self._store = [max(last_seq, page_seq), max(last_event, page_event), trimmed]
+            *self._store, settings, queues = self._db.rows("store_row")[0]
             self._store_settings = StoreSettings() if settings is None else _settings(settings)
             self._in_page = {} if queues is None else _in_page(queues)
         return self._store
@@ -131,6 +131,16 @@ class Registry:
         counters[1] += count
         self._counted = True
         return first
+
+    @property
+    def last_due(self) -> int:
+        """When the last job in order was due; see schema.sql."""
+        return self._counters()[3]
+
+    @last_due.setter
+    def last_due(self, due: int) -> None:
+        self._counters()[3] = due
+        self._counted = True
 
     def last_event(self) -> int:
         return self._counters()[1]
@@ -153,8 +163,9 @@ class Registry:
 
     def put_settings(self, settings: StoreSettings) -> None:
         self._counters()
-        self._effects.touched = self._store_changed = True
-        self._store_settings = settings
+        if settings != self._store_settings:
+            self._effects.touched = self._store_changed = True
+            self._store_settings = settings
 
     # ── queues ────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,7 @@ CREATE TABLE millrace_store (
     version     INTEGER NOT NULL DEFAULT 1,  -- of this schema
     last_seq    INTEGER NOT NULL DEFAULT 0,  -- or that of the newest page of the feed, if it is greater
     last_event  INTEGER NOT NULL DEFAULT 0,  -- likewise
+    last_due    INTEGER NOT NULL DEFAULT 0,  -- likewise; when the last job in order was due
     trimmed     INTEGER NOT NULL DEFAULT 0,  -- number of the newest event that retention deleted
     trimmed_mark TEXT NOT NULL DEFAULT '',   -- its mark, to check cursors that point right after it
     settings    BLOB
@@ -44,7 +45,7 @@ CREATE TABLE millrace_job (
     enqueued_at    INTEGER NOT NULL,
     available_at   INTEGER NOT NULL,
     last_event     INTEGER NOT NULL,         -- cursor of its newest event; each event has the cursor of the one before
-    open           INTEGER NOT NULL,         -- claimable as soon as it is due
+    open           INTEGER NOT NULL,         -- claimable as soon as it is due: 2 in order (see below), 1 otherwise
     state          INTEGER NOT NULL DEFAULT 0,  -- 0 waiting, 1 running, 2 completed, 3 dead, 4 cancelled
     events         INTEGER NOT NULL DEFAULT 1,
     attempt        INTEGER NOT NULL DEFAULT 0,
@@ -70,13 +71,15 @@ CREATE TABLE millrace_job (
     spec           BLOB                      -- never changed; NULL: it is in `body`
 );
 CREATE UNIQUE INDEX millrace_job_id ON millrace_job (id);
-CREATE INDEX millrace_job_ready ON millrace_job (combo, available_at) WHERE open = 1;
+-- The open jobs of a combination that are in order become due in the order of their seqs: those enqueued without a
+-- delay, unless the clock was set back. So a plain job is in one index while it waits.
+CREATE INDEX millrace_job_waiting ON millrace_job (combo, open) WHERE state = 0;
 CREATE INDEX millrace_job_lease ON millrace_job (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX millrace_job_live ON millrace_job (combo) WHERE finished_at IS NULL;
 CREATE INDEX millrace_job_ended ON millrace_job (combo, state) WHERE finished_at IS NOT NULL;
 CREATE INDEX millrace_job_finished ON millrace_job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
 CREATE INDEX millrace_job_result ON millrace_job (result_until) WHERE result_until IS NOT NULL;
 -- Plain jobs are in none of the indexes below.
+CREATE INDEX millrace_job_ready ON millrace_job (combo, available_at) WHERE open = 1;
 CREATE INDEX millrace_job_dead ON millrace_job (queue, finished_at) WHERE state = 3;
 CREATE INDEX millrace_job_dead_shown ON millrace_job (queue, finished_at) WHERE state = 3 AND archived = 0;
 CREATE INDEX millrace_job_next_retry ON millrace_job (next_retry_at) WHERE next_retry_at IS NOT NULL;
@@ -108,6 +111,7 @@ CREATE TABLE millrace_event (
     last      INTEGER PRIMARY KEY,
     first     INTEGER NOT NULL,
     last_seq  INTEGER NOT NULL,              -- a seq is never reused, even after its job is deleted
+    last_due  INTEGER NOT NULL,
     counters  BLOB,                          -- of the queues that changed last, by their ids
     page      BLOB NOT NULL
 );
