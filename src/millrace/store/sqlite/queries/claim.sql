@@ -22,7 +22,8 @@ LIMIT :limit OFFSET :offset;
 -- name: ready_jobs
 -- Records for a JSON list of seqs from the ready index: waiting jobs, so the columns of a run or an end are not read.
 SELECT job.seq, generation, enqueued_at, available_at, expires_at, started_at, attempt, failures, events, line, place,
-       extra, last_event, reply, coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq))
+       extra, last_event, reply,
+       coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq)) AS spec
 FROM json_each(:seqs) AS wanted
 CROSS JOIN millrace_job AS job ON job.seq = wanted.value;
 

@@ -6,7 +6,8 @@
 -- Records for a JSON list of seqs.
 SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
-       result, extra, last_event, reply, coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq))
+       result, extra, last_event, reply,
+       coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq)) AS spec
 FROM json_each(:seqs) AS wanted
 CROSS JOIN millrace_job AS job ON job.seq = wanted.value;
 
@@ -14,7 +15,8 @@ CROSS JOIN millrace_job AS job ON job.seq = wanted.value;
 -- Records for a JSON list of ids.
 SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
-       result, extra, last_event, reply, coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq))
+       result, extra, last_event, reply,
+       coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq)) AS spec
 FROM json_each(:ids) AS wanted
 CROSS JOIN millrace_job AS job ON job.id = wanted.value;
 
