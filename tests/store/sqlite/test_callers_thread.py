@@ -10,7 +10,7 @@ import time
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import QueueFull, StoreError
 from millrace.store.sqlite import SqliteStore, process, threads, writer
 from millrace.store.sqlite.connection import Io
 from millrace.store.sqlite.writer import WriteLock
@@ -27,6 +27,7 @@ class Seen(Io):
         self.checkpoints = []
         self.reads = []
         self.busy_reads = 0
+        self.after_rollback = lambda: None
         self.before_commit = lambda: None
 
     def begin(self, connection):
@@ -42,6 +43,10 @@ class Seen(Io):
             raise error
         super().begin_read(connection)
 
+    def rollback(self, connection):
+        super().rollback(connection)
+        self.after_rollback()
+
     def commit(self, connection):
         self.before_commit()
         super().commit(connection)
@@ -50,6 +55,11 @@ class Seen(Io):
         if "wal_checkpoint" in sql:
             self.checkpoints.append(threading.current_thread())
         return super().execute(connection, sql, params)
+
+
+def refused_half_way(ledger, now):
+    ledger.enqueue([a_spec(id="half")], now)
+    raise QueueFull("q", 1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -158,11 +168,11 @@ async def test_steps_of_one_task_run_at_once_until_their_time_is_up(store: Sqlit
         done = True
         return count
 
-    monkeypatch.setattr(process, "AT_ONCE", 60.0)
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 60.0)
     await store.enqueue([a_spec()])
     assert await iterations(10) == 0
 
-    monkeypatch.setattr(process, "AT_ONCE", 0.0)
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 0.0)
     await asyncio.sleep(0)
     assert await iterations(10) >= 10
 
@@ -184,7 +194,7 @@ async def test_tasks_that_are_ready_together_share_a_commit(store: SqliteStore, 
 
 
 async def test_a_task_that_is_alone_again_does_not_wait_for_others(store: SqliteStore, monkeypatch):
-    monkeypatch.setattr(process, "AT_ONCE", 60.0)
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 60.0)
     await steps_of_several_tasks(store)
     await store.enqueue([a_spec()])  # waits in vain
     waited: list[bool] = []
@@ -287,6 +297,30 @@ async def test_a_refused_call_reaches_only_its_caller(store: SqliteStore, io):
 
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert io.threads == [HERE]
+
+
+@pytest.mark.parametrize("how", ["loop", "thread"])
+async def test_a_call_that_is_undone_and_waits_for_its_own_caller_gets_an_error(store: SqliteStore, io, how):
+    """It runs again after the rollback, and a transaction of the same thread has taken the lock in between."""
+    mine = sqlite3.connect(store.path, isolation_level=None)
+
+    def take_the_lock():
+        io.after_rollback = lambda: None
+        mine.execute("BEGIN IMMEDIATE")
+
+    async def call():
+        if how == "loop":
+            await store._here().write(refused_half_way, small=True)
+        else:
+            store._here().write_now(refused_half_way)
+
+    io.after_rollback = take_the_lock
+    with pytest.raises(StoreError, match="this is a deadlock"):
+        await call()
+    mine.close()
+
+    assert await store.get(["half"]) == [None]
+    assert (await store.enqueue([a_spec()]))[0].status == "queued"
 
 
 # ── without an event loop ─────────────────────────────────────────────────────────────────────

@@ -32,15 +32,15 @@ from millrace.store.waiters import Sleeper, Sleepers, Waiters
 T = TypeVar("T")
 
 FEW = 8  # steps that an event loop runs on its own thread; more of them, and the writer's thread runs them
-AT_ONCE = 0.001  # seconds of an iteration of an event loop in which one task's small steps run at once
+AT_ONCE_FOR = 0.001  # seconds of an iteration of an event loop in which one task's small steps run at once
 FORK_PATIENCE = 5.0  # seconds for running calls to finish; then the fork proceeds, and the child cannot use the store
 
 
 class _LoopTurn:
     """The small steps of one iteration of an event loop.
 
-    The first task that passes a small step in an iteration has its steps run at once, for `AT_ONCE` seconds. All other
-    steps wait for the end of the iteration, so that they share a commit, and so that the other tasks have their turn.
+    The first task that passes a small step in an iteration has its steps run at once, for `AT_ONCE_FOR` seconds. All
+    other steps wait for the end of the iteration, so that they share a commit, and so that other tasks have their turn.
     No step runs at once if several had to wait for the last iteration: then steps of different tasks come together.
     """
 
@@ -49,7 +49,7 @@ class _LoopTurn:
     def __init__(self, at_once: bool) -> None:
         self.calls: list[Call[Any]] = []
         self._task = asyncio.current_task() if at_once else None
-        self._until = time.monotonic() + AT_ONCE if at_once else 0.0
+        self._until = time.monotonic() + AT_ONCE_FOR if at_once else 0.0
 
     def may_run_at_once(self) -> bool:
         return (

@@ -63,21 +63,26 @@ class Call(Generic[T]):
 
 
 class DirectCall(Call[T]):
-    """One step that runs on the thread of its caller, or not at all (see `CallThread.run_here`)."""
+    """One step that runs on the thread of its caller, which this blocks, or not at all (see `CallThread.run_here`)."""
 
     __slots__ = ()
 
     def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
         self.run = run
         self.durable = durable
-        self.future = _NO_LOOP
+        self.blocks, self.thread = True, threading.get_ident()
+        self.loop = self.future = _NO_LOOP
         self.result = self.error = None
+        self.answered = self.suspected = False
 
     def outcome(self) -> T:
         """Return the result of the call, which has ended, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
+
+    def notify(self) -> None:
+        """Do nothing: nobody waits for this call."""
 
 
 class BlockingCall(DirectCall[T]):
@@ -89,9 +94,8 @@ class BlockingCall(DirectCall[T]):
 
     def __init__(self, run: Callable[[Any, int], T], *, waits: bool = True) -> None:
         super().__init__(run)
-        self.blocks, self.thread = waits, threading.get_ident() if waits else None
-        self.loop = _NO_LOOP
-        self.answered = self.suspected = False
+        if not waits:
+            self.blocks, self.thread = False, None
         self._ended = threading.Lock()
         self._ended.acquire()
 
@@ -104,9 +108,9 @@ class BlockingCall(DirectCall[T]):
 
 
 class _NoLoop:
-    """Takes the place of the event loop and the future of a blocking call. Wakes its thread directly."""
+    """Takes the place of the event loop and the future of a direct or blocking call. Wakes its thread directly."""
 
-    def call_soon_threadsafe(self, _answer: Callable[..., None], calls: list[BlockingCall[Any]]) -> None:
+    def call_soon_threadsafe(self, _answer: Callable[..., None], calls: list[DirectCall[Any]]) -> None:
         for call in calls:
             call.notify()
 
