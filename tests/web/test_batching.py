@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millrace import App
+from millrace import App, JobHandle
 from millrace.domain.errors import InvalidInput, QueueFull, StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
@@ -118,7 +118,7 @@ async def test_jobs_that_may_concern_each_other_go_as_they_came(web: Web, monkey
     calls: list[int] = []
     enqueue = App.enqueue
 
-    async def counted(app: App, specs: Any, **more: Any) -> list[Enqueued]:
+    async def counted(app: App, specs: Any, **more: Any) -> list[JobHandle[Any]]:
         specs = list(specs)
         calls.append(len(specs))
         return await enqueue(app, specs, **more)

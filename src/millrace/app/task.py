@@ -20,6 +20,7 @@ from millrace.app import result_wait
 from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
 from millrace.app.ids import new_ids, new_token
+from millrace.app.job_handle import JobHandle
 from millrace.app.options import Options, TaskOptions, read_job_options
 from millrace.app.payloads.message import Message
 from millrace.app.payloads.payload import Payload, Result, bind
@@ -114,15 +115,15 @@ class Task(Generic[P, R]):
         twin._reruns = changes.get("rerun_expired", self._reruns)
         return twin
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue one job and return the answer. Once this returns, the job is stored.
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue one job and return its handle. Once this returns, the job is stored.
 
-        A duplicate raises no exception: see `status` of the answer.
+        A duplicate raises no exception: see `is_duplicate` of the handle.
         """
         specs = self.checked_specs(*args, **kwargs)  # raises for invalid arguments before any I/O
         put_in = await self._put_in()
         [answer] = await put_in(specs)
-        return answer
+        return JobHandle(self._app, answer.id, answer, self)
 
     async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
         """Return the function that enqueues specs, either in the store or in the caller's transaction.
@@ -147,8 +148,8 @@ class Task(Generic[P, R]):
 
     async def enqueue_many(
         self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int = CHUNK
-    ) -> list[Enqueued]:
-        """Enqueue many jobs and return one answer per item.
+    ) -> list[JobHandle[R]]:
+        """Enqueue many jobs and return one handle per item.
 
         An item has the parameters of one job, as a dict by name or a tuple by position. The items are enqueued in
         chunks of `chunk` (default 2,000) jobs, each chunk all or nothing. If an item is refused, the chunks before it
@@ -163,7 +164,8 @@ class Task(Generic[P, R]):
                 direct = self.connection is None and self._app.tracing is None
                 store = self._app.store if direct else None
                 await put_all(chain([first], chunks), put_in, store, chunk, answers)
-        return answers
+        app = self._app
+        return [JobHandle(app, answer.id, answer, self) for answer in answers]
 
     def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
         """Yield the specs of many jobs in lists of up to `chunk`. An invalid item raises when its chunk is built."""
@@ -210,7 +212,7 @@ class Task(Generic[P, R]):
         if self.connection is not None:
             raise InvalidInput(
                 "call would wait for a job that no worker sees before you commit. Enqueue it within the transaction, "
-                "commit, then wait: await app.jobs.result(job, wait=30)"
+                "commit, then wait: await job.result(wait=30)"
             )
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
@@ -328,7 +330,7 @@ class TaskDecorator(Protocol):
 
 
 @contextmanager
-def noting_enqueued(answers: Sequence[Enqueued]) -> Iterator[None]:
+def noting_enqueued(answers: Sequence[object]) -> Iterator[None]:
     """Add the number of jobs that are already enqueued as a note to an exception raised inside the `with` block."""
     try:
         yield

@@ -24,7 +24,7 @@ def asked(url: str, question: Callable[[App], Awaitable[T]]) -> T:
 def job(url: str, job_id: str) -> Job:
     found = asked(url, lambda app: app.jobs.get(job_id))
     assert found is not None
-    return found
+    return found.record
 
 
 def states(url: str, ids: Sequence[str]) -> list[str]:
