@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from millrace.app.pools.task import PoolTask
     from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.app.telemetry.log_context import JobLogFilter
+    from millrace.app.telemetry.log_json import JsonLogFormatter
     from millrace.app.why import Reason
     from millrace.worker.process.remote import ProcessDied, RemoteError
     from millrace.worker.worker import Worker
@@ -101,6 +102,7 @@ __all__ = [
     "JobLogFilter",
     "JobNotFound",
     "JobStatus",
+    "JsonLogFormatter",
     "LaneState",
     "LanesInUse",
     "LeaseLost",
@@ -156,6 +158,7 @@ _LATER = {
     "Emptied": "millrace.app.pools.hooks",
     "FrameTask": "millrace.app.frames.task",
     "JobLogFilter": "millrace.app.telemetry.log_context",
+    "JsonLogFormatter": "millrace.app.telemetry.log_json",
     "LaneState": "millrace.app.pools.status",
     "Middleware": "millrace.app.host",
     "Pool": "millrace.app.pools.pool",

@@ -22,7 +22,7 @@ from millrace.domain.outcome import Failure, encodable
 from millrace.worker.process.wire import AttemptDone, LogLine, Progress, ToWorker
 
 PROGRESS_EVERY = 0.1  # seconds; a handler may report each of a million rows
-JOB_LOG = "millrace.job"
+JOB_LOG = "millrace.handler"
 
 Send = Callable[[ToWorker], None]
 
