@@ -105,6 +105,20 @@ async def many_at_once() -> None:
     await send.enqueue_many([("ada", 1), ("bob", 2)], chunk=100)
 
 
+async def many_with_options_of_their_own() -> None:
+    items = [send.options(id=name, priority=3).spec(name) for name in ("ada", "bob")]
+    assert_type(await send.enqueue_many([*items, ("eve",), {"to": "zoe"}]), list[JobHandle[str]])
+
+
+async def a_job_at_an_instant(when: datetime) -> None:
+    assert_type(await send.options(at=when).enqueue("ada"), JobHandle[str])
+    await send.options(at=None).call("ada")
+
+
+@app.task(retry_on=[ConnectionError, TimeoutError], dont_retry_on=ConnectionRefusedError)
+async def picky(to: str) -> None: ...
+
+
 async def jobs_of_several_tasks_in_one_step() -> None:
     assert_type(await app.enqueue([send.spec("ada"), charge.spec(Order(1, []))]), list[JobHandle[Any]])
 

@@ -96,6 +96,22 @@ async def a_delay_that_is_no_duration() -> None:
     await send.options(delay=[10]).enqueue("ada")  # type: ignore[arg-type]
 
 
+async def an_instant_in_words() -> None:
+    await send.options(at="tomorrow").enqueue("ada")  # type: ignore[arg-type]
+
+
+def an_exception_in_place_of_its_class() -> None:
+    app.task(retry_on=ValueError("no"))  # type: ignore[call-overload]
+
+
+def classes_that_are_no_exceptions() -> None:
+    app.task(dont_retry_on=[int])  # type: ignore[list-item]
+
+
+async def a_spec_with_a_wrong_argument_among_many() -> None:
+    await send.enqueue_many([send.options(id="a").spec(7)])  # type: ignore[arg-type]
+
+
 async def an_option_outside_its_choices() -> None:
     await send.options(on_hit="explode").enqueue("ada")  # type: ignore[arg-type]
 

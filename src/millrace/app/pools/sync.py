@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from millrace.app.job_handle import SyncJobHandle
 from millrace.app.pools.task import MOST_AT_ONCE, PoolTask
 from millrace.app.sync.app import Sync, SyncTask
+from millrace.app.task import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,9 +30,7 @@ class SyncPoolTask(SyncTask[P, R]):
             return self._sync.run(self._handle.enqueue(*args, **kwargs)).sync
         return super().enqueue(*args, **kwargs)
 
-    def enqueue_many(
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[SyncJobHandle[R]]:
+    def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[SyncJobHandle[R]]:
         """Enqueue up to 10,000 jobs, all or nothing, and return one handle per item.
 
         With `chunk`, enqueue any number of jobs in chunks of that size, each all or nothing.

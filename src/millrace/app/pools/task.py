@@ -23,9 +23,10 @@ import msgspec
 from millrace.app.duration import Duration, optional_milliseconds
 from millrace.app.job_handle import JobHandle
 from millrace.app.options import JobKeywords, Options, TaskOptions
-from millrace.app.task import FunctionTask, noting_enqueued
+from millrace.app.task import FunctionTask, Item, noting_enqueued
 from millrace.domain.errors import DeadLettersFull, InvalidInput, PayloadInvalid, QueueFull, did_you_mean
 from millrace.domain.job import Spec
+from millrace.domain.rules.check import Checked
 from millrace.domain.rules.lanes import instance_id, lane_of
 
 if TYPE_CHECKING:
@@ -128,19 +129,21 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
 
         Raises QueueFull if the lane is full. With `handle.options(wait_for_room=30)`, waits up to 30 s for room first.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue(*args, **kwargs)
         if not self.pool.is_declared:
             self.spec(*args, **kwargs)  # raises for invalid arguments before any I/O
         await self.pool.declare(self.connection)
         plain = super().enqueue
         return await self._with_room(lambda: plain(*args, **kwargs))
 
-    async def enqueue_many(
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[JobHandle[R]]:
+    async def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 jobs, all or nothing, with consecutive seqs. Return one handle per item.
 
         With `chunk`, enqueue any number of jobs in chunks of that size, one after the other, each all or nothing.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue_many(items, chunk=chunk)
         await self.pool.declare(self.connection)
         plain = super().enqueue_many
         if chunk is not None and (chunk < 1 or not self._patience):
@@ -163,6 +166,8 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue one job, wait for its result and return it. Jobs that are before it in its lane run first."""
+        if self.at is not None:
+            return await (await self.due()).call(*args, **kwargs)
         await self.pool.declare(self.connection)
         plain = super().call
         return await self._with_room(lambda: plain(*args, **kwargs))
@@ -171,9 +176,11 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         with self._saying_which():
             return self._routed(super().spec(*args, **kwargs))
 
-    def _specs(self, items: list[Mapping[str, Any] | tuple[Any, ...]], first: int) -> list[Spec]:
+    def _specs(self, items: list[Item], first: int) -> list[Spec]:
         with self._saying_which():
-            return [self._routed(spec) for spec in super()._specs(items, first)]
+            specs = super()._specs(items, first)
+            # A call with specs among its items has made each spec by `spec`, which has routed it.
+            return [self._routed(spec) for spec in specs] if isinstance(specs, Checked) else specs
 
     def refuse_too_many(self, items: Sequence[Any]) -> None:
         if len(items) > MOST_AT_ONCE:

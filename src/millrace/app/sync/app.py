@@ -6,7 +6,7 @@ All other calls run on one background loop, shared by all apps of the process.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -15,7 +15,7 @@ from millrace.app.job_handle import SyncJobHandle
 from millrace.app.queue import LimitKeywords
 from millrace.app.sync.background import background, refuse_running_loop
 from millrace.app.sync.views import SyncJobs, SyncQueue, iterate
-from millrace.app.task import CHUNK, Task, noting_enqueued
+from millrace.app.task import CHUNK, Item, Task, noting_enqueued
 from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
@@ -145,25 +145,25 @@ class SyncTask(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
         """Enqueue one job and return its handle. Once this returns, the job is stored."""
-        task = self._task
-        app = self._sync.app
+        task, app = self._due(), self._sync.app
         [answer] = self._sync.store_specs(task.checked_specs(*args, **kwargs), task.connection)
         return SyncJobHandle(app, answer.id, answer, task)
 
-    def enqueue_many(
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[SyncJobHandle[R]]:
+    def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[SyncJobHandle[R]]:
         """Enqueue many jobs in chunks of `chunk` jobs, each all or nothing. Return one handle per item.
 
         `items` is iterated on the calling thread.
         """
-        task = self._task
+        task = self._due()
         answers: list[Enqueued] = []
         with noting_enqueued(answers):
             for specs in task.chunks(items, CHUNK if chunk is None else chunk):
                 answers += self._sync.store_specs(specs, task.connection)
         app = self._sync.app
         return [SyncJobHandle(app, answer.id, answer, task) for answer in answers]
+
+    def _due(self) -> Task[P, R]:
+        return self._task if self._task.at is None else self._sync.run(self._task.due())
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue one job, wait until it has finished, and return its result.
