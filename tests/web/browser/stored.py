@@ -28,7 +28,7 @@ def job(url: str, job_id: str) -> Job:
 
 
 def states(url: str, ids: Sequence[str]) -> list[str]:
-    return [str(one.state) for one in asked(url, lambda app: app.jobs.get(ids)) if one is not None]
+    return [str(one.record.state) for one in asked(url, lambda app: app.jobs.get(ids)) if one is not None]
 
 
 def jobs_of(url: str, *, queue: str, state: str) -> list[str]:
