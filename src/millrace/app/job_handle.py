@@ -76,12 +76,15 @@ class BaseHandle(msgspec.Struct, Generic[R_co], frozen=True, gc=False, eq=False)
 
     @property
     def depth(self) -> int | None:
-        """How many jobs waited in its lane after the enqueue; None if it is not in a pool."""
+        """How many jobs waited in its lane after the enqueue, or in a queue that has `max_depth`; otherwise None."""
         return self.enqueued.depth
 
     @property
     def instance(self) -> str | None:
-        """The pool and the lane in one name, such as `workerPool:orders:3`; None if the job is not in a pool."""
+        """The pool and the lane in one name, such as `workerPool:orders:3`.
+
+        None if the job is not in a pool, or was enqueued by `app.enqueue`.
+        """
         lane = self.enqueued.lane
         return None if lane is None or self._task is None else instance_id(self._task.options.queue, lane)
 
@@ -105,7 +108,10 @@ class JobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         return await self._app.jobs.result(self, wait=wait)
 
     async def status(self) -> JobStatus:
-        """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound."""
+        """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound.
+
+        If its id was reused, this is the newer job.
+        """
         return existing(self.id, await self._app.jobs.get(self))
 
     async def history(self) -> list[Event]:
@@ -144,7 +150,10 @@ class SyncJobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         return self._app.sync.jobs.result(self, wait=wait)
 
     def status(self) -> JobStatus:
-        """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound."""
+        """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound.
+
+        If its id was reused, this is the newer job.
+        """
         return existing(self.id, self._app.sync.jobs.get(self))
 
     def history(self) -> list[Event]:
