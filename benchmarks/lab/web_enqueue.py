@@ -7,7 +7,6 @@ what was stored and not answered any more is at most one job for each connection
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -36,9 +35,7 @@ async def enqueues(store: str, seconds: int, connections: int, threads: int, rou
             rows = [load.run(number + 1, seconds) for number in range(rounds)]
         async with app:
             stored = [
-                (job.id, json.loads(job.spec.payload)["n"])
-                async for job in app.jobs.find(task="mail", page=1_000)
-                if job.id not in before
+                (job.id, job.args["n"]) async for job in app.jobs.find(task="mail", page=1_000) if job.id not in before
             ]
         unanswered = judge(load.answered(), stored, connections * (rounds + 1))
     return [{"store": store.partition(":")[0], **row, "right": True, "unanswered": unanswered} for row in rows]

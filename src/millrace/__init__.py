@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millrace.app.app import App
+from millrace.app.job_handle import JobHandle, SyncJobHandle
+from millrace.app.job_status import JobStatus
 from millrace.app.local_events import LocalEvent
 from millrace.app.options import backoff
 from millrace.app.payloads.serde import Serde, TypedSerde
@@ -57,9 +59,11 @@ if TYPE_CHECKING:
     from millrace.app.pools.hooks import DeadJob, Emptied
     from millrace.app.pools.pool import Pool
     from millrace.app.pools.status import LaneState, PoolStatus
-    from millrace.app.pools.task import Placed, PoolTask
+    from millrace.app.pools.task import PoolTask
     from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.app.telemetry.log_context import JobLogFilter
+    from millrace.app.telemetry.log_json import JsonLogFormatter
+    from millrace.app.why import Reason
     from millrace.worker.process.remote import ProcessDied, RemoteError
     from millrace.worker.worker import Worker
 
@@ -94,8 +98,11 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobHandle",
     "JobLogFilter",
     "JobNotFound",
+    "JobStatus",
+    "JsonLogFormatter",
     "LaneState",
     "LanesInUse",
     "LeaseLost",
@@ -104,7 +111,6 @@ __all__ = [
     "MissingDriver",
     "MissingExtra",
     "PayloadInvalid",
-    "Placed",
     "Pool",
     "PoolStatus",
     "PoolTask",
@@ -112,6 +118,7 @@ __all__ = [
     "Query",
     "QueueError",
     "QueueFull",
+    "Reason",
     "RemoteError",
     "Replayed",
     "ResultExpired",
@@ -123,6 +130,7 @@ __all__ = [
     "Spec",
     "State",
     "StoreError",
+    "SyncJobHandle",
     "Task",
     "TypedSerde",
     "UnknownDependency",
@@ -150,13 +158,14 @@ _LATER = {
     "Emptied": "millrace.app.pools.hooks",
     "FrameTask": "millrace.app.frames.task",
     "JobLogFilter": "millrace.app.telemetry.log_context",
+    "JsonLogFormatter": "millrace.app.telemetry.log_json",
     "LaneState": "millrace.app.pools.status",
     "Middleware": "millrace.app.host",
-    "Placed": "millrace.app.pools.task",
     "Pool": "millrace.app.pools.pool",
     "PoolStatus": "millrace.app.pools.status",
     "PoolTask": "millrace.app.pools.task",
     "ProcessDied": "millrace.worker.process.remote",
+    "Reason": "millrace.app.why",
     "RemoteError": "millrace.worker.process.remote",
     "Retry": "millrace.app.handler.verdict",
     "Snooze": "millrace.app.handler.verdict",

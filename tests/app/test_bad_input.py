@@ -77,7 +77,7 @@ async def test_ids_may_be_any_text(app: App, send, odd):
     await send.options(id=odd, group=odd, key=odd).enqueue("ada")
 
     job = await app.jobs.get(odd)
-    assert (job.id, job.spec.group, job.spec.key) == (odd, odd, odd)
+    assert (job.id, job.group, job.key) == (odd, odd, odd)
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, "a\0b", "\ud800", "é" * 201])

@@ -405,7 +405,7 @@ async def test_rows_settle_one_by_one_on_every_store(store: str, tmp_path: Path)
 
         answers = await judge.enqueue_many(readings(50))
         await app.worker(burst=True).run(handle_signals=False)
-        jobs = [the(await app.jobs.get(answer.id)) for answer in answers]
+        jobs = [the(await app.jobs.get(answer.id)).record for answer in answers]
 
         assert [job.state is State.COMPLETED for job in jobs] == [not index % 10 for index in range(50)]
         assert jobs[40].result == b"40.0"
@@ -440,7 +440,7 @@ async def test_a_batch_task_with_tables_runs_in_a_process_of_its_own(tmp_path: P
         "        jobs = [await work.enqueue(n=n) for n in range(3)]\n"
         "        await app.worker(burst=True, processes=1).run()\n"
         "        found = [await app.jobs.get(job) for job in jobs]\n"
-        "        words = [work.load_result(job.result).split() for job in found[1:]]\n"
+        "        words = [job.result.split() for job in found[1:]]\n"
         "        print(found[0].state, found[0].error.message, words[0][1], words[1][1])\n"
         "        print(words[0][0] != str(os.getpid()))\n"
         "if __name__ == '__main__':\n"

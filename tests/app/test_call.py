@@ -199,7 +199,7 @@ async def test_a_call_whose_result_is_no_longer_kept_runs_the_job_again(
     await settle(store, Change.completed(b"42"))
     assert await bound.call(21) == 42
     clock.advance(61)
-    assert (await bound.enqueue(21)).status == "duplicate"
+    assert (await bound.enqueue(21)).is_duplicate
     call = asyncio.create_task(bound.call(21))
     await settle(store, Change.completed(b"43"))
 
@@ -213,7 +213,7 @@ async def test_a_job_that_made_way_for_a_newer_one_is_told_by_its_history(store:
     await settle(store, Change.bury(Failure("ValueError", "no"), "explicit_fail"))
     again = await double.options(id="d-1").enqueue(22)
 
-    assert (again.status, again.generation) == ("queued", 2)
+    assert (again.is_duplicate, again.generation) == (False, 2)
     with pytest.raises(JobFailed, match="ValueError: no"):
         await asyncio.wait_for(call, 60)
 
@@ -263,7 +263,7 @@ async def test_a_result_of_a_task_this_app_does_not_have_comes_back_as_plain_dat
     answer = await double.enqueue(21)
     await settle(store, Change.completed(b'{"a":[1]}'))
 
-    assert await App(store).jobs.result(answer) == {"a": [1]}
+    assert await App(store).jobs.result(answer.id) == {"a": [1]}
 
 
 async def test_a_result_of_no_job_is_not_found(app: App):

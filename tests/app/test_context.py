@@ -223,7 +223,7 @@ async def test_log_lines_say_which_job_they_are_about(stage: Stage):
         def emit(self, record: logging.LogRecord) -> None:
             records.append(record)
 
-    logger = logging.getLogger("millrace.job")
+    logger = logging.getLogger("millrace.handler")
     keep = Keep()
     logger.addHandler(keep)
 

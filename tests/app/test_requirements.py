@@ -194,13 +194,13 @@ async def test_fire_and_forget_request_and_response_and_once_per_id_by_one_task(
         return name.upper()
 
     job = await coroutine.options(id="once").enqueue("a")
-    assert (await coroutine.options(id="once").enqueue("a")).status == "duplicate"
+    assert (await coroutine.options(id="once").enqueue("a")).is_duplicate
     await asyncio.sleep(5)
     assert ran == []  # nothing runs before a worker was started
     async with stage.working():
         assert await coroutine.call("b") == "B"
         await stage.until(job.id)
-    assert (await coroutine.options(id="once").enqueue("a")).status == "completed"
+    assert (await coroutine.options(id="once").enqueue("a")).enqueued.status == "completed"
     assert await coroutine.options(id="once").call("a") == "A"
     await coroutine.enqueue("c")
     await asyncio.sleep(5)
@@ -219,7 +219,7 @@ async def test_a_plain_function_is_a_handler_and_sees_the_abort():
     async with app, app.worker():
         job = await work.enqueue()
         async with asyncio.timeout(60):
-            while (found := await app.jobs.get(job)) is None or found.state is not State.DEAD:
+            while (found := await app.jobs.get(job)) is None or found.state != "dead":
                 await asyncio.sleep(0.02)
             while not saw:
                 await asyncio.sleep(0.02)
@@ -317,7 +317,7 @@ async def test_an_id_may_be_derived_from_the_payload(stage: Stage):
     orders = [{"n": 1, "of": 2}, {"of": 2, "n": 1}, {"n": 2, "of": 2}]
     answers = [await work.options(id=id_of(order)).enqueue(order) for order in orders]
 
-    assert [answer.status for answer in answers] == ["queued", "duplicate", "queued"]
+    assert [answer.is_duplicate for answer in answers] == [False, True, False]
     assert len({answer.id for answer in answers}) == 2
 
 

@@ -192,7 +192,7 @@ async def test_results_have_a_serde_of_their_own():
     async with app, app.worker():
         for task in (usual, both, same):
             assert await task.call(b"\x00\xff") == b"\x00\xff"
-        jobs = {job.task: job async for job in app.jobs.find()}
+        jobs = {job.task: job.record async for job in app.jobs.find()}
         assert await app.jobs.result(jobs["usual"]) == b"\x00\xff"
 
     assert {name: job.spec.serde for name, job in jobs.items()} == {
@@ -270,7 +270,7 @@ async def test_message_objects_are_carried_by_a_serde_that_is_handed_their_class
         nothing: Awaitable[object] = silent.call(Note("x"))
         assert await nothing is None
         [handle, _] = await count.enqueue_many([{"note": Note("a")}, (Note("b"),)])
-        [job] = [job async for job in app.jobs.find() if job.id == handle.id]
+        [job] = [job.record async for job in app.jobs.find() if job.id == handle.id]
 
     assert job.payload == b"\x0a\x01a"
     assert job.spec.serde == "protobuf/json"

@@ -19,9 +19,7 @@ from millrace import (
     InvalidInput,
     JobFailed,
     PayloadInvalid,
-    Query,
     QueueFull,
-    State,
     StoreError,
     WaitTimeout,
 )
@@ -96,7 +94,7 @@ def test_options_apply_and_mistakes_show_before_anything_is_written(app: App):
         work.options(wait=0.05).sync.call(3)
 
     found = the(app.sync.jobs.get(job))
-    assert (found.spec.priority, found.state, again.status) == (4, State.WAITING, "duplicate")
+    assert (found.priority, found.state, again.is_duplicate) == (4, "scheduled", True)
     assert app.sync.jobs.get("nobody") is None
     assert len(list(app.sync.jobs.find())) == 2
 
@@ -137,7 +135,7 @@ def test_operators_have_every_call(app: App):
     assert (jobs.archive(first), jobs.unarchive(first)) == (Archived.DONE, Archived.DONE)
     assert jobs.replay([first, third]) == [Replayed.REPLAYED, Replayed.WAITING]
     assert [event.kind for event in jobs.history(second)] == ["enqueued", "cancelled"]
-    assert [job.id for job in jobs.page(Query(queue="mail", state="waiting")).jobs] == [first.id, third.id]
+    assert [job.id for job in jobs.find(queue="mail", state="waiting")] == [first.id, third.id]
     assert jobs.delete([third.id, "nobody"]) == [Deleted.NOT_FINISHED, Deleted.NOT_FOUND]
     assert jobs.purge(queue="mail", state="cancelled", dry_run=True) == 1
     assert [event.job for event in app.sync.events(follow=False, page=2)][:3] == [first.id, second.id, third.id]
@@ -170,7 +168,7 @@ def test_jobs_of_several_tasks_go_in_as_one_step(app: App):
     parent = first.spec()
     answers = app.sync.enqueue([second.options(after=parent.id).spec(), parent])
 
-    assert [the(app.sync.jobs.get(answer)).blocked for answer in answers] == [1, 0]
+    assert [the(app.sync.jobs.get(answer)).record.blocked for answer in answers] == [1, 0]
 
 
 def test_many_threads_share_it(app: App):

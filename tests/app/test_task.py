@@ -325,8 +325,8 @@ async def test_an_enqueue_answers_with_the_job_that_now_waits(app: App):
     answer = await send.enqueue("ada")
     job = the(await app.jobs.get(answer))
 
-    assert (answer.status, answer.state, answer.by) == ("queued", State.WAITING, None)
-    assert (job.id, job.queue, job.task, job.payload) == (answer.id, "mail", "send", b'{"to":"ada"}')
+    assert (answer.is_duplicate, answer.enqueued.state, answer.enqueued.by) == (False, State.WAITING, None)
+    assert (job.id, job.queue, job.task, job.record.payload) == (answer.id, "mail", "send", b'{"to":"ada"}')
 
 
 async def test_a_duplicate_is_an_answer_and_never_an_exception(app: App):
@@ -339,7 +339,7 @@ async def test_a_duplicate_is_an_answer_and_never_an_exception(app: App):
     again = await send.options(id="mail-7").enqueue("ada")
     other = await send.options(id="mail-7").enqueue("bob")
 
-    assert (first.status, again.status, again.state) == ("queued", "duplicate", State.WAITING)
+    assert (first.is_duplicate, again.is_duplicate, again.enqueued.state) == (False, True, State.WAITING)
     assert (again.payload_differs, other.payload_differs) == (False, True)
 
 
@@ -353,8 +353,8 @@ async def test_asking_again_with_the_same_spec_gets_the_same_answer(app: App):
         [first] = await app.enqueue([spec])
         [again] = await app.enqueue([spec])
 
-        assert first == again
-        assert first.status == "queued"
+        assert first.enqueued == again.enqueued
+        assert first.enqueued.status == "queued"
 
 
 async def test_two_enqueues_under_one_id_carry_two_tokens(app: App):
@@ -393,7 +393,7 @@ async def test_jobs_of_several_tasks_go_in_as_one_step(app: App):
     answers = await app.enqueue(specs)
 
     assert [answer.id for answer in answers] == ["b", "a"]
-    assert the(await app.jobs.get("b")).blocked == 1
+    assert the(await app.jobs.get("b")).record.blocked == 1
 
 
 # ── enqueue_many ──────────────────────────────────────────────────────────────────────────────
@@ -406,7 +406,7 @@ async def test_many_jobs_go_in_by_name_or_by_position(app: App):
     answers = await send.enqueue_many([{"to": "ada"}, ("bob", 2), {"to": "eve", "copies": 3}])
     jobs = await app.jobs.get(answers)
 
-    assert [the(job).payload for job in jobs] == [
+    assert [the(job).record.payload for job in jobs] == [
         b'{"to":"ada"}',
         b'{"to":"bob","copies":2}',
         b'{"to":"eve","copies":3}',

@@ -91,7 +91,7 @@ async def test_every_way_to_enqueue_takes_a_transaction(shop: Shop):
         end()
 
     jobs = [job async for job in shop.app.jobs.find()]
-    assert [job.spec.priority for job in jobs] == [3, 3, 3, 0, 0]
+    assert [job.priority for job in jobs] == [3, 3, 3, 0, 0]
 
 
 async def test_within_none_takes_it_away_again(shop: Shop):
@@ -384,7 +384,7 @@ async def test_a_child_that_comes_after_the_completion_is_refused_and_not_lost(s
     job = await mail.enqueue()
     await shop.app.worker(tasks=["mail"], burst=True).run(handle_signals=False)
 
-    assert len(said) == 1 and (await shop.app.jobs.get(job)).state is State.COMPLETED
+    assert len(said) == 1 and (await shop.app.jobs.get(job)).state == "completed"
     assert len([found async for found in shop.app.jobs.find(task=follow.name)]) == 1
 
 
@@ -409,7 +409,7 @@ async def test_a_lost_lease_shows_inside_the_transaction_and_rolls_it_back(shop:
         lost = True
 
     assert lost
-    assert (await shop.app.jobs.get(job)).state is State.RUNNING
+    assert (await shop.app.jobs.get(job)).state == "running"
     assert count_of(shop.connect())[0] == 0
 
 
@@ -446,7 +446,7 @@ async def test_a_handler_goes_on_after_its_commit_though_the_heartbeat_finds_the
     await worker.run(handle_signals=False)
 
     assert went_on.is_set()
-    assert (await shop.app.jobs.get(job)).state is State.COMPLETED
+    assert (await shop.app.jobs.get(job)).state == "completed"
     assert (worker.stats.completed, worker.stats.lost, worker.stats.abandoned) == (1, 0, 0)
 
 

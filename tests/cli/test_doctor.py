@@ -9,16 +9,17 @@ import sqlite3
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from millrace import App, StoreError
-from millrace.app.jobs import Jobs
 from millrace.cli.doctor import store as checkup_store
 from millrace.cli.doctor.jobs import check_jobs
 from millrace.domain.request import Claim, Page, Query, WorkerInfo
 from millrace.store.memory import MemoryStore
 from millrace.store.object.store import ObjectStore
+from millrace.store.protocol import Store
 from millrace.store.sqlite import SqliteStore
 from tests.cli.stage import Stage
 
@@ -188,15 +189,15 @@ def test_a_line_in_which_nothing_moves_is_a_failure(cli: Stage, monkeypatch: pyt
     """No store lets it happen, so what the doctor is shown is a group whose members all claim to wait for another."""
     for number in range(2):
         cli("submit", "pack", "--id", f"job-{number}", "--group", "g")
-    page = Jobs.page
+    for kind in (MemoryStore, ObjectStore, SqliteStore):
 
-    async def closed(self: Jobs, query: Query) -> Page:
-        found = await page(self, query)
-        for job in found.jobs:
-            job.open = False
-        return found
+        async def closed(self: Store, query: Query, find: Any = kind.find) -> Page:
+            found: Page = await find(self, query)
+            for job in found.jobs:
+                job.open = False
+            return found
 
-    monkeypatch.setattr(Jobs, "page", closed)
+        monkeypatch.setattr(kind, "find", closed)
     lines = found(cli)["lines"]
 
     assert lines["status"] == "fail" and "default g:g" in lines["found"] and "report it" in lines["do"]

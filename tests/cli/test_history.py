@@ -101,7 +101,8 @@ def test_the_facts_after_the_last_event_are_those_of_the_job(cli: Stage):
     async def check() -> int:
         async with App(cli.url) as app:
             compared = 0
-            async for job in app.jobs.find(limit=100, archived=None):
+            async for found in app.jobs.find(limit=100, archived=None):
+                job = found.record
                 last = facts_after(await app.jobs.history(job.id))[-1]
                 assert (last.generation, last.queue, last.task) == (job.generation, job.queue, job.task)
                 assert (last.state, last.attempt, last.failures) == (job.state, job.attempt, job.failures)

@@ -40,7 +40,7 @@ def at(shell: Shell, what: Callable[[App], Awaitable[T]]) -> T:
 def job(shell: Shell, job_id: str) -> Job:
     found = at(shell, lambda app: app.jobs.get(job_id))
     assert found is not None
-    return found
+    return found.record
 
 
 def count(shell: Shell, state: str) -> int:

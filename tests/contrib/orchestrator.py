@@ -83,7 +83,7 @@ def workers_on(url: str, env: Mapping[str, str], apps: Mapping[str, Path]) -> It
 
 
 def held_jobs(app: App, state: str | None = None) -> list[Job]:
-    return list(app.sync.jobs.find(task="held", state=state))
+    return [status.record for status in app.sync.jobs.find(task="held", state=state)]
 
 
 def until(condition: Callable[[], bool]) -> None:

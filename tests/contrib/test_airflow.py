@@ -182,8 +182,8 @@ def test_without_waiting_the_value_is_the_ids(airflow: Airflow, day: int, app: A
 
     assert (task["state"], task["value"]) == ("success", ["mine-0", "mine-1"])
     found = [the(job) for job in app.sync.jobs.get(["mine-0", "mine-1"])]
-    assert [job.state for job in found] == ["waiting", "waiting"]
-    assert the(found[0].spec.headers)["airflow.dag_id"] == "no_wait"
+    assert [job.state for job in found] == ["ready", "ready"]
+    assert found[0].headers["airflow.dag_id"] == "no_wait"
 
 
 def test_sensors_wait_for_jobs_of_other_programs(airflow: Airflow, day: int, app: App):

@@ -38,7 +38,7 @@ async def submit(app: App, payload: jobs.Payload, **options: Any) -> list[str]:
 
 
 async def states(app: App, ids: list[str]) -> list[State]:
-    return [the(job).state for job in await app.jobs.get(ids)]
+    return [the(job).record.state for job in await app.jobs.get(ids)]
 
 
 def test_an_id_depends_on_every_part():

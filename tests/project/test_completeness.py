@@ -159,7 +159,7 @@ R_34 = {
     "custom serde": ("howto/serdes.md", r"class Compressed:[^`]*def decode"),
     "status, then the cached result": (
         "howto/results.md",
-        r"app\.jobs\.get\(\"cat\"\)[^`]*app\.jobs\.result\(\"cat\"\)",
+        r"app\.jobs\.handle\(\"cat\", thumbnail\)[^`]*job\.status\(\)[^`]*status\.result",
     ),
     "cancellation, every answer": ("howto/cancellation.md", r"match answer:"),
     "errors by class": ("howto/errors.md", r"except WaitTimeout[^`]*except JobFailed[^`]*except StoreError"),

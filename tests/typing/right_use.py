@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from millrace import (
@@ -14,16 +14,19 @@ from millrace import (
     Bury,
     Cancelled,
     Context,
-    Enqueued,
     Event,
     Job,
     JobFailed,
+    JobHandle,
+    JobStatus,
     LocalEvent,
     QueueError,
+    Reason,
     Replayed,
     Retry,
     Serde,
     Snooze,
+    SyncJobHandle,
     Task,
     backoff,
     testing,
@@ -54,15 +57,15 @@ async def tuned(to: str) -> None: ...
 
 
 async def an_enqueue_by_position_and_by_name() -> None:
-    assert_type(await send.enqueue("ada", 2), Enqueued)
-    assert_type(await send.enqueue(to="ada"), Enqueued)
+    assert_type(await send.enqueue("ada", 2), JobHandle[str])
+    assert_type(await send.enqueue(to="ada"), JobHandle[str])
 
 
-async def an_answer_says_what_became_of_it() -> str:
-    answer = await send.enqueue("ada")
-    if answer.status == "duplicate":
-        return answer.state.value
-    return f"{answer.id} {answer.seq} {answer.position}"
+async def a_handle_says_what_became_of_the_enqueue() -> str:
+    job = await send.enqueue("ada")
+    if job.is_duplicate:
+        return job.enqueued.state.value
+    return f"{job.id} {job.seq} {job.position}"
 
 
 async def a_call_gives_the_result() -> None:
@@ -76,9 +79,9 @@ async def a_task_is_still_a_function(ctx: Context) -> None:
     assert_type(charge(ctx, Order(1, [])), float)
 
 
-async def options_of_one_job(parent: Enqueued, other: Job) -> None:
+async def options_of_one_job(parent: JobHandle[int], other: Job) -> None:
     job = send.options(id="7", delay="10m", priority=5, group="ada", after=[parent, other, "id"], wait=None)
-    assert_type(await job.enqueue("ada"), Enqueued)
+    assert_type(await job.enqueue("ada"), JobHandle[str])
     assert_type(await job.call("ada"), str)
 
 
@@ -98,12 +101,26 @@ async def unique_jobs() -> None:
 
 async def many_at_once() -> None:
     answers = await send.enqueue_many({"to": name} for name in ("ada", "bob"))
-    assert_type(answers, list[Enqueued])
+    assert_type(answers, list[JobHandle[str]])
     await send.enqueue_many([("ada", 1), ("bob", 2)], chunk=100)
 
 
+async def many_with_options_of_their_own() -> None:
+    items = [send.options(id=name, priority=3).spec(name) for name in ("ada", "bob")]
+    assert_type(await send.enqueue_many([*items, ("eve",), {"to": "zoe"}]), list[JobHandle[str]])
+
+
+async def a_job_at_an_instant(when: datetime) -> None:
+    assert_type(await send.options(at=when).enqueue("ada"), JobHandle[str])
+    await send.options(at=None).call("ada")
+
+
+@app.task(retry_on=[ConnectionError, TimeoutError], dont_retry_on=ConnectionRefusedError)
+async def picky(to: str) -> None: ...
+
+
 async def jobs_of_several_tasks_in_one_step() -> None:
-    assert_type(await app.enqueue([send.spec("ada"), charge.spec(Order(1, []))]), list[Enqueued])
+    assert_type(await app.enqueue([send.spec("ada"), charge.spec(Order(1, []))]), list[JobHandle[Any]])
 
 
 @app.task
@@ -143,9 +160,44 @@ async def queues() -> None:
     assert_type(await mail.obliterate(force=True), int)
 
 
-async def one_job_or_many(job: Enqueued) -> None:
-    assert_type(await app.jobs.get(job), Job | None)
-    assert_type(await app.jobs.get(["a", job]), list[Job | None])
+async def a_handle_keeps_the_type_of_the_result(job_id: str) -> None:
+    assert_type(await (await send.enqueue("ada")).result(wait="10s"), str)
+    assert_type(await (await charge.enqueue(Order(1, []))).result(), float)
+    assert_type([await job.result() for job in await send.enqueue_many([("ada",)])], list[str])
+    assert_type(app.jobs.handle(job_id, send), JobHandle[str])
+    assert_type(app.jobs.handle(job_id), JobHandle[Any])
+    assert_type(await app.jobs.result(app.jobs.handle(job_id, charge)), float)
+    any_jobs: list[JobHandle[object]] = [await send.enqueue("ada"), await charge.enqueue(Order(1, []))]
+    print([await job.result() for job in any_jobs])
+
+
+async def what_a_handle_does(job: JobHandle[str]) -> None:
+    assert_type(await job.cancel(running="request"), Cancelled)
+    assert_type(await job.replay(children=False), Replayed)
+    assert_type(await job.history(), list[Event])
+    assert_type(await job.why(), list[Reason])
+    assert_type((await job.history())[0].time, datetime)
+
+
+async def a_status_is_decoded(job: JobHandle[str]) -> None:
+    status = assert_type(await job.status(), JobStatus)
+    if status.state == "completed":
+        assert_type(status.enqueued_at, datetime)
+        assert_type(status.finished_at, datetime | None)
+        assert_type(status.record, Job)
+        assert_type(status.record.enqueued_at, int)
+
+
+def a_handle_without_a_loop(job_id: str) -> None:
+    assert_type(send.sync.enqueue("ada").result(wait=10), str)
+    assert_type(app.sync.jobs.handle(job_id, charge), SyncJobHandle[float])
+    assert_type(app.sync.jobs.handle(job_id, charge).status(), JobStatus)
+    assert_type(app.jobs.handle(job_id, charge).sync.result(), float)
+
+
+async def one_job_or_many(job: JobHandle[str]) -> None:
+    assert_type(await app.jobs.get(job), JobStatus | None)
+    assert_type(await app.jobs.get(["a", job]), list[JobStatus | None])
     assert_type(await app.jobs.cancel("a", running="request"), Cancelled)
     assert_type(await app.jobs.replay(["a"]), list[Replayed])
     assert_type(await app.jobs.history(job), list[Event])
@@ -155,9 +207,9 @@ async def searching() -> list[str]:
     return [job.id async for job in app.jobs.find(queue="mail", state="failed", newest_first=True, limit=10)]
 
 
-async def a_result_that_may_not_be_there(job: Enqueued) -> str:
+async def a_result_that_may_not_be_there(job: JobHandle[str]) -> str:
     try:
-        return str(await app.jobs.result(job, wait="10s"))
+        return await job.result(wait="10s")
     except JobFailed as failed:
         return f"{failed.reason}"
     except QueueError as error:
@@ -248,9 +300,9 @@ async def timed(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def without_a_loop() -> None:
-    assert_type(send.sync.enqueue("ada"), Enqueued)
+    assert_type(send.sync.enqueue("ada"), SyncJobHandle[str])
     assert_type(send.sync.call("ada", copies=2), str)
-    assert_type(app.sync.jobs.get("id"), Job | None)
+    assert_type(app.sync.jobs.get("id"), JobStatus | None)
 
 
 async def within_a_transaction(connection: sqlite3.Connection) -> None:

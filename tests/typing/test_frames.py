@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_type
 
-from millrace import App, Drain, DrainOutcome, DrainProgress, Enqueued
+from millrace import App, Drain, DrainOutcome, DrainProgress, JobHandle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,9 +29,9 @@ async def follow(frame: object) -> None: ...
 
 
 async def a_row_is_enqueued_by_the_parameters_that_were_declared() -> None:
-    assert_type(await score.enqueue("s1", 2.0), Enqueued)
-    assert_type(await score.enqueue(sensor="s1"), Enqueued)
-    assert_type(await follow.enqueue(sensor="s1"), Enqueued)
+    assert_type(await score.enqueue("s1", 2.0), JobHandle[Any])
+    assert_type(await score.enqueue(sensor="s1"), JobHandle[Any])
+    assert_type(await follow.enqueue(sensor="s1"), JobHandle[Any])
     assert_type(score(object()), list[float])
 
     await score.enqueue(7)  # type: ignore[arg-type]

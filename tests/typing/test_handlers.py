@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, assert_type
 
-from millrace import App, CallNext, Context, Enqueued, Retry
+from millrace import App, CallNext, Context, JobHandle, Retry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,11 +46,11 @@ async def route_later(contexts: list[Context], parcels: list[float]) -> list[str
 
 
 async def a_batch_task_is_enqueued_item_by_item_and_called_as_its_function() -> None:
-    assert_type(await send_many.enqueue("ada"), Enqueued)
-    assert_type(await weigh.enqueue(1.5), Enqueued)
-    assert_type(await with_contexts.enqueue("ada"), Enqueued)
-    assert_type(await route.enqueue(1.5), Enqueued)
-    assert_type(await route_later.enqueue(1.5), Enqueued)
+    assert_type(await send_many.enqueue("ada"), JobHandle[Any])
+    assert_type(await weigh.enqueue(1.5), JobHandle[Any])
+    assert_type(await with_contexts.enqueue("ada"), JobHandle[Any])
+    assert_type(await route.enqueue(1.5), JobHandle[Any])
+    assert_type(await route_later.enqueue(1.5), JobHandle[Any])
     assert_type(await send_many(["ada"]), list[int | Retry])
 
     await send_many.enqueue(7)  # type: ignore[arg-type]

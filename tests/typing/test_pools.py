@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, assert_type
 
-from millrace import App, Context, DeadJob, Emptied, Placed, Pool, PoolStatus, Task
+from millrace import App, Context, DeadJob, Emptied, JobHandle, Pool, PoolStatus, SyncJobHandle, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,10 +37,10 @@ def empty(ctx: Context, lane: Emptied) -> None:
 
 
 async def a_pool_keeps_the_parameters_of_its_handler(ctx: Context) -> None:
-    assert_type(await handle.enqueue("ada", amount=2), Placed)
-    assert_type(await handle.options(partition="ada", priority=3, wait_for_room="30s").enqueue("ada"), Placed)
+    assert_type(await handle.enqueue("ada", amount=2), JobHandle[float])
+    assert_type(await handle.options(partition="ada", priority=3, wait_for_room="30s").enqueue("ada"), JobHandle[float])
     assert_type(await handle.options(partition=None).call("ada"), float)
-    assert_type(await handle.enqueue_many([("ada", 2), {"customer": "bob"}]), list[Placed])
+    assert_type(await handle.enqueue_many([("ada", 2), {"customer": "bob"}]), list[JobHandle[float]])
     assert_type(await assert_type(handle(ctx, "ada"), Coroutine[Any, Any, float]), float)
     assert_type(plain("ada"), None)
     assert_type((await plain.enqueue("ada")).instance, str | None)
@@ -55,8 +55,8 @@ async def a_pool_keeps_the_parameters_of_its_handler(ctx: Context) -> None:
 
 
 def a_pool_keeps_its_types_without_an_event_loop() -> None:
-    assert_type(handle.sync.enqueue("ada", amount=2), Placed)
-    assert_type(handle.options(partition="ada").sync.enqueue_many([("ada",)], chunk=10), list[Placed])
+    assert_type(handle.sync.enqueue("ada", amount=2), SyncJobHandle[float])
+    assert_type(handle.options(partition="ada").sync.enqueue_many([("ada",)], chunk=10), list[SyncJobHandle[float]])
     assert_type(handle.sync.call("ada"), float)
 
     handle.sync.enqueue(7)  # type: ignore[arg-type]

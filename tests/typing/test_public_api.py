@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, assert_type
 
-from millrace import App, Cancelled, Context, Enqueued, Event, Job, Task
+from millrace import App, Cancelled, Context, Event, JobHandle, JobStatus, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,8 +48,8 @@ def tuned_watched(ctx: Context, to: str) -> float:
 
 
 async def a_task_keeps_the_parameters_of_its_function() -> None:
-    assert_type(await send.enqueue("ada", copies=2), Enqueued)
-    assert_type(await add.enqueue(1, 2), Enqueued)
+    assert_type(await send.enqueue("ada", copies=2), JobHandle[str])
+    assert_type(await add.enqueue(1, 2), JobHandle[int])
     await send.enqueue(to="ada")
     await tuned.enqueue(to="ada")
 
@@ -83,7 +83,7 @@ async def the_context_is_not_a_parameter_of_an_enqueue() -> None:
 
 async def options_keep_the_types() -> None:
     bound = send.options(id="mail-7", delay="10m", priority=5, group="ada", after=[await add.enqueue(1, 2)], wait=60)
-    assert_type(await bound.enqueue("ada"), Enqueued)
+    assert_type(await bound.enqueue("ada"), JobHandle[str])
     assert_type(await bound.call("ada", copies=2), str)
     assert_type(await watched.options(reuse=False).call("ada"), list[int])
     assert_type(send.options.timeout, int | None)
@@ -118,12 +118,12 @@ async def any_task_of_the_right_shape_will_do() -> None:
 
 async def one_job_gives_one_answer_and_many_give_a_list() -> None:
     job = await add.enqueue(1, 2)
-    assert_type(await app.jobs.get("id"), Job | None)
-    assert_type(await app.jobs.get(["id", job]), list[Job | None])
+    assert_type(await app.jobs.get("id"), JobStatus | None)
+    assert_type(await app.jobs.get(["id", job]), list[JobStatus | None])
     assert_type(await app.jobs.cancel(job), Cancelled)
     assert_type(await app.jobs.cancel([job]), list[Cancelled])
     async for found in app.jobs.find(queue="mail", state="failed"):
-        assert_type(found, Job)
+        assert_type(found, JobStatus)
     async for event in app.events():
         assert_type(event, Event)
 

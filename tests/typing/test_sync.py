@@ -4,9 +4,9 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
-from millrace import App, Cancelled, Context, Enqueued, Event, Job
+from millrace import App, Cancelled, Context, Event, JobStatus, SyncJobHandle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,11 +24,11 @@ def watched(ctx: Context, name: str) -> list[int]:
 
 
 def a_task_keeps_its_types_without_an_event_loop(conn: sqlite3.Connection) -> None:
-    assert_type(send.sync.enqueue("ada", copies=2), Enqueued)
+    assert_type(send.sync.enqueue("ada", copies=2), SyncJobHandle[str])
     assert_type(send.sync.call("ada"), str)
     assert_type(watched.sync.call(name="ada"), list[int])
-    assert_type(send.sync.enqueue_many([("ada",), {"to": "bob"}]), list[Enqueued])
-    assert_type(send.options(delay="1m", within=conn).sync.enqueue("ada"), Enqueued)
+    assert_type(send.sync.enqueue_many([("ada",), {"to": "bob"}]), list[SyncJobHandle[str]])
+    assert_type(send.options(delay="1m", within=conn).sync.enqueue("ada"), SyncJobHandle[str])
 
     send.sync.enqueue(7)  # type: ignore[arg-type]
     send.sync.call()  # type: ignore[call-arg]
@@ -38,15 +38,15 @@ def a_task_keeps_its_types_without_an_event_loop(conn: sqlite3.Connection) -> No
 
 def operators_get_what_they_ask_for(conn: sqlite3.Connection) -> None:
     job = send.sync.enqueue("ada")
-    assert_type(app.sync.jobs.get(job), Job | None)
-    assert_type(app.sync.jobs.get([job, "id"]), list[Job | None])
+    assert_type(app.sync.jobs.get(job), JobStatus | None)
+    assert_type(app.sync.jobs.get([job, "id"]), list[JobStatus | None])
     assert_type(app.sync.jobs.cancel(job), Cancelled)
     assert_type(app.sync.jobs.cancel(["id"], running="request"), list[Cancelled])
     assert_type(app.sync.queue("mail").pause().paused, bool)
-    assert_type(app.sync.enqueue([send.spec("ada")], within=conn), list[Enqueued])
+    assert_type(app.sync.enqueue([send.spec("ada")], within=conn), list[SyncJobHandle[Any]])
     assert_type(app.sync.run(send.call("ada")), str)
     for found in app.sync.jobs.find(queue="mail", limit=3):
-        assert_type(found, Job)
+        assert_type(found, JobStatus)
     for event in app.sync.events(follow=False):
         assert_type(event, Event)
 

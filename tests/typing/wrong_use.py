@@ -5,7 +5,7 @@ Both type checkers must see every one of them: test_snippets.py takes the commen
 
 from __future__ import annotations
 
-from millrace import App, Context, Enqueued, Job, LocalEvent, Retry, Snooze, Task, testing
+from millrace import App, Context, Job, JobHandle, LocalEvent, Retry, Snooze, Task, testing
 
 app = App("memory://")
 
@@ -48,12 +48,40 @@ async def a_result_taken_for_something_else() -> int:
     return await send.call("ada")  # type: ignore[return-value]
 
 
-async def an_answer_taken_for_the_result() -> str:
+async def a_handle_taken_for_the_result() -> str:
     return await send.enqueue("ada")  # type: ignore[return-value]
 
 
-async def a_field_that_no_answer_has(answer: Enqueued) -> None:
-    print(answer.job_id)  # type: ignore[attr-defined]
+async def a_field_that_no_handle_has(job: JobHandle[str]) -> None:
+    print(job.job_id)  # type: ignore[attr-defined]
+
+
+async def the_result_of_a_handle_taken_for_something_else(job: JobHandle[str]) -> int:
+    return await job.result()  # type: ignore[return-value]
+
+
+async def a_handle_of_another_task(job_id: str) -> JobHandle[int]:
+    return app.jobs.handle(job_id, send)  # type: ignore[arg-type]
+
+
+async def a_handle_of_an_enqueue_with_another_result() -> JobHandle[str]:
+    return await add.enqueue(1, 2)  # type: ignore[return-value]
+
+
+async def a_state_taken_for_an_attribute_of_the_handle(job: JobHandle[str]) -> None:
+    print(job.state)  # type: ignore[attr-defined]
+
+
+async def an_instant_taken_for_a_number(job: JobHandle[str]) -> int:
+    return (await job.status()).enqueued_at  # type: ignore[return-value]
+
+
+def the_result_of_a_blocking_handle_taken_for_something_else() -> int:
+    return send.sync.enqueue("ada").result()  # type: ignore[return-value]
+
+
+async def a_handle_by_its_number() -> None:
+    app.jobs.handle(7)  # type: ignore[call-overload]
 
 
 async def a_context_of_the_callers(ctx: Context) -> None:
@@ -66,6 +94,22 @@ async def an_option_that_does_not_exist() -> None:
 
 async def a_delay_that_is_no_duration() -> None:
     await send.options(delay=[10]).enqueue("ada")  # type: ignore[arg-type]
+
+
+async def an_instant_in_words() -> None:
+    await send.options(at="tomorrow").enqueue("ada")  # type: ignore[arg-type]
+
+
+def an_exception_in_place_of_its_class() -> None:
+    app.task(retry_on=ValueError("no"))  # type: ignore[call-overload]
+
+
+def classes_that_are_no_exceptions() -> None:
+    app.task(dont_retry_on=[int])  # type: ignore[list-item]
+
+
+async def a_spec_with_a_wrong_argument_among_many() -> None:
+    await send.enqueue_many([send.options(id="a").spec(7)])  # type: ignore[arg-type]
 
 
 async def an_option_outside_its_choices() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from millrace import App
+from millrace import App, JobHandle
 from millrace.domain.errors import InvalidInput, QueueFull, StoreError
-from millrace.domain.job import Spec
+from millrace.domain.job import Spec, State
 from millrace.domain.request import Enqueued
 from millrace.testing.builders import a_spec
 from millrace.web.batching import MOST, EnqueueBatcher
@@ -53,13 +53,14 @@ class Counting:
         self.go = asyncio.Event()
         self.wrong: dict[str, Exception] = {}
 
-    async def enqueue(self, specs: Sequence[Spec]) -> list[Enqueued]:
+    async def enqueue(self, specs: Sequence[Spec]) -> list[JobHandle[Any]]:
         self.calls.append(len(specs))
         await self.go.wait()
         for spec in specs:
             if spec.id in self.wrong:
                 raise self.wrong[spec.id]
-        return [Enqueued("queued", spec.id, number, 1, "waiting") for number, spec in enumerate(specs)]  # type: ignore[arg-type]
+        answers = [Enqueued("queued", spec.id, number, 1, State.WAITING) for number, spec in enumerate(specs)]
+        return [JobHandle(App(), answer.id, answer) for answer in answers]
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ async def test_jobs_that_may_concern_each_other_go_as_they_came(web: Web, monkey
     calls: list[int] = []
     enqueue = App.enqueue
 
-    async def counted(app: App, specs: Any, **more: Any) -> list[Enqueued]:
+    async def counted(app: App, specs: Any, **more: Any) -> list[JobHandle[Any]]:
         specs = list(specs)
         calls.append(len(specs))
         return await enqueue(app, specs, **more)

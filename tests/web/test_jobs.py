@@ -91,8 +91,9 @@ async def test_options_travel_as_people_write_them(web: Web):
         id="child", after=[parent], priority=7, group="g", key="k", max_attempts=9, timeout=12.5, headers={"a": "b"}
     )
 
-    job = await web.app.jobs.get(child)
-    assert job is not None
+    found = await web.app.jobs.get(child)
+    assert found is not None
+    job = found.record
     assert (job.spec.after, job.spec.priority, job.spec.group, job.spec.key) == (("parent",), 7, "g", "k")
     assert (job.spec.max_attempts, job.spec.timeout, job.spec.headers) == (9, 12_500, {"a": "b"})
     assert (await web.get(web.job(parent)))["state"] == "scheduled"

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace import App, StoreError
-from millrace.app.jobs import Jobs
 from millrace.domain.request import Cancelled, WorkerInfo
 from millrace.testing.conformance.events import beyond
 from millrace.views import bulk as bulk_actions
@@ -188,32 +187,25 @@ async def test_two_who_replay_the_same_at_once_make_no_job_run_twice(app: App, m
         await worked(app)
         again = {"action": "replay", "filter": {"queue": "money"}, "dry_run": False, "expect": 3}
         seen = bulk._refuse_unexpected
-        meanwhile: list[str] = ["dead-0", "dead-1"]
+        meanwhile = [["dead-0", "dead-1"]]
+        kind = type(app.store)
+
+        async def overtaken(store: Any, ids: Any, get: Any = kind.get) -> Any:
+            """Somebody else is faster, once."""
+            if meanwhile:
+                await app.jobs.replay(meanwhile.pop())
+                await worked(app)
+            return await get(store, ids)
 
         def agreed(body: requests.Bulk, matched: int) -> None:
             seen(body, matched)
-            web.server.app.jobs = Overtaken(web.server.app, meanwhile)
+            monkeypatch.setattr(kind, "get", overtaken)
 
         monkeypatch.setattr(bulk, "_refuse_unexpected", agreed)
         done = await web.post("/api/bulk", again)
         assert (done["matched"], done["done"], done["answers"]) == (3, 1, {"changed": 2, "replayed": 1})
         states = {one["id"]: one["state"] for one in (await web.get("/api/jobs"))["jobs"]}
         assert states == {"dead-0": "dead", "dead-1": "dead", "dead-2": "ready"}
-
-
-class Overtaken(Jobs):
-    """Somebody else is faster, once."""
-
-    def __init__(self, app: App, ids: list[str]) -> None:
-        super().__init__(app)
-        self._ids = ids
-
-    async def get(self, jobs: Any) -> Any:
-        ids, self._ids = self._ids, []
-        if ids:
-            await self.replay(ids)
-            await worked(self._app)
-        return await super().get(jobs)
 
 
 async def test_a_deed_that_breaks_off_tells_and_notes_what_was_done(monkeypatch: pytest.MonkeyPatch):

@@ -103,7 +103,7 @@ async def test_a_result_and_progress_do_not_repeat_what_the_payload_hides():
         outcome = await web.get("/api/jobs/j/result")
         kept = await app.jobs.get("j")
         assert kept is not None
-        under_way = msgspec.structs.replace(kept, progress=json.dumps({"at": f"using {SECRET}"}).encode())
+        under_way = msgspec.structs.replace(kept.record, progress=json.dumps({"at": f"using {SECRET}"}).encode())
         redactor = JobRedactor(under_way, web.server.redaction, app.serdes)
         assert job_view(under_way, 0, QueueSettings(), redactor).progress == {"at": f"using {HIDDEN}"}
     assert job["result"] == outcome["result"] == {"said": [f"it was {HIDDEN}"], "n": 1}

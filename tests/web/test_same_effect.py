@@ -86,7 +86,7 @@ async def prepare(app: App) -> None:
 
 async def facts(app: App) -> Any:
     """What both must agree on; generated ids and instants differ."""
-    jobs = [job async for job in app.jobs.find(archived=None)]
+    jobs = [job.record async for job in app.jobs.find(archived=None)]
     kinds: list[str] = []
     async for event in app.events(follow=False):
         kinds.append(f"{event.kind} {event.queue}")

@@ -42,6 +42,9 @@ class PlainTask:
         self.inherits = True
         self.explicit_options: dict[str, Any] = {}
 
+    def retries(self, error: BaseException) -> bool:
+        return True
+
     def load(self, payload: bytes, serde: str) -> dict[str, Any]:
         return {}
 

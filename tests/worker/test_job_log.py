@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millrace import App, Bury, Retry, State
+from millrace import App, Bury, InvalidInput, Retry, State
 from millrace.testing.builders import a_reclaim
+from tests.project.page import assert_printed, blocks_of
 from tests.worker.process import handlers
 from tests.worker.stage import Stage, virtual
 
+ROOT = Path(__file__).resolve().parents[2]
 FACTS = ("job", "task", "queue", "attempt", "worker")
 
 
@@ -128,6 +133,51 @@ def test_a_lost_lease_is_a_warning_with_the_facts_of_its_job(caplog: pytest.LogC
         assert "was taken over" in record.getMessage()
 
     story()
+
+
+def test_a_program_that_configures_nothing_sees_the_traceback_of_its_job(tmp_path: Path):
+    """docs/logging.md: Python's handler of last resort shows warnings and errors."""
+    [block] = blocks_of((ROOT / "docs" / "logging.md").read_text(encoding="utf-8"), "py")
+    (tmp_path / "program.py").write_text(block.text, encoding="utf-8")
+
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert_printed(block, done.stdout)
+    assert "is dead (max_attempts_exceeded)" in done.stderr
+    assert done.stderr.count("Traceback (most recent call last):") == 1
+    assert 'raise ConnectionError(f"no answer for card {card}")' in done.stderr
+    assert done.stderr.rstrip().endswith("ConnectionError: no answer for card 4711")
+
+
+async def test_the_attributes_of_a_record_hide_none_of_logging(app: App, caplog: pytest.LogCaptureFixture):
+    @app.task(max_attempts=1)
+    async def boom() -> None:
+        raise ValueError("no")
+
+    await boom.enqueue()
+    caplog.set_level(logging.DEBUG, "millrace")
+    await run(app)
+
+    standard = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
+    assert {*FACTS, "reason", "failures"} & standard == set()
+    for record in of_jobs(caplog):
+        assert set(FACTS) <= vars(record).keys() - standard
+
+
+async def test_an_embedded_worker_that_fails_says_so_at_once(caplog: pytest.LogCaptureFixture):
+    """Its error is raised where the block ends, and a server's block ends when the server does."""
+    worker = App("memory://").worker(name="w")
+
+    await worker.__aenter__()
+    async with asyncio.timeout(60):
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+    with pytest.raises(InvalidInput, match="a worker needs a queue"):
+        await worker.__aexit__(None, None, None)
+
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "worker w has failed; it runs no jobs any more")
+    assert record.exc_info is not None and record.__dict__["worker"] == "w"
 
 
 async def test_a_worker_says_when_it_starts_and_when_it_has_stopped(app: App, caplog: pytest.LogCaptureFixture):

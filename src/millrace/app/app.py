@@ -13,6 +13,7 @@ from millrace.app.connection import Connection, join
 from millrace.app.duration import Duration
 from millrace.app.event_stream import EventStream
 from millrace.app.host import read_layers
+from millrace.app.job_handle import JobHandle
 from millrace.app.jobs import Jobs
 from millrace.app.local_events import Listener, LocalEventBus, LocalKind
 from millrace.app.options import TaskKeywords, read_defaults, read_task_options
@@ -22,7 +23,6 @@ from millrace.app.schedules.declare import Crontab
 from millrace.app.task import FunctionTask, Task, TaskDecorator, default_name
 from millrace.domain.errors import InvalidInput, UnknownPool, UnknownTask, did_you_mean
 from millrace.domain.job import Spec
-from millrace.domain.request import Enqueued
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
 from millrace.domain.settings import Limits
@@ -230,18 +230,18 @@ class App(Crontab):
             raise UnknownTask(f"no task {name!r} is registered on this app. {did_you_mean(name, self.tasks)}")
         return found
 
-    async def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[Enqueued]:
+    async def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[JobHandle[Any]]:
         """Enqueue jobs of any tasks in one step, all or nothing: `app.enqueue([resize.spec(…), notify.spec(…)])`.
 
         `after` may name any job of the same call, also a later one. `within` is your own database connection: the jobs
-        become part of its transaction. Returns one answer per spec, in order.
+        become part of its transaction. Returns one handle per spec, in order.
         """
         specs = list(specs)
         for name in self.pools.keys() & {spec.queue for spec in specs}:
             await self.pools[name].declare(within)
         joined = await self.connected() if within is None else join(self.store, within)
         put_in = joined.enqueue if self.tracing is None else self.tracing.around(joined.enqueue)
-        return await put_in(specs)
+        return [JobHandle(self, answer.id, answer) for answer in await put_in(specs)]
 
     @property
     def sync(self) -> Sync:

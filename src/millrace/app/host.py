@@ -64,6 +64,10 @@ class Runnable(Protocol):
         """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
         ...
 
+    def retries(self, error: BaseException) -> bool:
+        """Return whether the task's options allow another attempt after this exception of its handler."""
+        ...
+
     def load(self, payload: bytes, serde: str) -> dict[str, Any]:
         """Decode a payload and return the handler's arguments. Raises PayloadInvalid."""
         ...

@@ -1,7 +1,7 @@
 """`app.jobs`: get, find, cancel, replay, archive and delete jobs, and read their history and results.
 
-Most methods take one job or many; a job is passed as an id, a record, a spec or the answer of an enqueue. For one job
-they return one value, for many jobs a list in the same order.
+Most methods take one job or many; a job is passed as an id, a handle, a status, a record or a spec. For one job they
+return one value, for many jobs a list in the same order.
 """
 
 from __future__ import annotations
@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from millrace.app import result_wait
 from millrace.app.duration import Duration, milliseconds
-from millrace.app.recently_changed import recently_changed
+from millrace.app.job_handle import BaseHandle, JobHandle, existing
+from millrace.app.job_status import JobStatus, read_result, statuses
+from millrace.app.recently_changed import find_page
 from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Event
+from millrace.domain.instant import as_datetime, as_milliseconds
 from millrace.domain.job import ALIASES, Job, Spec, State, Word
-from millrace.domain.request import Archived, Cancelled, Deleted, Enqueued, Page, Query, QueueCounts, Replayed
+from millrace.domain.request import Archived, Cancelled, Deleted, Query, QueueCounts, Replayed
+from millrace.domain.rules.check import check_id
 from millrace.domain.rules.dead import expires_at
 
 if TYPE_CHECKING:
     from millrace.app.app import App
+    from millrace.app.task import Task
+    from millrace.app.why import Reason
 
 A = TypeVar("A")
-OneJob = str | Enqueued | Job | Spec
+R = TypeVar("R")
+OneJob = str | BaseHandle[Any] | JobStatus | Job | Spec
 Many = Iterable[OneJob]
+_ONE = (str, BaseHandle, JobStatus, Job, Spec)
 Running = Literal["refuse", "request"]
 AT_ONCE = 500  # jobs that one step of the store deletes
 _ENDED = (State.COMPLETED, State.DEAD, State.CANCELLED)
@@ -53,16 +61,34 @@ class Jobs:
         self._app = app
 
     @overload
-    async def get(self, jobs: OneJob) -> Job | None: ...  # type: ignore[overload-overlap]
+    def handle(self, job_id: str, task: None = None) -> JobHandle[Any]: ...
     @overload
-    async def get(self, jobs: Many) -> list[Job | None]: ...
-    async def get(self, jobs: OneJob | Many) -> Job | list[Job | None] | None:
-        """Return the current record of a job, or None if the job was never enqueued or its record was pruned.
+    def handle(self, job_id: str, task: Task[..., R]) -> JobHandle[R]: ...
+    def handle(self, job_id: str, task: Task[..., Any] | None = None) -> JobHandle[Any]:
+        """Return a handle of the job with this id, for example an id from a request. This does not read the store.
+
+        With `task`, its result has the type of that task.
+        """
+        check_id("id", job_id)
+        return JobHandle(self._app, job_id, None, task)
+
+    @overload
+    async def get(self, jobs: OneJob) -> JobStatus | None: ...  # type: ignore[overload-overlap]
+    @overload
+    async def get(self, jobs: Many) -> list[JobStatus | None]: ...
+    async def get(self, jobs: OneJob | Many) -> JobStatus | list[JobStatus | None] | None:
+        """Return the present status of a job, or None if the job was never enqueued or its record was pruned.
 
         For many jobs, return a list in the same order.
         """
         store = await self._app.connected()
-        return await _each(store.get, jobs)
+
+        async def read(ids: tuple[str, ...]) -> list[JobStatus | None]:
+            records = await store.get(ids)
+            known = iter(await statuses(self._app, store, [record for record in records if record is not None]))
+            return [None if record is None else next(known) for record in records]
+
+        return await _each(read, jobs)
 
     @overload
     async def cancel(self, jobs: OneJob, *, running: Running = "refuse") -> Cancelled: ...  # type: ignore[overload-overlap]
@@ -160,15 +186,29 @@ class Jobs:
         store = await self._app.connected()
         return await store.history(*job_ids("history", job))
 
-    async def expires_at(self, job: OneJob) -> int | None:
+    async def why(self, job: OneJob) -> list[Reason]:
+        """Return the reasons why the job waits, the most important first; an empty list if it does not wait.
+
+        Raises JobNotFound.
+        """
+        from millrace.app.why import why_waiting
+
+        store = await self._app.connected()
+        [job_id] = job_ids("why", job)
+        [record] = await store.get([job_id])
+        return await why_waiting(self._app, store, existing(job_id, record), await store.now())
+
+    async def expires_at(self, job: OneJob) -> datetime | None:
         """Return when a waiting job expires, or when the record of a finished job is pruned.
 
-        The time is in milliseconds of the store's clock. None means never, or that there is no such job.
+        None means never, or that there is no such job.
         """
-        found = await self.get(job)
-        if found is None:
+        store = await self._app.connected()
+        [record] = await store.get(job_ids("expires_at", job))
+        if record is None:
             return None
-        return expires_at(found, await self._app.queue(found.queue).settings())
+        at = expires_at(record, await self._app.queue(record.queue).settings())
+        return None if at is None else as_datetime(at)
 
     async def position(self, job: OneJob) -> int | None:
         """Return how many jobs run before this one, counted up to 10,000; None if this job is not waiting."""
@@ -180,27 +220,30 @@ class Jobs:
         store = await self._app.connected()
         return await store.count()
 
+    @overload
+    async def result(self, job: BaseHandle[R], *, wait: Duration | None = None) -> R: ...
+    @overload
+    async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any: ...
     async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any:
         """Return the job's result, converted to the return annotation of its task if this app has the task.
 
         By default this does not wait. Raises WaitTimeout if the job has not finished within `wait`. Raises JobNotFound,
-        JobFailed, JobCancelled or ResultExpired if there is no result.
+        JobFailed, JobCancelled or ResultExpired if there is no result. A handle that an enqueue returned means the job
+        of that enqueue, also if its id was reused.
         """
         store = await self._app.connected()
         [job_id] = job_ids("result", job)
+        handle = job if isinstance(job, BaseHandle) else None
+        generation = None if handle is None or handle._answer is None else handle._answer.generation or None
         seconds = 0.0 if wait is None else milliseconds("wait", wait) / 1000
         async with store.watch(job_id) as watch:
-            done = await result_wait.finished(store, watch, job_id, None, seconds)
-        data = result_wait.result_of(done)
-        task = self._app.tasks.get(done.task)
-        if task is not None:
-            return task.load_result(data, done.spec.serde)
-        return None if data is None else self._app.serdes.decode(data, done.spec.result_serde)
-
-    async def page(self, query: Query) -> Page:
-        """Return one page of a search. To get the next page, set `cursor` of the query to the cursor of this page."""
-        store = await self._app.connected()
-        return await (recently_changed(store, query) if query.by_change else store.find(query))
+            done = await result_wait.finished(store, watch, job_id, generation, seconds)
+        if handle is not None and handle._task is not None and handle._task.name != done.task:
+            raise InvalidInput(
+                f"job {job_id!r} is of task {done.task!r}, not of {handle._task.name!r}, so its result has another "
+                f"type. Read it with app.jobs.result({job_id!r})"
+            )
+        return read_result(self._app, done, result_wait.result_of(done))
 
     async def find(
         self,
@@ -219,7 +262,7 @@ class Jobs:
         by_change: bool = False,
         limit: int | None = None,
         page: int = 100,
-    ) -> AsyncIterator[Job]:
+    ) -> AsyncIterator[JobStatus]:
         """Iterate over the jobs that match all filters, in order of seq. `archived=None` includes archived jobs.
 
         With `by_change`, the most recently changed jobs come first. Jobs whose last change is older than the store's
@@ -227,8 +270,10 @@ class Jobs:
         """
         state, archived = read_state(state, archived)
         cursor, left = None, limit
+        store = await self._app.connected()
         while left is None or left > 0:
-            found = await self.page(
+            found = await find_page(
+                store,
                 Query(
                     queue=queue,
                     task=task,
@@ -244,9 +289,9 @@ class Jobs:
                     by_change=by_change,
                     limit=page if left is None else min(page, left),
                     cursor=cursor,
-                )
+                ),
             )
-            for job in found.jobs:
+            for job in await statuses(self._app, store, found.jobs):
                 yield job
             left = None if left is None else left - len(found.jobs)
             cursor = found.cursor
@@ -255,16 +300,16 @@ class Jobs:
 
 
 def job_ids(what: str, jobs: OneJob | Iterable[OneJob]) -> tuple[str, ...]:
-    """Return the ids of one or many jobs, each passed as an id, a record, a spec or the answer of an enqueue.
+    """Return the ids of one or many jobs, each passed as an id, a handle, a status, a record or a spec.
 
     Raises InvalidInput for any other object. `what` is the name of the argument in the message.
     """
-    if isinstance(jobs, OneJob):
+    if isinstance(jobs, _ONE):
         jobs = (jobs,)
     try:
         return tuple(job if isinstance(job, str) else job.id for job in jobs)
     except (TypeError, AttributeError):
-        raise InvalidInput(f"{what} takes job ids, answers of enqueue, or jobs; not {jobs!r}") from None
+        raise InvalidInput(f"{what} takes job ids, handles or jobs; not {jobs!r}") from None
 
 
 def read_state(state: str | None, archived: bool | None = False) -> tuple[Word | str | None, bool | None]:
@@ -288,10 +333,10 @@ def _instant(when: datetime | int | None) -> int | None:
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidInput(f"{when!r} has no time zone; add one, e.g. tzinfo=timezone.utc")
-        return int(when.timestamp() * 1000)
+        return as_milliseconds(when)
     return when
 
 
 async def _each(ask: Callable[[tuple[str, ...]], Awaitable[list[A]]], jobs: OneJob | Many) -> A | list[A]:
     answers = await ask(job_ids("jobs", jobs))
-    return answers[0] if isinstance(jobs, OneJob) else answers
+    return answers[0] if isinstance(jobs, _ONE) else answers

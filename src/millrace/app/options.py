@@ -8,6 +8,7 @@ same rules that stores apply (`domain/rules/check.py`), so that an enqueue can f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -39,6 +40,7 @@ class JobKeywords(TypedDict, total=False):
     queue: str
     priority: int
     delay: Duration
+    at: datetime | None
     expires: Duration | None
     group: str | None
     retry_blocks: bool
@@ -76,6 +78,8 @@ class TaskKeywords(TypedDict, total=False):
     max_stalls: int | None
     retry: RetryPolicy | Sequence[Duration] | Backoff
     timeout: Duration | None
+    retry_on: type[Exception] | Sequence[type[Exception]] | None
+    dont_retry_on: type[Exception] | Sequence[type[Exception]]
     on_timeout: Literal["retry", "bury"]
     lease: Duration
     keep_result: Duration | None
@@ -91,7 +95,7 @@ class TaskKeywords(TypedDict, total=False):
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The validated options of a task. Durations are in milliseconds.
 
-    `backoff` is the user's function, which returns seconds. It is not stored with jobs.
+    `backoff` is the user's function, which returns seconds. It is not stored with jobs, nor are classes of exceptions.
     """
 
     queue: str = "default"
@@ -103,6 +107,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_stalls: int | None = 3
     retry: RetryPolicy = DEFAULT_RETRY
     backoff: Backoff | None = None
+    retry_on: Any = None  # classes of exceptions that are retried; None: all
+    dont_retry_on: Any = ()  # classes of exceptions that bury the job at once
     timeout: int | None = 300 * SECOND
     on_timeout: Literal["retry", "bury"] = "retry"
     lease: int = 30 * SECOND
@@ -180,6 +186,10 @@ def read_job_options(
     """Return the task's options and template, with the values in `keywords` replaced. Raises InvalidInput."""
     where = f"options of task {task!r}"
     values = _values(where, keywords, JobKeywords)
+    if "at" in values:  # replaces a delay, as a delay replaces `at`
+        if "delay" in values:
+            raise InvalidInput(f"{where}: pass at or delay, not both")
+        values["delay"] = 0
     if callable(values.get("retry")):
         raise InvalidInput(f"{where}: a function cannot be stored with a job; set it on the task, or pass delays")
     ours = {name: value for name, value in values.items() if name in TaskOptions.__struct_fields__}
@@ -231,6 +241,28 @@ def backoff(
     return RetryPolicy(milliseconds("initial", initial), factor, milliseconds("maximum", maximum), jitter)
 
 
+def _due(_: str, value: object) -> object:
+    """Check an instant. `Task.bound` keeps it: what a job stores is the delay until then, by the store's clock."""
+    if value is None or (isinstance(value, datetime) and value.utcoffset() is not None):
+        return value
+    if isinstance(value, datetime):
+        raise InvalidInput(f"at={value!r} has no time zone; add one, e.g. tzinfo=timezone.utc")
+    raise InvalidInput(f"at takes a datetime with a time zone, not {value!r}; use delay for a duration")
+
+
+def _exceptions(what: str, value: object) -> object:
+    classes = (value,) if isinstance(value, type) else value
+    if what == "retry_on" and classes is None:
+        return None
+    if not isinstance(classes, tuple | list | set | frozenset) or not all(map(_is_exception, classes)):
+        raise InvalidInput(f"{what} takes classes of exceptions, such as {what}=[ConnectionError]; not {value!r}")
+    return tuple(classes)
+
+
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
 def _retry(what: str, value: object) -> object:
     if isinstance(value, RetryPolicy) or callable(value):
         return value
@@ -254,6 +286,7 @@ def _headers(_: str, value: Mapping[str, str] | None) -> object:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "delay": milliseconds,
+    "at": _due,
     "expires": optional_milliseconds,
     "window": milliseconds,
     "timeout": optional_milliseconds,
@@ -262,6 +295,8 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "wait": optional_milliseconds,
     "after": job_ids,
     "retry": _retry,
+    "retry_on": _exceptions,
+    "dont_retry_on": _exceptions,
     "on_dead_letter": _task_name,
     "headers": _headers,
 }

@@ -19,6 +19,11 @@ JOBS = 200  # jobs read at a time
 BUDGET = 5_000  # events read for one page
 
 
+async def find_page(store: Store, query: Query) -> Page:
+    """Return one page of a search. To get the next page, set `cursor` of the query to the cursor of this page."""
+    return await (recently_changed(store, query) if query.by_change else store.find(query))
+
+
 async def recently_changed(store: Store, query: Query) -> Page:
     """Return one page of jobs that match the query, the most recently changed first.
 

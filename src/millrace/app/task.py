@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
@@ -20,12 +21,14 @@ from millrace.app import result_wait
 from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
 from millrace.app.ids import new_ids, new_token
+from millrace.app.job_handle import JobHandle
 from millrace.app.options import Options, TaskOptions, read_job_options
 from millrace.app.payloads.message import Message
 from millrace.app.payloads.payload import Payload, Result, bind
 from millrace.app.payloads.serde import TypedSerde
 from millrace.app.payloads.signature import read_signature
-from millrace.domain.errors import InvalidInput, ResultExpired
+from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultExpired
+from millrace.domain.instant import as_milliseconds
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.domain.rules.check import Checked, check_payload, check_spec, specs_like
@@ -45,6 +48,7 @@ Q = ParamSpec("Q")
 D = TypeVar("D")
 
 CHUNK = 2_000
+Item = Mapping[str, Any] | tuple[Any, ...] | Spec
 
 
 class Task(Generic[P, R]):
@@ -79,6 +83,7 @@ class Task(Generic[P, R]):
         self._template = template
         self._is_valid = False  # whether a spec made from the template was validated
         self._named = False  # whether the caller has set an id
+        self.at: datetime | None = None  # when its jobs are due, if the caller has set it
         self._reruns: bool | None = None  # `rerun_expired`, if the caller has set it
         self.connection: object = None  # the caller's connection, whose transaction its enqueues join
         self._payloads: dict[str, Payload | Message] = {}
@@ -111,18 +116,33 @@ class Task(Generic[P, R]):
         twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
         twin._is_valid = False
         twin._named = self._named or "id" in changes
+        if "at" in changes or "delay" in changes:
+            twin.at = changes.get("at")
         twin._reruns = changes.get("rerun_expired", self._reruns)
         return twin
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue one job and return the answer. Once this returns, the job is stored.
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue one job and return its handle. Once this returns, the job is stored.
 
-        A duplicate raises no exception: see `status` of the answer.
+        A duplicate raises no exception: see `is_duplicate` of the handle.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue(*args, **kwargs)
         specs = self.checked_specs(*args, **kwargs)  # raises for invalid arguments before any I/O
         put_in = await self._put_in()
         [answer] = await put_in(specs)
-        return answer
+        return JobHandle(self._app, answer.id, answer, self)
+
+    async def due(self) -> Self:
+        """Return the task with the delay until its `at`, by the store's clock; the task itself if it has no `at`.
+
+        The clocks of the caller and of the store may disagree, so a delay is stored, as for `options(delay=…)`.
+        """
+        if self.at is None:
+            return self
+        store = await self._app.connected()
+        delay = as_milliseconds(self.at) - await store.now()
+        return self.bound({"delay": timedelta(milliseconds=max(0, delay))})
 
     async def _put_in(self) -> Callable[[list[Spec]], Awaitable[list[Enqueued]]]:
         """Return the function that enqueues specs, either in the store or in the caller's transaction.
@@ -145,15 +165,16 @@ class Task(Generic[P, R]):
         """The blocking API, for programs without an event loop: `task.sync.enqueue(…)`, `task.sync.call(…)`."""
         return self._app.sync.task(self)
 
-    async def enqueue_many(
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int = CHUNK
-    ) -> list[Enqueued]:
-        """Enqueue many jobs and return one answer per item.
+    async def enqueue_many(self, items: Iterable[Item], *, chunk: int = CHUNK) -> list[JobHandle[R]]:
+        """Enqueue many jobs and return one handle per item.
 
-        An item has the parameters of one job, as a dict by name or a tuple by position. The items are enqueued in
-        chunks of `chunk` (default 2,000) jobs, each chunk all or nothing. If an item is refused, the chunks before it
-        are already enqueued. A note on the exception has the number of their jobs.
+        An item has the parameters of one job, as a dict by name or a tuple by position. For a job with options of its
+        own, it is a spec of this task: `task.options(id="a").spec(…)`. The items are enqueued in chunks of `chunk`
+        (default 2,000) jobs, each chunk all or nothing. If an item is refused, the chunks before it are already
+        enqueued. A note on the exception has the number of their jobs.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue_many(items, chunk=chunk)
         answers: list[Enqueued] = []
         with noting_enqueued(answers):
             chunks = self.chunks(items, chunk)
@@ -163,13 +184,15 @@ class Task(Generic[P, R]):
                 direct = self.connection is None and self._app.tracing is None
                 store = self._app.store if direct else None
                 await put_all(chain([first], chunks), put_in, store, chunk, answers)
-        return answers
+        app = self._app
+        return [JobHandle(app, answer.id, answer, self) for answer in answers]
 
-    def chunks(self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], chunk: int) -> Iterator[list[Spec]]:
+    def chunks(self, items: Iterable[Item], chunk: int) -> Iterator[list[Spec]]:
         """Yield the specs of many jobs in lists of up to `chunk`. An invalid item raises when its chunk is built."""
         if self._named:
             raise InvalidInput(
-                f"many jobs of task {self.name!r} cannot share one id; remove it, or enqueue them one by one"
+                f"many jobs of task {self.name!r} cannot share one id; pass items that are specs with their own ids: "
+                "task.options(id=…).spec(…)"
             )
         if chunk < 1:
             raise InvalidInput(f"chunk must be at least 1, not {chunk!r}")
@@ -187,6 +210,8 @@ class Task(Generic[P, R]):
         existing job, or return its stored result. A completed job whose result has expired runs again; with
         `options(rerun_expired=False)`, ResultExpired is raised instead.
         """
+        if self.at is not None:
+            return await (await self.due()).call(*args, **kwargs)
         spec = self.spec(*args, **kwargs)
         if self._named and self._reruns is None:
             spec = msgspec.structs.replace(spec, rerun_expired=True)
@@ -210,7 +235,7 @@ class Task(Generic[P, R]):
         if self.connection is not None:
             raise InvalidInput(
                 "call would wait for a job that no worker sees before you commit. Enqueue it within the transaction, "
-                "commit, then wait: await app.jobs.result(job, wait=30)"
+                "commit, then wait: await job.result(wait=30)"
             )
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
@@ -218,6 +243,11 @@ class Task(Generic[P, R]):
 
         Raises PayloadInvalid if the arguments do not fit the handler.
         """
+        if self.at is not None:
+            raise InvalidInput(
+                f"task {self.name!r}: a spec cannot have `at`: the store's clock measures the delay at the enqueue. "
+                "Pass delay=…, or await task.options(at=…).enqueue(…)"
+            )
         payload = self._payload.pack(bind(self.name, self._signature, args, kwargs))
         if self._named:
             return msgspec.structs.replace(self._template, payload=payload, token=new_token())
@@ -264,21 +294,48 @@ class Task(Generic[P, R]):
         serde = serde or self._template.serde
         return cast("R", (self._results.get(serde) or self._make_result(serde)).load(data))
 
+    def retries(self, error: BaseException) -> bool:
+        """Return whether the options `retry_on` and `dont_retry_on` allow another attempt after this exception."""
+        options = self._options
+        if isinstance(error, options.dont_retry_on):
+            return False
+        return options.retry_on is None or isinstance(error, options.retry_on)
+
     def __repr__(self) -> str:
         return f"<Task {self.name!r} on queue {self._options.queue!r}>"
 
-    def _specs(self, items: list[Mapping[str, Any] | tuple[Any, ...]], first: int) -> list[Spec]:
-        payloads = self._payload.pack_many([self._by_name(item) for item in items], first)
+    def _specs(self, items: list[Item], first: int) -> list[Spec]:
+        try:
+            values = [self._by_name(item) for item in items]
+        except _HasOptions:
+            return [self._spec_of(item, number) for number, item in enumerate(items, first)]
+        payloads = self._payload.pack_many(values, first)
         return specs_like(self._template, new_ids(self._app.store.ids, len(items)), payloads)
 
-    def _by_name(self, item: Mapping[str, Any] | tuple[Any, ...]) -> dict[str, Any]:
+    def _by_name(self, item: Item) -> dict[str, Any]:
         if type(item) is dict:
             return item
         if isinstance(item, tuple):
             return bind(self.name, self._signature, item, {})
         if isinstance(item, Mapping):
             return dict(item)
-        raise InvalidInput(f"task {self.name!r}: an item is a dict by name or a tuple by position, not {item!r}")
+        if isinstance(item, Spec):
+            raise _HasOptions
+        raise InvalidInput(
+            f"task {self.name!r}: an item is a dict by name, a tuple by position or a spec of the task, not {item!r}"
+        )
+
+    def _spec_of(self, item: Item, number: int) -> Spec:
+        """Return the spec of one item of a call in which some items are specs. `number` is that of the item."""
+        if isinstance(item, Spec):
+            if item.task != self.name:
+                raise InvalidInput(f"item {number} is a spec of task {item.task!r}, not of {self.name!r}")
+            return item
+        make: Callable[..., Spec] = self.spec
+        try:
+            return make(**self._by_name(item))
+        except PayloadInvalid as error:
+            raise PayloadInvalid(f"item {number}: {error}") from error.__cause__
 
     def _awaited(self, answer: Enqueued) -> tuple[str, int, float | None]:
         wait = self._options.wait
@@ -327,8 +384,12 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> FunctionTask[P, R, P, R]: ...
 
 
+class _HasOptions(Exception):
+    """Raised for an item that is a spec: the specs of these items are made one by one."""
+
+
 @contextmanager
-def noting_enqueued(answers: Sequence[Enqueued]) -> Iterator[None]:
+def noting_enqueued(answers: Sequence[object]) -> Iterator[None]:
     """Add the number of jobs that are already enqueued as a note to an exception raised inside the `with` block."""
     try:
         yield

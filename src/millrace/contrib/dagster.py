@@ -87,7 +87,7 @@ class MillraceResource(ConfigurableResource):
         return jobs.job_specs(self.app, task, payload, job_id, given)
 
     def _submit(self, context: StepContext, specs: Sequence[Spec]) -> list[str]:
-        answers = self.app.sync.run(jobs.submit(self.app, specs))
+        answers = [job.enqueued for job in self.app.sync.run(jobs.submit(self.app, specs))]
         for answer in answers:
             if answer.payload_differs and answer.by == "id":
                 raise InvalidInput(

@@ -18,9 +18,9 @@ from millrace.app import result_wait
 from millrace.app.app import App
 from millrace.app.format import plural
 from millrace.app.ids import new_token
+from millrace.app.job_handle import JobHandle
 from millrace.domain.errors import InvalidInput, JobCancelled, JobFailed, JobNotFound, QueueError, ResultExpired
 from millrace.domain.job import FINISHED, Job, Spec
-from millrace.domain.request import Enqueued
 from millrace.store.protocol import Store
 from millrace.views.job_input import SpecBuilder
 
@@ -71,12 +71,12 @@ def job_specs(app: App, task: str, payload: Payload, job_id: str, options: Mappi
     return [msgspec.structs.replace(spec, id=own, token=new_token()) for spec, own in zip(specs, ids, strict=True)]
 
 
-async def submit(app: App, specs: Sequence[Spec]) -> list[Enqueued]:
-    """Enqueue jobs in chunks of 1,000, and return one answer per spec.
+async def submit(app: App, specs: Sequence[Spec]) -> list[JobHandle[Any]]:
+    """Enqueue jobs in chunks of 1,000, and return one handle per spec.
 
     Jobs that wait, run or have completed under the same id are not enqueued again. Jobs that are dead or cancelled are.
     """
-    return [answer for chunk in _chunks(specs) for answer in await app.enqueue(chunk)]
+    return [job for chunk in _chunks(specs) for job in await app.enqueue(chunk)]
 
 
 async def wait_until_finished(app: App, ids: Sequence[str], *, allow_missing: bool = False) -> None:
@@ -105,10 +105,11 @@ async def collect(app: App, ids: Sequence[str], returns: Returns = "results") ->
 
     Raises an error if any of the jobs did not complete: the job's own if there is only one job, or JobsNotCompleted.
     """
+    store = await app.connected()
     values: list[Any] = []
     errors: list[QueueError] = []
     for chunk in _chunks(ids):
-        for job_id, job in zip(chunk, await app.jobs.get(chunk), strict=True):
+        for job_id, job in zip(chunk, await store.get(chunk), strict=True):
             try:
                 values.append(await _result(app, job_id, job))
             except ResultExpired as expired:

@@ -165,9 +165,9 @@ class Demo:
         specs = [spec for arrival in due for spec in arrival.jobs]
         if not specs:
             return
-        for spec, answer in zip(specs, await shop.app.enqueue(specs), strict=True):
-            if answer.status == "queued":
-                self.accepted.append((spec.token, answer))
+        for spec, job in zip(specs, await shop.app.enqueue(specs), strict=True):
+            if not job.is_duplicate:
+                self.accepted.append((spec.token, job.enqueued))
             else:
                 self.duplicates += 1
         regretted = [spec for arrival in due if arrival.cancel for spec in arrival.jobs]

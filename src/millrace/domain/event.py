@@ -6,10 +6,12 @@ audit and the Spark pipeline all see the same facts. Extending a lease is not re
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
+from millrace.domain.instant import as_datetime
 from millrace.domain.outcome import Failure
 
 
@@ -51,3 +53,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
     error: Failure | None = None
     duration: int | None = None
+
+    @property
+    def time(self) -> datetime:
+        """The instant `at` as an aware datetime in UTC."""
+        return as_datetime(self.at)

@@ -9,11 +9,13 @@ retrying and ready.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
+from millrace.domain.instant import as_datetime
 from millrace.domain.outcome import Failure
 from millrace.domain.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -103,6 +105,11 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     error: Failure | None = None
     duration: int | None = None
     worker: str | None = None
+
+    @property
+    def time(self) -> datetime:
+        """The instant `at` as an aware datetime in UTC."""
+        return as_datetime(self.at)
 
 
 class Job(msgspec.Struct, gc=False, omit_defaults=True):

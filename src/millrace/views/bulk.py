@@ -126,9 +126,10 @@ class MatchedJobs:
             yield [(job_id, left.get(job_id) or answers[job_id]) for job_id in part]
 
     async def _left_alone(self, app: App, ids: list[str], action: BulkAction) -> dict[str, str]:
-        now = await (await app.connected()).now()
+        store = await app.connected()
+        now = await store.now()
         left: dict[str, str] = {}
-        for job_id, job in zip(ids, await app.jobs.get(ids), strict=True):
+        for job_id, job in zip(ids, await store.get(ids), strict=True):
             if job is None:
                 left[job_id] = "not_found"
             elif action.verb == "replay" and self._is_back(job):

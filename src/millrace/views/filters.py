@@ -14,6 +14,7 @@ import msgspec
 from millrace.app.app import App
 from millrace.app.format import moment
 from millrace.app.jobs import read_state
+from millrace.app.recently_changed import find_page
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
 from millrace.domain.request import Page, Query
@@ -98,7 +99,7 @@ async def page_of(app: App, query: Query, error: str | None = None, after: str |
     `error` and `after` are applied to its jobs afterwards. The last page has no cursor.
     """
     try:
-        page = await app.jobs.page(query)
+        page = await find_page(await app.connected(), query)
     except (OverflowError, ValueError) as wrong:
         if isinstance(wrong, InvalidInput):
             raise

@@ -46,7 +46,7 @@ class EnqueueBatcher:
 
     async def _enqueue_batch(self, app: App, batch: list[Waiting]) -> None:
         try:
-            answers = await app.enqueue([spec for spec, _ in batch])
+            jobs = await app.enqueue([spec for spec, _ in batch])
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, (StoreError, OSError)):
                 for one in batch:  # nothing was stored: enqueued one by one, only the faulty job is refused
@@ -60,6 +60,6 @@ class EnqueueBatcher:
                 answer.cancel()
             raise
         else:
-            for (_, answer), enqueued in zip(batch, answers, strict=True):
+            for (_, answer), job in zip(batch, jobs, strict=True):
                 if not answer.done():
-                    answer.set_result(enqueued)
+                    answer.set_result(job.enqueued)

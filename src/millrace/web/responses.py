@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from millrace.app.why import Reason
 from millrace.domain.job import State, Word
 from millrace.views.causes import CauseView
 from millrace.views.job_view import EnqueuedView, ErrorView, Instant, JobSummary, Seconds
 from millrace.views.queue_view import CountsView, PoolView
 from millrace.views.throughput import PointView
 from millrace.views.timeline import ChangeView, EventView
-from millrace.views.why import Reason
 from millrace.views.worker_view import ScheduleView, WorkerView
 from millrace.web.audit import AuditEntry
 from millrace.web.requests import JobFilter

@@ -6,6 +6,7 @@ the settle.
 Log lines are written to the logger `millrace.jobs`, with the job's id, task, queue and attempt in the record. The level
 is WARNING for a failure that is retried and for a lost lease, ERROR for a dead job, and DEBUG for everything else. The
 handler's exception is in `exc_info`. If its text contains a secret, the redacted text is logged instead.
+docs/logging.md lists all records.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Reporter:
     def error(self, error: Exception) -> None:
         """Count and log the error of a call to the store, and emit an event. The caller repeats the call."""
         self.stats.errors += 1
-        log.warning("a call to the store failed and will be repeated: %s: %s", type(error).__name__, error)
+        text = "a call to the store failed and will be repeated: %s: %s"
+        log.warning(text, type(error).__name__, error, extra={"worker": self._worker})
         self._bus.emit("error", error=error, worker=self._worker)
 
     def claimed(self, jobs: Sequence[Job]) -> None:

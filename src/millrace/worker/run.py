@@ -308,6 +308,8 @@ class Run(HeldJob):
             return Released(CANCELLED_DELAY)  # most likely all tasks of this loop are being cancelled
         if isinstance(error, ResultInvalid):  # the handler has run; another attempt would repeat its effects
             return Buried(Failure.from_exception(error), "result_invalid")
+        if not self.task.retries(error):
+            return Buried(Failure.from_exception(error), "not_retried")
         return Raised(Failure.from_exception(error))
 
     def aborted(self, why: Abort) -> Outcome | None:

@@ -218,7 +218,7 @@ class Worker:
             await self._stopped.wait()
 
     async def __aenter__(self) -> Self:
-        self._background = asyncio.create_task(self.run(handle_signals=False), name=f"millrace worker {self.id}")
+        self._background = asyncio.create_task(self._run_in_background(), name=f"millrace worker {self.id}")
         await asyncio.sleep(0)  # let it start, so that leaving at once stops it in order
         return self
 
@@ -228,6 +228,14 @@ class Worker:
         await self.stop()
         if self._background is not None:
             await self._background
+
+    async def _run_in_background(self) -> None:
+        """Run, and log an error at once: the program sees it only when it leaves its `async with` block."""
+        try:
+            await self.run(handle_signals=False)
+        except Exception:
+            log.exception("worker %s has failed; it runs no jobs any more", self.id, extra={"worker": self.id})
+            raise
 
     def _on_signal(self) -> None:
         self._signals += 1

@@ -58,7 +58,7 @@ def a_key(lane, lanes, but=()):
 
 
 async def states(app, answers):
-    return [job.state.value for job in await app.jobs.get(answers)]
+    return [job.state for job in await app.jobs.get(answers)]
 
 
 async def kinds(app, answer):

@@ -37,7 +37,7 @@ async def test_w50_a_paused_pool_stands_still_and_takes_enqueues(app: App, handl
     answer = await handle.enqueue("b")
     await burst(app)
 
-    assert (answer.status, ran) == ("queued", [])
+    assert (answer.is_duplicate, ran) == (False, [])
     assert (await handle.pool.status()).waiting == 2
 
 
@@ -79,7 +79,7 @@ async def test_w50_what_runs_when_a_pool_is_paused_goes_on_to_its_end(app: App):
         await until(lambda: working.stats.completed)
         await asyncio.sleep(0.05)
 
-    assert await states(app, answers) == ["completed", "waiting"]
+    assert await states(app, answers) == ["completed", "ready"]
 
 
 async def test_one_lane_is_paused_and_the_others_go_on(app: App, handle: Handle, ran: list[str]):

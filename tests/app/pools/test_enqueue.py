@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace import App, Context, InvalidInput, PayloadInvalid, Placed, QueueFull
+from millrace import App, Context, InvalidInput, JobHandle, PayloadInvalid, QueueFull
 from millrace.app.pools.task import MOST_AT_ONCE, PoolTask
 from millrace.domain.rules.lanes import lane_of
 from millrace.store.protocol import Store
@@ -44,9 +44,9 @@ async def test_w47_an_enqueue_is_kept_and_answered_with_its_sequence(app: App, h
     first = await handle.enqueue(Order("ada"))
     second = await handle.enqueue(Order("bob"))
 
-    assert first.status == "queued" and second.seq == first.seq + 1
+    assert not first.is_duplicate and second.seq == first.seq + 1
     job = the(await app.jobs.get(first))
-    assert handle.load(job.payload, job.spec.serde) == {"order": Order("ada")}
+    assert job.args == {"order": Order("ada")}
 
 
 async def test_w47_position_depth_lane_and_instance_are_answered_at_once(handle: Handle):
@@ -54,7 +54,7 @@ async def test_w47_position_depth_lane_and_instance_are_answered_at_once(handle:
     answers = [await handle.options(partition="ada").enqueue(Order("ada")) for _ in range(3)]
 
     lane = lane_of("ada", 4)
-    assert all(isinstance(answer, Placed) for answer in answers)
+    assert all(isinstance(answer, JobHandle) for answer in answers)
     assert [(a.lane, a.position, a.depth) for a in answers] == [(lane, n, n + 1) for n in range(3)]
     assert {answer.instance for answer in answers} == {f"workerPool:orders:{lane}"}
 
@@ -133,7 +133,7 @@ async def test_w03_partition_by_gets_the_arguments_as_the_handler_does(keyed):
 async def test_w10_the_partition_key_is_kept_for_inspection(app: App, keyed):
     answer = await keyed.enqueue(Order("ada"))
 
-    assert (await app.jobs.get(answer)).spec.group == "ada"
+    assert (await app.jobs.get(answer)).group == "ada"
     assert [job.id async for job in app.jobs.find(group="ada")] == [answer.id]
 
 
@@ -144,20 +144,20 @@ async def test_every_partition_key_is_validated_not_only_the_first(app: App, key
     with pytest.raises(InvalidInput, match="group"):
         await keyed.enqueue(Order(customer))
     [job] = [job async for job in app.jobs.find(queue="keyed")]
-    assert job.spec.group == "ada"
+    assert job.group == "ada"
 
 
 async def test_a_key_given_for_one_job_wins_over_partition_by(app: App, keyed):
     assert (await keyed.options(partition="zoe").enqueue(Order("ada"))).lane == lane_of("zoe", 4)
     dealt = await keyed.options(partition=None).enqueue(Order("ada"))
-    assert the(await app.jobs.get(dealt)).spec.group is None
+    assert the(await app.jobs.get(dealt)).group is None
 
 
 async def test_numbers_and_uuids_are_keys_too(app: App, handle: Handle):
     number, uuid = 42, UUID(int=42)
     answers = [await handle.options(partition=key).enqueue(Order("ada")) for key in (number, "42", uuid)]
 
-    assert [the(await app.jobs.get(answer)).spec.group for answer in answers] == ["42", "42", str(uuid)]
+    assert [the(await app.jobs.get(answer)).group for answer in answers] == ["42", "42", str(uuid)]
 
 
 @pytest.mark.parametrize("result", [1.5, ["a"], True])
@@ -208,7 +208,7 @@ async def test_a_duplicate_is_an_answer(handle: Handle):
     first = await handle.options(id="order-1").enqueue(Order("ada"))
     again = await handle.options(id="order-1").enqueue(Order("ada"))
 
-    assert (again.status, again.seq, again.position) == ("duplicate", first.seq, None)
+    assert (again.is_duplicate, again.seq, again.position) == (True, first.seq, None)
     assert (await handle.pool.status()).pending == 1
 
 

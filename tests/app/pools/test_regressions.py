@@ -309,7 +309,7 @@ async def test_bw12_the_cap_on_delays_is_hard_with_jitter_too(app: App, clock: V
     waits = []
     for _ in range(7):
         await burst(app)
-        waits.append((await app.jobs.get(answer)).available_at - clock())
+        waits.append((await app.jobs.get(answer)).record.available_at - clock())
         clock.advance(31)
 
     assert all(0 < wait <= 30_000 for wait in waits)
@@ -345,13 +345,13 @@ async def test_bw14_an_enqueue_whose_reply_was_lost_can_be_asked_again(store: St
     named = handle.options(id="order-1")
     with pytest.raises(StoreError):
         await named.enqueue("a")
-    assert (await named.enqueue("a")).status == "duplicate"
+    assert (await named.enqueue("a")).is_duplicate
 
     spec = handle.spec("b")
     with pytest.raises(StoreError):
         await app.enqueue([spec])
     [again] = await app.enqueue([spec])
-    assert (again.status, again.id) == ("queued", spec.id)
+    assert (again.is_duplicate, again.id) == (False, spec.id)
     await burst(app)
     assert ran == ["a", "b"]
 

@@ -51,7 +51,7 @@ async def test_w49_w26_the_delay_grows_and_is_capped(app: App, clock: VirtualClo
     waits = []
     for _ in range(5):
         await burst(app)
-        due = (await app.jobs.get(answer)).available_at
+        due = (await answer.status()).record.available_at
         waits.append((due - clock()) / 1000)
         clock.set(due - 1)
         await burst(app)

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from millrace import App, Context, InvalidInput, Placed
+from millrace import App, Context, InvalidInput, JobHandle
 from millrace.domain.rules.lanes import lane_of
 from millrace.store.protocol import Store
 from tests.app.pools.scene import burst, worker
@@ -39,7 +39,7 @@ async def test_a_job_of_a_pool_may_be_part_of_a_transaction(path):
             answer = await handle.options(within=connection).enqueue("ada")
             connection.commit()
 
-        assert isinstance(answer, Placed)
+        assert isinstance(answer, JobHandle)
         assert (answer.lane, answer.position) == (lane_of("ada", 3), 0)
         assert (await handle.pool.status()).pending == 1
 

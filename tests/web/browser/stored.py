@@ -24,11 +24,11 @@ def asked(url: str, question: Callable[[App], Awaitable[T]]) -> T:
 def job(url: str, job_id: str) -> Job:
     found = asked(url, lambda app: app.jobs.get(job_id))
     assert found is not None
-    return found
+    return found.record
 
 
 def states(url: str, ids: Sequence[str]) -> list[str]:
-    return [str(one.state) for one in asked(url, lambda app: app.jobs.get(ids)) if one is not None]
+    return [str(one.record.state) for one in asked(url, lambda app: app.jobs.get(ids)) if one is not None]
 
 
 def jobs_of(url: str, *, queue: str, state: str) -> list[str]:

@@ -152,7 +152,7 @@ async def test_the_context_in_a_child_knows_what_any_other_does():
 async def test_progress_and_log_lines_arrive_while_it_runs(tmp_path, caplog):
     stage = Stage()
     talk = task(stage, handlers.talk)
-    caplog.set_level(logging.INFO, "millrace.job")
+    caplog.set_level(logging.INFO, "millrace.handler")
 
     async with stage.working():
         answer = await talk.enqueue(str(tmp_path / "gate"))

@@ -69,7 +69,7 @@ async def test_text_that_no_encoding_knows_travels_spelled_out(caplog):
     stage = Stage()
     odd = task(stage, handlers.raise_half_a_pair)
 
-    with caplog.at_level(logging.WARNING, "millrace.job"):
+    with caplog.at_level(logging.WARNING, "millrace.handler"):
         async with stage.working(processes=1):
             job = await stage.until((await odd.enqueue()).id, timeout=120)
 

@@ -67,6 +67,12 @@ def address_of(task: Task[..., Any]) -> HandlerAddress:
         found = _walk(sys.modules[address.module], address.path)
     except (KeyError, AttributeError):
         found = None
+    options = task.options
+    if found is handler and (options.retry_on is not None or options.dont_retry_on):
+        raise InvalidInput(
+            f"task {task.name!r}: with process=True, retry_on and dont_retry_on need the task in place of its "
+            f"function, because a child process looks there for it: write @app.task(…) above {address.path!r}"
+        )
     plain = found is handler and not hasattr(task, "frame")  # only the task knows the columns of a frame
     if not plain and not _is_task(found, task.name):
         raise InvalidInput(

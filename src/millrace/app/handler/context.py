@@ -21,7 +21,7 @@ from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
 from millrace.domain.rules.lanes import instance_id
 
-_log = logging.getLogger("millrace.job")
+_log = logging.getLogger("millrace.handler")
 
 
 class RunningAttempt(Protocol):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from millrace.app.pools.task import MOST_AT_ONCE, Placed, PoolTask
+from millrace.app.job_handle import SyncJobHandle
+from millrace.app.pools.task import MOST_AT_ONCE, PoolTask
 from millrace.app.sync.app import Sync, SyncTask
+from millrace.app.task import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,22 +24,20 @@ class SyncPoolTask(SyncTask[P, R]):
         super().__init__(task, sync)
         self._handle = task
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Placed:
-        """Enqueue one job and return the answer, with the job's lane and position."""
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """Enqueue one job and return its handle, with the job's lane and position."""
         if self._handle.connection is None:
-            return self._sync.run(self._handle.enqueue(*args, **kwargs))
-        return self._handle.placed(super().enqueue(*args, **kwargs))
+            return self._sync.run(self._handle.enqueue(*args, **kwargs)).sync
+        return super().enqueue(*args, **kwargs)
 
-    def enqueue_many(  # type: ignore[override]  # a list of a narrower kind is what callers want here
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[Placed]:
-        """Enqueue up to 10,000 jobs, all or nothing, and return one answer per item.
+    def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[SyncJobHandle[R]]:
+        """Enqueue up to 10,000 jobs, all or nothing, and return one handle per item.
 
         With `chunk`, enqueue any number of jobs in chunks of that size, each all or nothing.
         """
         given: Sequence[Any] = list(items)
         if self._handle.connection is None:
-            return self._sync.run(self._handle.enqueue_many(given, chunk=chunk))
+            return [job.sync for job in self._sync.run(self._handle.enqueue_many(given, chunk=chunk))]
         if chunk is None:
             self._handle.refuse_too_many(given)
-        return [self._handle.placed(answer) for answer in super().enqueue_many(given, chunk=chunk or MOST_AT_ONCE)]
+        return super().enqueue_many(given, chunk=chunk or MOST_AT_ONCE)

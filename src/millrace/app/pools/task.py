@@ -1,7 +1,7 @@
 """The task of a pool, with which producers enqueue jobs.
 
-It is an ordinary task on the pool's queue, with three additions. Each job gets its partition key. The answer to an
-enqueue has the lane and the position. A producer can wait until a full lane has room.
+It is an ordinary task on the pool's queue, with three additions. Each job gets its partition key. Its handle
+has the lane and the position. A producer can wait until a full lane has room.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from uuid import UUID
 import msgspec
 
 from millrace.app.duration import Duration, optional_milliseconds
+from millrace.app.job_handle import JobHandle
 from millrace.app.options import JobKeywords, Options, TaskOptions
-from millrace.app.task import FunctionTask, noting_enqueued
+from millrace.app.task import FunctionTask, Item, noting_enqueued
 from millrace.domain.errors import DeadLettersFull, InvalidInput, PayloadInvalid, QueueFull, did_you_mean
 from millrace.domain.job import Spec
-from millrace.domain.request import Enqueued
+from millrace.domain.rules.check import Checked
 from millrace.domain.rules.lanes import instance_id, lane_of
 
 if TYPE_CHECKING:
@@ -44,19 +45,6 @@ PartitionKey = str | int | UUID | None
 
 MOST_AT_ONCE = 10_000  # limit of one all-or-nothing enqueue_many
 FIRST_LOOK, SLOWEST_LOOK = 0.01, 0.5
-
-
-class Placed(Enqueued, frozen=True, gc=False, omit_defaults=True):
-    """The answer to an enqueue into a pool, with the lane, the position in it (0 runs next) and the lane's depth.
-
-    The position of a duplicate is None.
-    """
-
-    pool: str = ""
-
-    @property
-    def instance(self) -> str | None:
-        return None if self.lane is None else instance_id(self.pool, self.lane)
 
 
 class PoolJobKeywords(JobKeywords, total=False):
@@ -136,37 +124,38 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
 
     # ── producing ─────────────────────────────────────────────────────────────────────────────
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Placed:
-        """Enqueue one job. Once this returns, the job is stored. The answer has the job's lane and position.
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue one job. Once this returns, the job is stored. The handle has the job's lane and position.
 
         Raises QueueFull if the lane is full. With `handle.options(wait_for_room=30)`, waits up to 30 s for room first.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue(*args, **kwargs)
         if not self.pool.is_declared:
             self.spec(*args, **kwargs)  # raises for invalid arguments before any I/O
         await self.pool.declare(self.connection)
         plain = super().enqueue
-        return self.placed(await self._with_room(lambda: plain(*args, **kwargs)))
+        return await self._with_room(lambda: plain(*args, **kwargs))
 
-    async def enqueue_many(  # type: ignore[override]  # a list of a narrower kind is what callers want here
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[Placed]:
-        """Enqueue up to 10,000 jobs, all or nothing, with consecutive seqs. Return one answer per item.
+    async def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[JobHandle[R]]:
+        """Enqueue up to 10,000 jobs, all or nothing, with consecutive seqs. Return one handle per item.
 
         With `chunk`, enqueue any number of jobs in chunks of that size, one after the other, each all or nothing.
         """
+        if self.at is not None:
+            return await (await self.due()).enqueue_many(items, chunk=chunk)
         await self.pool.declare(self.connection)
         plain = super().enqueue_many
         if chunk is not None and (chunk < 1 or not self._patience):
-            return [self.placed(answer) for answer in await plain(items, chunk=chunk)]
-        answers: list[Placed] = []
+            return await plain(items, chunk=chunk)
+        jobs: list[JobHandle[R]] = []
         rest = iter(items)
-        with noting_enqueued(answers):
+        with noting_enqueued(jobs):
             while part := list(islice(rest, MOST_AT_ONCE + 1 if chunk is None else chunk)):
                 if chunk is None:
                     self.refuse_too_many(part)
-                done = await self._with_room(partial(plain, part, chunk=len(part)), part)
-                answers += map(self.placed, done)
-        return answers
+                jobs += await self._with_room(partial(plain, part, chunk=len(part)), part)
+        return jobs
 
     @property
     def sync(self) -> SyncPoolTask[P, R]:
@@ -177,6 +166,8 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue one job, wait for its result and return it. Jobs that are before it in its lane run first."""
+        if self.at is not None:
+            return await (await self.due()).call(*args, **kwargs)
         await self.pool.declare(self.connection)
         plain = super().call
         return await self._with_room(lambda: plain(*args, **kwargs))
@@ -185,9 +176,11 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         with self._saying_which():
             return self._routed(super().spec(*args, **kwargs))
 
-    def _specs(self, items: list[Mapping[str, Any] | tuple[Any, ...]], first: int) -> list[Spec]:
+    def _specs(self, items: list[Item], first: int) -> list[Spec]:
         with self._saying_which():
-            return [self._routed(spec) for spec in super()._specs(items, first)]
+            specs = super()._specs(items, first)
+            # A call with specs among its items has made each spec by `spec`, which has routed it.
+            return [self._routed(spec) for spec in specs] if isinstance(specs, Checked) else specs
 
     def refuse_too_many(self, items: Sequence[Any]) -> None:
         if len(items) > MOST_AT_ONCE:
@@ -221,10 +214,6 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
             text = f"{type(error).__name__}: {error}"
             raise PayloadInvalid(f"pool {self.name!r}: partition_by failed for this job: {text}") from error
         return as_key(f"the key from partition_by of pool {self.name!r}", key)
-
-    def placed(self, answer: Enqueued) -> Placed:
-        """Return the store's answer as a Placed, with the name of the pool added."""
-        return Placed(**msgspec.structs.asdict(answer), pool=self.name)
 
     @contextmanager
     def _saying_which(self) -> Iterator[None]:

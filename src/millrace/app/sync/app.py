@@ -6,15 +6,16 @@ All other calls run on one background loop, shared by all apps of the process.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from millrace.app.connection import join
+from millrace.app.job_handle import SyncJobHandle
 from millrace.app.queue import LimitKeywords
 from millrace.app.sync.background import background, refuse_running_loop
 from millrace.app.sync.views import SyncJobs, SyncQueue, iterate
-from millrace.app.task import CHUNK, Task, noting_enqueued
+from millrace.app.task import CHUNK, Item, Task, noting_enqueued
 from millrace.domain.event import Event
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
@@ -37,7 +38,7 @@ class Sync:
     """
 
     def __init__(self, app: App) -> None:
-        self._app = app
+        self.app = app
         self._store: Store | None = None  # the open store for the background loop
         self._loop: object = None  # that loop; after a fork or a restart there is a new one
         self._direct: Direct | None = None
@@ -51,20 +52,20 @@ class Sync:
         """
         return background.run(coroutine)
 
-    def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[Enqueued]:
-        """Enqueue jobs of any tasks in one step, all or nothing, and return one answer per spec.
+    def enqueue(self, specs: Iterable[Spec], *, within: object = None) -> list[SyncJobHandle[Any]]:
+        """Enqueue jobs of any tasks in one step, all or nothing, and return one handle per spec.
 
         app.sync.enqueue([resize.spec(…), notify.spec(…)])
         """
+        return [SyncJobHandle(self.app, answer.id, answer) for answer in self.store_specs(specs, within)]
+
+    def store_specs(self, specs: Iterable[Spec], within: object) -> list[Enqueued]:
         specs = specs if isinstance(specs, Checked) else list(specs)
-        pools = self._app.pools
+        pools = self.app.pools
         for name in pools.keys() & {spec.queue for spec in specs} if pools else ():
             self.run(pools[name].declare(within))
-        return self.put_in(specs, within)
-
-    def put_in(self, specs: list[Spec], within: object = None) -> list[Enqueued]:
         refuse_running_loop()
-        tracing = self._app.tracing
+        tracing = self.app.tracing
         if tracing is None:
             return self._put_in_now(specs, within)
         with tracing.sending(specs) as carrying:
@@ -72,8 +73,8 @@ class Sync:
 
     def _put_in_now(self, specs: list[Spec], within: object) -> list[Enqueued]:
         if within is not None:
-            return join(self._app.store, within).enqueue_now(specs)
-        store = self._app.store
+            return join(self.app.store, within).enqueue_now(specs)
+        store = self.app.store
         if self._store is not store or self._loop is not background.loop:
             self._open()
         if self._direct is not None:
@@ -83,22 +84,22 @@ class Sync:
         return self.run(self._put_in(specs))
 
     async def _put_in(self, specs: list[Spec]) -> list[Enqueued]:
-        return await (await self._app.connected()).enqueue(specs)
+        return await (await self.app.connected()).enqueue(specs)
 
     def task(self, task: Task[P, R]) -> SyncTask[P, R]:
         return SyncTask(task, self)
 
     def queue(self, name: str) -> SyncQueue:
         """Return a handle for one queue, which can pause and drain it, change its settings and read its counts."""
-        return SyncQueue(self._app.queue(name), self.run)
+        return SyncQueue(self.app.queue(name), self.run)
 
     def limit(self, task: str | Task[..., Any], **limits: Unpack[LimitKeywords]) -> Limits:
         """Set limits on one task, over all workers and queues. Return the limits that are now in effect."""
-        return self.run(self._app.limit(task, **limits))
+        return self.run(self.app.limit(task, **limits))
 
     def events(self, cursor: str | None = None, *, follow: bool = True, page: int = 500) -> Iterator[Event]:
         """Iterate over the store's events after `cursor`. With `follow`, wait for new events and never end."""
-        return iterate(self.run, aiter(self._app.events(cursor, follow=follow, page=page)), 1 if follow else page)
+        return iterate(self.run, aiter(self.app.events(cursor, follow=follow, page=page)), 1 if follow else page)
 
     def close(self) -> None:
         self._close_store()
@@ -116,8 +117,8 @@ class Sync:
 
     def _open(self) -> None:
         """Open the store on the background loop. It stays open there if another loop closes the app."""
-        self.run(self._app.connected())
-        store = self._app.store
+        self.run(self.app.connected())
+        store = self.app.store
         self._store, self._loop = store, background.loop
         self._direct = store if isinstance(store, Direct) else None
         self._blocking = store if isinstance(store, Blocking) else None
@@ -132,7 +133,7 @@ class Sync:
     def _close_store(self) -> None:
         if self._blocking is not None:
             self._blocking.close_blocking()
-        self.run(self._app.close())
+        self.run(self.app.close())
 
 
 class SyncTask(Generic[P, R]):
@@ -142,25 +143,27 @@ class SyncTask(Generic[P, R]):
         self._task = task
         self._sync = sync
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
-        """Enqueue one job and return the answer. Once this returns, the job is stored."""
-        task = self._task
-        [answer] = self._sync.enqueue(task.checked_specs(*args, **kwargs), within=task.connection)
-        return answer
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """Enqueue one job and return its handle. Once this returns, the job is stored."""
+        task, app = self._due(), self._sync.app
+        [answer] = self._sync.store_specs(task.checked_specs(*args, **kwargs), task.connection)
+        return SyncJobHandle(app, answer.id, answer, task)
 
-    def enqueue_many(
-        self, items: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, chunk: int | None = None
-    ) -> list[Enqueued]:
-        """Enqueue many jobs in chunks of `chunk` jobs, each all or nothing. Return one answer per item.
+    def enqueue_many(self, items: Iterable[Item], *, chunk: int | None = None) -> list[SyncJobHandle[R]]:
+        """Enqueue many jobs in chunks of `chunk` jobs, each all or nothing. Return one handle per item.
 
         `items` is iterated on the calling thread.
         """
-        task = self._task
+        task = self._due()
         answers: list[Enqueued] = []
         with noting_enqueued(answers):
             for specs in task.chunks(items, CHUNK if chunk is None else chunk):
-                answers += self._sync.enqueue(specs, within=task.connection)
-        return answers
+                answers += self._sync.store_specs(specs, task.connection)
+        app = self._sync.app
+        return [SyncJobHandle(app, answer.id, answer, task) for answer in answers]
+
+    def _due(self) -> Task[P, R]:
+        return self._task if self._task.at is None else self._sync.run(self._task.due())
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue one job, wait until it has finished, and return its result.

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from millrace.app.duration import Duration
+from millrace.app.job_handle import BaseHandle, SyncJobHandle
+from millrace.app.job_status import JobStatus
 from millrace.app.jobs import Jobs, Many, Matching, OneJob, Running
 from millrace.app.queue import LimitKeywords, Progress, Queue, QueueKeywords
 from millrace.domain.event import Event
-from millrace.domain.job import Job
-from millrace.domain.request import Archived, Cancelled, Deleted, LaneStatus, Page, Query, QueueCounts, Replayed
+from millrace.domain.request import Archived, Cancelled, Deleted, LaneStatus, QueueCounts, Replayed
 from millrace.domain.settings import QueueSettings
 
+if TYPE_CHECKING:
+    from millrace.app.task import Task
+    from millrace.app.why import Reason
+
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -34,11 +41,22 @@ class SyncJobs:
         self._run = run
 
     @overload
-    def get(self, jobs: OneJob) -> Job | None: ...  # type: ignore[overload-overlap]
+    def handle(self, job_id: str, task: None = None) -> SyncJobHandle[Any]: ...
     @overload
-    def get(self, jobs: Many) -> list[Job | None]: ...
+    def handle(self, job_id: str, task: Task[..., R]) -> SyncJobHandle[R]: ...
+    def handle(self, job_id: str, task: Any = None) -> SyncJobHandle[Any]:
+        """Return a handle of the job with this id, for example an id from a request. This does not read the store.
+
+        With `task`, its result has the type of that task.
+        """
+        return self._jobs.handle(job_id, task).sync
+
+    @overload
+    def get(self, jobs: OneJob) -> JobStatus | None: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, jobs: Many) -> list[JobStatus | None]: ...
     def get(self, jobs: Any) -> Any:
-        """Return the current record of a job, or None if the job was never enqueued or its record was pruned.
+        """Return the present status of a job, or None if the job was never enqueued or its record was pruned.
 
         For many jobs, return a list in the same order.
         """
@@ -104,10 +122,17 @@ class SyncJobs:
         """Return all events of the job that are kept, oldest first, including those of earlier generations."""
         return self._run(self._jobs.history(job))
 
-    def expires_at(self, job: OneJob) -> int | None:
+    def why(self, job: OneJob) -> list[Reason]:
+        """Return the reasons why the job waits, the most important first; an empty list if it does not wait.
+
+        Raises JobNotFound.
+        """
+        return self._run(self._jobs.why(job))
+
+    def expires_at(self, job: OneJob) -> datetime | None:
         """Return when a waiting job expires, or when the record of a finished job is pruned.
 
-        The time is in milliseconds of the store's clock. None means never, or that there is no such job.
+        None means never, or that there is no such job.
         """
         return self._run(self._jobs.expires_at(job))
 
@@ -119,6 +144,10 @@ class SyncJobs:
         """Return the number of jobs in each state, one entry per queue."""
         return self._run(self._jobs.count())
 
+    @overload
+    def result(self, job: BaseHandle[R], *, wait: Duration | None = None) -> R: ...
+    @overload
+    def result(self, job: OneJob, *, wait: Duration | None = None) -> Any: ...
     def result(self, job: OneJob, *, wait: Duration | None = None) -> Any:
         """Return the job's result, or raise the same exceptions as `Jobs.result`. By default this does not wait.
 
@@ -126,11 +155,7 @@ class SyncJobs:
         """
         return self._run(self._jobs.result(job, wait=wait))
 
-    def page(self, query: Query) -> Page:
-        """Return one page of a search. To get the next page, set `cursor` of the query to the cursor of this page."""
-        return self._run(self._jobs.page(query))
-
-    def find(self, *, page: int = 100, **wanted: Unpack[FindKeywords]) -> Iterator[Job]:
+    def find(self, *, page: int = 100, **wanted: Unpack[FindKeywords]) -> Iterator[JobStatus]:
         """Iterate over the jobs that match all filters, in order of seq. `archived=None` includes archived jobs.
 
         Takes the same filters as `Jobs.find`. `page` is how many jobs are fetched at a time.

@@ -45,7 +45,7 @@ class Scene:
         """Return the oldest ready jobs of a queue, at most 1,000. The result is cached."""
         if queue not in self._ready:
             query = Query(queue=queue, state="ready", limit=SAMPLE)
-            self._ready[queue] = (await self.app.jobs.page(query)).jobs
+            self._ready[queue] = (await self.store.find(query)).jobs
         return self._ready[queue]
 
 
@@ -159,7 +159,7 @@ async def _moves(scene: Scene, member: Job) -> bool:
             return True
     query = Query(queue=member.queue, group=member.spec.group if member.lane is None else None, limit=SAMPLE)
     while True:
-        page = await scene.app.jobs.page(query)
+        page = await scene.store.find(query)
         for job in page.jobs:
             if job.line == member.line and (job.open or job.holds or job.state is State.RUNNING):
                 return True

@@ -12,6 +12,7 @@ import typer
 
 from millrace.app.app import App
 from millrace.app.format import plural
+from millrace.app.why import why_waiting
 from millrace.cli import exits
 from millrace.cli.jobs.payload_args import one_of, read_bytes, read_lines, read_values
 from millrace.cli.session import CommandSession
@@ -21,7 +22,6 @@ from millrace.domain.job import State
 from millrace.domain.request import Enqueued
 from millrace.views.job_input import SpecBuilder
 from millrace.views.job_view import EnqueuedView, decoded, enqueued_view
-from millrace.views.why import why_waiting
 
 EXAMPLES = {
     "submit": (
@@ -141,7 +141,8 @@ async def submit(
     values = read_values(read_bytes("" if text is None else text), "the payload")
     async with session.connected(app) as (connected, _store):
         [spec] = builder.specs(connected, [values])
-        [answer] = await connected.enqueue([spec])
+        [job] = await connected.enqueue([spec])
+        answer = job.enqueued
         _print_existing(session, answer)
         if app is None and options.queue is None and answer.status == "queued":
             # The task's own queue is known only to its code, and a worker may serve only that one.
@@ -167,7 +168,8 @@ async def _many(session: CommandSession, builder: SpecBuilder, app: App | None, 
             try:
                 while chunk := list(islice(lines, CHUNK)):
                     values = [read_values(line, f"line {number + at}") for at, line in enumerate(chunk, start=1)]
-                    tally.update(answer.status for answer in await connected.enqueue(builder.specs(connected, values)))
+                    jobs = await connected.enqueue(builder.specs(connected, values))
+                    tally.update(job.enqueued.status for job in jobs)
                     number += len(chunk)
                     progress(number)
             except Exception as error:
@@ -213,7 +215,7 @@ async def _result(session: CommandSession, app: App, answer: Enqueued, patience:
 async def _explain(app: App, error: WaitTimeout) -> None:
     """Add notes to the timeout error that say why the job still waits. For example, no worker may serve its queue."""
     store = await app.connected()
-    job = await app.jobs.get(error.job)
+    [job] = await store.get([error.job])
     if job is not None:
         for reason in await why_waiting(app, store, job, await store.now()):
             error.add_note(f"Why: {reason}")

@@ -9,6 +9,7 @@ import typer
 
 from millrace.app.app import App
 from millrace.app.format import plural
+from millrace.app.why import why_waiting
 from millrace.cli import exits
 from millrace.cli.advice import as_typed
 from millrace.cli.jobs.filters import Filter, page_of, read_query
@@ -30,7 +31,6 @@ from millrace.domain.rules.dead import expires_at
 from millrace.domain.settings import QueueSettings
 from millrace.views.filters import PAGE, sorted_by_change
 from millrace.views.job_view import JobView, job_summary, job_view
-from millrace.views.why import why_waiting
 
 EXAMPLES = {
     "status": (
@@ -80,7 +80,7 @@ async def status(
         for job_id in ids:
             if timeout is not None:
                 code = max(code, await _finished(session, app, job_id, timeout))
-            job = await app.jobs.get(job_id)
+            [job] = await store.get([job_id])
             now = await store.now()
             if job is None:
                 session.output.say(f"millrace: {JobNotFound(job_id)}")

@@ -90,7 +90,7 @@ class MillraceJobOperator(BaseOperator):
         specs = jobs.job_specs(app, self.task_name, self.payload, job_id, options)
         if self.cancel_on_kill and self.wait:
             self._cancel_ids = [spec.id for spec in specs]
-        answers = app.sync.run(jobs.submit(app, specs))
+        answers = [job.enqueued for job in app.sync.run(jobs.submit(app, specs))]
         new = sum(answer.status == "queued" for answer in answers)
         self.log.info("Submitted %d jobs; %d of them existed already: %s", len(answers), len(answers) - new, job_id)
         if any(answer.payload_differs and answer.by == "id" for answer in answers):

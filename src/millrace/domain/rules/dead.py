@@ -24,6 +24,7 @@ REASONS = (
     "dependency_failed",
     "payload_invalid",
     "result_invalid",
+    "not_retried",
     "unknown_task",
     "unknown",
 )

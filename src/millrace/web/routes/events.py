@@ -169,5 +169,5 @@ async def _views(server: ServerState, events: list[Event]) -> list[EventView]:
     hidden values of the payload.
     """
     failed = list({event.job for event in events if event.error is not None})
-    redactor = EventRedactor(server, await server.app.jobs.get(failed) if failed else ())
+    redactor = EventRedactor(server, await (await server.app.connected()).get(failed) if failed else ())
     return await off_loop(redactor.size(events), lambda: [redactor.view(event) for event in events])

@@ -72,10 +72,11 @@ async def diff_history(request: Request) -> responses.HistoryDifference:
 
 async def _events(request: Request) -> tuple[list[Event], EventRedactor]:
     job_id = request.path["id"]
-    events = await request.server.app.jobs.history(job_id)
+    store = await request.server.app.connected()
+    events = await store.history(job_id)
     if not events:
         raise JobNotFound(job_id)
-    return events, EventRedactor(request.server, [await request.server.app.jobs.get(job_id)])
+    return events, EventRedactor(request.server, await store.get([job_id]))
 
 
 def _change_views(found: list[Changed], first: Event, last: Event, redactor: EventRedactor) -> list[ChangeView]:

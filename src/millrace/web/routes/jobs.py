@@ -12,6 +12,7 @@ from urllib.parse import quote
 from millrace.app import result_wait
 from millrace.app.payloads.jsonable import refuse_unsafe
 from millrace.app.telemetry.redaction import NO_SECRETS, UNKNOWN, JobRedactor, failure_without, off_loop, size_of
+from millrace.app.why import why_waiting
 from millrace.domain.errors import JobCancelled, JobFailed, JobNotFound, ResultExpired, WaitTimeout
 from millrace.domain.job import FINISHED, Job, State, word
 from millrace.domain.request import Enqueued
@@ -19,7 +20,6 @@ from millrace.domain.rules.check import check_id
 from millrace.store.protocol import Store
 from millrace.views.job_input import SpecBuilder
 from millrace.views.job_view import ErrorView, JobSummary, JobView, enqueued_view, error_view, job_summary, job_view
-from millrace.views.why import why_waiting
 from millrace.web import requests, responses
 from millrace.web.deadline import with_deadline
 from millrace.web.operation import Link, Reply, Request, Routes
@@ -118,7 +118,7 @@ async def _enqueue_all(request: Request, jobs: list[requests.NewJob]) -> list[En
     if batched:
         answers = [await with_deadline(request.server.batcher.enqueue(app, specs[0]), 1)]
     else:
-        answers = await with_deadline(app.enqueue(specs), len(specs))
+        answers = [job.enqueued for job in await with_deadline(app.enqueue(specs), len(specs))]
     request.details |= {"jobs": len(answers), "ids": [answer.id for answer in answers[:10]]}
     return answers
 
@@ -163,7 +163,7 @@ async def list_jobs(request: Request) -> responses.JobList:
         ids = list(dict.fromkeys(query.id))
         for job_id in ids:
             check_id("id", job_id)
-        found = [job for job in await server.app.jobs.get(ids) if job is not None]
+        found = [job for job in await store.get(ids) if job is not None]
         return responses.JobList(await _summaries(found, now, server), None, len(found))
     page = await page_for(server.app, query, now)
     return responses.JobList(await _summaries(page.jobs, now, server), page.cursor, page.scanned)

@@ -22,7 +22,7 @@ from millrace.domain.outcome import Failure, encodable
 from millrace.worker.process.wire import AttemptDone, LogLine, Progress, ToWorker
 
 PROGRESS_EVERY = 0.1  # seconds; a handler may report each of a million rows
-JOB_LOG = "millrace.job"
+JOB_LOG = "millrace.handler"
 
 Send = Callable[[ToWorker], None]
 
@@ -103,8 +103,10 @@ class ChildAttempt:
             return self._from_verdict(error)
         if isinstance(error, Aborted | asyncio.CancelledError) and self._why is not None:
             return self._done("aborted")
-        how = "result_invalid" if isinstance(error, ResultInvalid) else "raised"
-        return self._done(how, error=Failure.from_exception(error))
+        failure = Failure.from_exception(error)
+        if isinstance(error, ResultInvalid):
+            return self._done("result_invalid", error=failure)
+        return self._done("raised" if self.task.retries(error) else "not_retried", error=failure)
 
     def payload_invalid(self, error: Exception) -> AttemptDone:
         """Return the message about an attempt whose payload could not be decoded."""

@@ -47,7 +47,7 @@ _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[2]); from millrace.worker.process.main import main; main(int(sys.argv[1]))"
 )
 
-_job_log = logging.getLogger("millrace.job")
+_job_log = logging.getLogger("millrace.handler")
 
 
 class Reports(Protocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millrace.worker.run import Run
 
 log = logging.getLogger("millrace.worker")
-_job_log = logging.getLogger("millrace.job")
+_job_log = logging.getLogger("millrace.handler")
 
 BOOT_PATIENCE = 60.0
 CLOSE_WAIT = 3.0

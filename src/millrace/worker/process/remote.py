@@ -93,10 +93,8 @@ def result_of(run: Run, done: AttemptDone) -> Encoded | BaseException:
             bury = _RemoteBury(failure.message)
             bury.decided = Buried(failure)
             return bury
-        case "payload_invalid":
-            return RemoteError(failure, Buried(failure, "payload_invalid"))
-        case "result_invalid":
-            return RemoteError(failure, Buried(failure, "result_invalid"))
+        case "payload_invalid" | "result_invalid" | "not_retried" as reason:
+            return RemoteError(failure, Buried(failure, reason))
         case "aborted":
             return Aborted(run.job.id, run.why or "it was asked to stop")
         case "raised":

@@ -79,10 +79,13 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
     facts: dict[str, Any]
 
 
+BuryReason = Literal["payload_invalid", "result_invalid", "not_retried"]  # reasons to bury the job at once
+
+
 class AttemptDone(msgspec.Struct, frozen=True):
     """How one attempt ended: a part of `CallEnded`."""
 
-    how: Literal["returned", "raised", "retry", "snooze", "bury", "payload_invalid", "result_invalid", "aborted"]
+    how: Literal["returned", "raised", "retry", "snooze", "bury", "aborted"] | BuryReason
     result: bytes | None = None
     error: Failure | None = None
     delay: int | None = None

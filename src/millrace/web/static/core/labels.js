@@ -24,6 +24,7 @@ const REASONS = {
   explicit_fail: "its handler raised Bury",
   stalled: "its worker died too often while running it",
   payload_invalid: "its payload does not fit its task",
+  not_retried: "its exception is one that the task does not retry",
   result_invalid: "its handler ran, but its result cannot be stored",
   unknown_task: "no worker knows its task",
   worker_lost: "its worker was lost too often while running it",

@@ -1,4 +1,4 @@
-// Why is this job not running? The facts that hold it back, the strongest first (src/millrace/views/why.py).
+// Why is this job not running? The facts that hold it back, the strongest first (src/millrace/app/why.py).
 
 import { plural } from "../../core/text.js";
 import { counted } from "./counts.js";

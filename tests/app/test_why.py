@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from millrace import App
+from millrace.app.why import Surroundings, explain, why_waiting
 from millrace.domain.job import Job, Spec, State
 from millrace.domain.request import Claim, WorkerInfo
 from millrace.domain.settings import Limits, QueueSettings
 from millrace.store.memory import MemoryStore
-from millrace.views.why import Surroundings, explain, why_waiting
 
 NOW = 1_000_000
 ABLE = WorkerInfo("w", ("mail",), ("send",), slots=2)

@@ -7,16 +7,18 @@ reads the data for `explain` from a store.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millrace.app.app import App
 from millrace.app.format import plural, span
 from millrace.domain.job import Job, State
 from millrace.domain.request import Query, WorkerInfo
 from millrace.domain.settings import Limits, QueueSettings
 from millrace.store.protocol import Store
+
+if TYPE_CHECKING:
+    from millrace.app.app import App
 
 SHOWN = 5
 MOST_PARENTS = 1_000
@@ -148,7 +150,7 @@ async def why_waiting(app: App, store: Store, job: Job, now: int) -> list[Reason
         settings=await queue.settings(),
         task_limits=task_limits,
         running=(await queue.counts()).running,
-        open_parents=await _open_parents(app, job) if job.blocked else (),
+        open_parents=await _open_parents(store, job) if job.blocked else (),
         workers=tuple(record.info for record in await store.workers() if record.alive),
         running_of_task=await _running_of_task(store, job.task, task_limits.max_running or 0),
     )
@@ -171,8 +173,8 @@ async def _running_of_task(store: Store, task: str, most: int) -> int:
     return running
 
 
-async def _open_parents(app: App, job: Job) -> tuple[str, ...]:
-    parents = await app.jobs.get(job.spec.after[:MOST_PARENTS])
+async def _open_parents(store: Store, job: Job) -> tuple[str, ...]:
+    parents = await store.get(job.spec.after[:MOST_PARENTS])
     return tuple(
         parent_id
         for parent_id, parent in zip(job.spec.after, parents, strict=False)

@@ -1,0 +1,187 @@
+"""The status of a job, for people: the stored record with its values decoded and its instants as `datetime`s."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millrace.domain.instant import as_datetime
+from millrace.domain.job import Attempt, Job, State, Word, word
+from millrace.domain.outcome import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millrace.app.app import App
+    from millrace.store.protocol import Store
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """A job as it was when it was read.
+
+    Instants are aware datetimes in UTC; `args`, `result` and `progress` are decoded when they are read. `record` is the
+    record as it is stored: its bytes, its integers in milliseconds of the store's clock, and all options (`spec`).
+    """
+
+    record: Job
+    state: Word  # the states that users see: ready, scheduled, retrying, blocked, running, completed, …
+    _app: App
+
+    # ── what it is ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def id(self) -> str:
+        return self.record.spec.id
+
+    @property
+    def task(self) -> str:
+        return self.record.spec.task
+
+    @property
+    def queue(self) -> str:
+        return self.record.spec.queue
+
+    @property
+    def priority(self) -> int:
+        return self.record.spec.priority
+
+    @property
+    def group(self) -> str | None:
+        return self.record.spec.group
+
+    @property
+    def key(self) -> str | None:
+        return self.record.spec.key
+
+    @property
+    def lane(self) -> int | None:
+        return self.record.lane
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return dict(self.record.spec.headers or {})
+
+    @property
+    def seq(self) -> int:
+        return self.record.seq
+
+    @property
+    def generation(self) -> int:
+        return self.record.generation
+
+    @property
+    def args(self) -> Any:
+        """The handler's arguments by name. Raises PayloadInvalid if they cannot be decoded, or do not fit the task."""
+        spec = self.record.spec
+        task = self._app.tasks.get(spec.task)
+        if task is not None:
+            return task.load(spec.payload, spec.serde)
+        return self._app.serdes.decode(spec.payload, spec.payload_serde)
+
+    # ── how far it is ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def progress(self) -> Any:
+        """The latest value that the handler passed to `ctx.progress`; None if there is none."""
+        return None if self.record.progress is None else msgspec.json.decode(self.record.progress)
+
+    @property
+    def result(self) -> Any:
+        """The result, converted to the return annotation of its task if the app has it; None if there is none.
+
+        Raises PayloadInvalid if the result cannot be decoded. `Jobs.result` tells why a job has no result.
+        """
+        return read_result(self._app, self.record, self.record.result)
+
+    @property
+    def error(self) -> Failure | None:
+        """The error of the latest failed attempt."""
+        return self.record.error
+
+    @property
+    def reason(self) -> str | None:
+        """Why a dead job is dead, such as `max_attempts_exceeded`."""
+        return self.record.reason
+
+    @property
+    def attempt(self) -> int:
+        """Number of times the job was claimed."""
+        return self.record.attempt
+
+    @property
+    def failures(self) -> int:
+        """Number of failed attempts that count against `max_attempts`."""
+        return self.record.failures
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The failed attempts, at most 50: the first and the latest 49."""
+        return self.record.attempts
+
+    @property
+    def worker(self) -> str | None:
+        return self.record.worker
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.record.cancel_requested
+
+    @property
+    def archived(self) -> bool:
+        return self.record.archived
+
+    # ── when ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return as_datetime(self.record.enqueued_at)
+
+    @property
+    def available_at(self) -> datetime:
+        """When it is or was due."""
+        return as_datetime(self.record.available_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its latest attempt was claimed."""
+        return _optional(self.record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _optional(self.record.finished_at)
+
+    @property
+    def lease_until(self) -> datetime | None:
+        return _optional(self.record.lease_until)
+
+    @property
+    def next_retry_at(self) -> datetime | None:
+        """When a dead job is retried automatically."""
+        return _optional(self.record.next_retry_at)
+
+    def __repr__(self) -> str:
+        return f"<JobStatus {self.id!r} of task {self.task!r}: {self.state}>"
+
+
+def _optional(at: int | None) -> datetime | None:
+    return None if at is None else as_datetime(at)
+
+
+def read_result(app: App, record: Job, data: bytes | None) -> Any:
+    """Return a decoded result of the job, converted to the return annotation of its task if the app has the task."""
+    task = app.tasks.get(record.task)
+    if task is not None:
+        return task.load_result(data, record.spec.serde)
+    return None if data is None else app.serdes.decode(data, record.spec.result_serde)
+
+
+async def statuses(app: App, store: Store, records: Sequence[Job]) -> list[JobStatus]:
+    """Return the status of each record.
+
+    The store's clock decides whether a waiting job is due, so it is read if there is such a job.
+    """
+    waits = any(record.state is State.WAITING and not record.blocked for record in records)
+    now = await store.now() if waits else 0
+    return [JobStatus(record, word(record, now), app) for record in records]
