@@ -1,4 +1,4 @@
-"""Retention: drops whole days of a table. The files are deleted later, after a grace period for readers."""
+"""Retention: drops whole days of a table. A vacuum deletes the files later, so that readers can still use them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from millrace.domain.errors import InvalidInput
-from millrace.spark.lake.manifest import LakeManifest
-from millrace.spark.lake.place import LakePlace
-from millrace.spark.lake.tables import BY_DAY
+from millrace.spark.lake.delta import APP, FIRST_DAY, TableSnapshot, snapshot, state_text
+from millrace.spark.lake.place import LakePlace, LakeSnapshot
+from millrace.spark.lake.tables import BY_DAY, DAY
 
 
 @dataclass(frozen=True)
 class Retained:
-    manifest: LakeManifest
+    lake: LakeSnapshot
     files: int = 0
     rows: int = 0
     days: int = 0
@@ -27,22 +27,32 @@ def retain(place: LakePlace, keep: Mapping[str, int], now: int) -> Retained | No
     unknown = sorted(set(keep) - set(BY_DAY))
     if unknown:
         raise InvalidInput(f"{unknown[0]} is not kept by days; retention is for {', '.join(BY_DAY)}")
-    with place.writing() as newest:
-        if newest is None:
-            return None
-        return _retained(place, newest, {name: _first_day(now - length) for name, length in keep.items()})
+    lake = place.latest()
+    if lake is None:
+        return None
+    gone = []
+    for name, table in (place.tables() or {}).items():
+        if name in keep:
+            day = _first_day(now - keep[name])
+            old = [file for file in table.files if file.day is not None and file.day < day]
+            if old:
+                _drop(place, table, day)
+            gone += old
+    return Retained(place.require(), len(gone), sum(file.rows for file in gone), len({file.day for file in gone}))
 
 
-def _retained(place: LakePlace, newest: LakeManifest, first: Mapping[str, str]) -> Retained:
-    gone = [file for name, day in first.items() for file in newest.of(name) if file.day is not None and file.day < day]
-    if not gone:
-        return Retained(newest)
-    paths = {file.path for file in gone}
-    files = {name: tuple(file for file in kept if file.path not in paths) for name, kept in newest.files.items()}
-    dropped = {**newest.dropped, **{name: max(day, newest.dropped.get(name, "")) for name, day in first.items()}}
-    manifest = newest.following("retain", files, dropped=dropped)
-    place.publish(manifest)
-    return Retained(manifest, len(gone), sum(file.rows for file in gone), len({file.day for file in gone}))
+def _drop(place: LakePlace, table: TableSnapshot, day: str) -> None:
+    """Drop the days before `day`. First the table says so, for the audit: a day that is missing was dropped, not
+    lost.
+    """
+    from deltalake import CommitProperties
+
+    state = {APP: state_text(place.location, table)} if table.name == "events" else None
+    table.delta.alter.set_table_properties({FIRST_DAY: day}, raise_if_not_exists=False)
+    newest = snapshot(place.location, table.name)
+    assert newest is not None
+    properties = CommitProperties(custom_metadata=state, max_commit_retries=0)
+    newest.delta.delete(f"{DAY} < '{day}'", commit_properties=properties)
 
 
 def _first_day(at: int) -> str:
