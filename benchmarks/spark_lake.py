@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -72,7 +73,7 @@ class MadeUpFeed:
         first = max(0, int((since - LONGEST - BEGIN) / self._pace))
         last = int((until - BEGIN) / self._pace) + 1
         bounds = [*range(first, last, JOBS_PER_TASK), last]
-        return [MadeUpShare(low, high, self._pace, since, until) for low, high in zip(bounds, bounds[1:], strict=False)]
+        return [MadeUpShare(low, high, self._pace, since, until) for low, high in pairwise(bounds)]
 
     def events(self, stretch: Stretch) -> DataFrame:
         raise NotImplementedError("only an audit against a store reads events as a DataFrame")

@@ -59,6 +59,10 @@ def test_a_rewritten_file_keeps_its_range() -> None:
     assert planned.bounds == [101, 5_000_000]
 
 
+def test_a_file_that_has_grown_too_large_is_divided() -> None:
+    assert plan([a_file(1, 1_001, 200)], seqs(7)).bounds == [501]
+
+
 def test_each_job_gets_the_number_of_its_file(spark: SparkSession) -> None:
     planned = ranges.RangePlan([], [10, 20, 30, 40, 50])
     rows = spark.range(0, 60).withColumnRenamed("id", "seq").withColumn("file", planned.number()).collect()

@@ -87,12 +87,3 @@ def test_the_commands_work_on_a_bucket(
     assert verdict["sound"] and past["sound"]
     assert page["sound"] and [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["report.html"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("s3")]
-
-
-def test_a_bucket_is_named_without_credentials(url: str, spark: SparkSession, bucket: S3Server) -> None:
-    """Nothing that is pickled, planned or committed has the keys."""
-    place = LakePlace(url)
-
-    assert bucket.secret_key not in repr(place.location) or bucket.secret_key == "test"
-    assert "secret" not in place.location.url.lower()
-    assert set(place.location.storage_options()) >= {"AWS_SECRET_ACCESS_KEY", "aws_conditional_put"}

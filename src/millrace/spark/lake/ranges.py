@@ -38,16 +38,30 @@ def plan(files: Sequence[DataFile], touched: Seqs) -> RangePlan:
     small = [file for file in files if file.rows < ROWS_PER_FILE // 4]
     crowded = small if len(small) >= MANY else []
     replaced = [file for file in files if file in crowded or _has_any(file, touched)]
-    edges = [*(file.seqs[0] for file in replaced if file.seqs is not None)]
-    starts = np.concatenate([np.asarray(edges, np.int64), touched])
-    weights = np.concatenate(
-        [np.asarray([file.rows for file in replaced if file.seqs is not None], np.int64), np.ones_like(touched)]
-    )
+    starts, weights = _weights(replaced, touched)
     order = np.argsort(starts, kind="stable")
     before = np.cumsum(weights[order]) - weights[order]
-    numbers = before // ROWS_PER_FILE
-    new = np.flatnonzero(np.diff(numbers)) + 1
+    new = np.flatnonzero(np.diff(before // ROWS_PER_FILE)) + 1
     return RangePlan(replaced, sorted({int(bound) for bound in starts[order][new]}))
+
+
+def _weights(replaced: Sequence[DataFile], touched: Seqs) -> tuple[Seqs, Seqs]:
+    """Return values of `seq`, and about how many rows follow each. A job in the range of a replaced file is taken for
+    one of its rows. The rows of a file that has grown too large are taken to be spread evenly.
+    """
+    starts, weights = [], []
+    new = np.ones(len(touched), np.bool_)
+    for file in replaced:
+        if file.seqs is not None:
+            low, high = file.seqs
+            new &= (touched < low) | (touched > high)
+            pieces = max(1, -(-file.rows // ROWS_PER_FILE))
+            starts += [low + (high - low) * piece // pieces for piece in range(pieces)]
+            weights += [-(-file.rows // pieces)] * pieces
+    alone = touched[new]
+    return np.concatenate([np.asarray(starts, np.int64), alone]), np.concatenate(
+        [np.asarray(weights, np.int64), np.ones(len(alone), np.int64)]
+    )
 
 
 def _has_any(file: DataFile, touched: Seqs) -> bool:
