@@ -117,8 +117,10 @@ class Derivation:
     def _computed(self, events: DataFrame, partitions: int, wanted: set[str]) -> dict[str, Change]:
         touched = np.unique(_numbers(events.select("seq").distinct(), "seq"))
         open_plan = plan(self._tables["open_runs"].files, touched)
-        old = runs.carried(self._read("open_runs", open_plan.replaced))
-        steps = with_carried(gathered(by_run(events), partitions), old, partitions).persist()
+        steps = gathered(by_run(events), partitions)
+        if open_plan.replaced:
+            steps = with_carried(steps, runs.carried(self._read("open_runs", open_plan.replaced)), partitions)
+        steps = steps.persist()
         ended = runs.attempts(steps)
         computed: dict[str, Callable[[], Change]] = {
             "attempts": lambda: Change(self._write(ended.withColumn(DAY, TABLES["attempts"].day()), "attempts", DAY)),
@@ -146,9 +148,10 @@ class Derivation:
 
     def _changed_jobs(self, steps: DataFrame, touched: Seqs, partitions: int) -> Change:
         planned = plan(self._tables["jobs"].files, touched)
-        old = parts_of(self._read("jobs", planned.replaced))
-        both = old.unionByName(job_parts(steps)).repartition(partitions, "seq")
-        return self._rewritten("jobs", jobs(both), planned)
+        parts = job_parts(steps)  # the runs of a job are in the same partition, so nothing is moved
+        if planned.replaced:
+            parts = parts.unionByName(parts_of(self._read("jobs", planned.replaced))).repartition(partitions, "seq")
+        return self._rewritten("jobs", jobs(parts), planned)
 
     def _changed_groups(self, touched: Seqs) -> Change:
         planned = plan(self._tables["groups"].files, touched)
