@@ -14,7 +14,7 @@ from millrace.domain.change import Change
 from millrace.domain.errors import CursorExpired
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job
-from millrace.spark.lake.feed import Stretch
+from millrace.spark.lake.feed import FeedShare, Stretch
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, settings_in_seconds
 from millrace.testing.clock import VirtualClock
@@ -127,7 +127,7 @@ class ListFeed:
         last = self.end if limit is None else min(self.end, first + limit)
         return Stretch(str(first), str(last), last - first, last < self.end)
 
-    def shares(self, stretch: Stretch) -> Sequence[TableShare]:
+    def shares(self, stretch: Stretch) -> Sequence[FeedShare]:
         """Two parts, so that two tasks write."""
         self.read += 1
         first, until = int(stretch.after), int(stretch.until)

@@ -113,7 +113,7 @@ def test_a_run_that_follows_the_store_ends_cleanly_when_it_is_interrupted(
     lake = str(tmp_path / "lake")
     with sqlite.open() as opened:
         opened.run(fill(opened.store, 5))
-    runs = []
+    runs: list[Any] = []
 
     def one_run(*given: Any) -> Any:
         with sqlite.open() as opened:

@@ -180,7 +180,7 @@ def test_a_compaction_during_a_take_doubles_nothing(
     begun.end = 3
     take(empty, spark, begun, ALL, quietly)
     begun.end = len(begun.all)
-    merged = []
+    merged: list[int] = []
 
     def after_a_compaction(location: Any, base: Any, *given: Any, **facts: Any) -> None:
         if base.name == "jobs" and not merged:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from millrace.spark.lake import LakePlace
-from millrace.spark.lake.compaction import compact
 from millrace.spark.lake.delta import CommitConflict, DataFile, commit
 from millrace.spark.lake.errors import (
     LakeBroken,
@@ -24,8 +23,9 @@ from millrace.spark.lake.errors import (
     OldLake,
     TakeGone,
 )
+from millrace.spark.lake.maintenance import compact
+from millrace.spark.lake.place import VERSION, LakeState
 from millrace.spark.lake.reading import read_here
-from millrace.spark.lake.state import VERSION, LakeState
 from millrace.spark.lake.tables import DERIVED, TABLES
 from millrace.spark.lake.writing import write_here
 from tests.spark.lake.conftest import quietly

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from millrace.domain.event import Event
 from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
-from millrace.spark.lake.compaction import compact
+from millrace.spark.lake.maintenance import compact
+from tests.narrowing import the
 from tests.spark.lake.conftest import quietly
 from tests.spark.lake.history import ListFeed
 from tests.spark.lake.test_take import copied
@@ -43,7 +44,7 @@ def by_duckdb(place: LakePlace) -> Counts:
         files = DeltaTable(place.location.table_uri(name)).file_uris()
         with duckdb.connect() as database:
             rows = database.read_parquet(files, hive_partitioning=True)
-            found[name] = dict(rows.query("rows", query).fetchall())
+            found[name] = dict(the(rows.query("rows", query)).fetchall())
     return found
 
 
@@ -52,7 +53,7 @@ def by_delta(place: LakePlace) -> Counts:
     for name, query in COUNTS.items():
         rows: Any = DeltaTable(place.location.table_uri(name)).to_pyarrow_table()
         with duckdb.connect() as database:
-            found[name] = dict(database.from_arrow(rows).query("rows", query).fetchall())
+            found[name] = dict(the(database.from_arrow(rows).query("rows", query)).fetchall())
     return found
 
 

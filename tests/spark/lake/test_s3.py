@@ -16,8 +16,7 @@ from millrace.cli.root import run
 from millrace.domain.event import Event
 from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from millrace.spark.lake.audit import audit
-from millrace.spark.lake.compaction import compact
-from millrace.spark.lake.retention import retain
+from millrace.spark.lake.maintenance import compact, retain
 from tests.servers.ministack import S3Server
 from tests.spark.conftest import Place
 from tests.spark.filled import fill

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.domain.event import Event, Kind
-from millrace.spark.lake import Lake, LakePlace, TakeRequest, compaction, ranges, take, taking
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, maintenance, ranges, take, taking
 from millrace.spark.lake.audit import audit
 from millrace.spark.lake.errors import HistoryLost, OtherStore
-from millrace.spark.lake.retention import retain
+from millrace.spark.lake.maintenance import retain
 from tests.spark.lake.compare import TABLES, rows, told
 from tests.spark.lake.conftest import quietly
 from tests.spark.lake.history import BEGIN, ListFeed, an_event, two_jobs
@@ -28,7 +28,7 @@ def test_a_lake_in_slices_equals_one_at_once(
     spark: SparkSession, events: Sequence[Event], at_once: Lake, empty: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs span slices, events come late, files are merged on the way: none of it shows. Nor does asking again."""
-    monkeypatch.setattr(taking, "merge_crowded", partial(compaction.merge_crowded, many=3))
+    monkeypatch.setattr(taking, "merge_crowded", partial(maintenance.merge_crowded, many=3))
     monkeypatch.setattr(ranges, "ROWS_PER_FILE", 40)
     cuts = slices(events)
     feed = ListFeed(spark, events)
@@ -49,7 +49,7 @@ def test_a_lake_in_slices_equals_one_at_once(
     assert (again.events, feed.read) == (0, 0)
     assert empty.require() == lake.snapshot
 
-    done = compaction.compact(empty, quietly)
+    done = maintenance.compact(empty, quietly)
     assert done.after < done.before
     merged = lake.refresh()
     assert told(merged, TABLES) == {name: expected[name] for name in TABLES}

@@ -25,7 +25,7 @@ async def compact(session: CommandSession, lake: LakePath) -> int:
     began = monotonic()
     require_spark()
     from millrace.spark.lake import LakePlace
-    from millrace.spark.lake.compaction import compact as merge
+    from millrace.spark.lake.maintenance import compact as merge
 
     done = merge(LakePlace(lake), progress_printer(session))
     facts: list[tuple[str, Cell]] = [

@@ -21,8 +21,8 @@ from millrace.domain.errors import InvalidInput
 from millrace.worker.signals import on_stop_signal
 
 if TYPE_CHECKING:
-    from millrace.spark.lake.retention import Retained
-    from millrace.spark.lake.state import LakeGap
+    from millrace.spark.lake.maintenance import Retained
+    from millrace.spark.lake.place import LakeGap
     from millrace.spark.lake.taking import Taken
 
     OneRun = Callable[[], tuple[Taken, Retained | None]]
@@ -94,7 +94,7 @@ async def run(
     began = monotonic()
     with spark_options.session() as spark:
         from millrace.spark.lake import LakePlace, StoreFeed, TakeRequest, take
-        from millrace.spark.lake.retention import retain
+        from millrace.spark.lake.maintenance import retain
 
         place, feed = LakePlace(lake), StoreFeed(spark, **where)
         request = TakeRequest(max_events, begin, accept_gap, moved, groups)

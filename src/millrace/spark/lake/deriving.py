@@ -41,7 +41,7 @@ OnProgress = Callable[[str], None]
 
 
 @dataclass
-class Change:
+class TableChange:
     """The change of one table: its new files, and the files that they replace."""
 
     add: list[DataFile] = field(default_factory=list)
@@ -75,7 +75,9 @@ def derive(
     raise LakeBroken(f"the lake at {place.location} is changed again and again by another process. Run again later")
 
 
-def _committed(place: LakePlace, take: int, behind: Mapping[str, TableSnapshot], changes: Mapping[str, Change]) -> bool:
+def _committed(
+    place: LakePlace, take: int, behind: Mapping[str, TableSnapshot], changes: Mapping[str, TableChange]
+) -> bool:
     """Commit the changes in order. Return False if a table was changed, but does not include the take yet."""
     for number, (name, table) in enumerate(behind.items()):
         try:
@@ -106,7 +108,7 @@ class Derivation:
         self._groups, self._on_progress = groups, on_progress
         self._take = tables["events"].take
 
-    def changes(self, behind: Mapping[str, TableSnapshot]) -> dict[str, Change]:
+    def changes(self, behind: Mapping[str, TableSnapshot]) -> dict[str, TableChange]:
         after = next(iter(behind.values())).take
         new = [file for file in self._tables["events"].files if file.takes is None or file.takes[1] > after]
         partitions = max(2, -(-sum(file.rows for file in new) // EVENTS_PER_PARTITION))
@@ -114,7 +116,7 @@ class Derivation:
             events = self._read("events", new).where(F.col("take") > after)
             return self._computed(events, partitions, set(behind))
 
-    def _computed(self, events: DataFrame, partitions: int, wanted: set[str]) -> dict[str, Change]:
+    def _computed(self, events: DataFrame, partitions: int, wanted: set[str]) -> dict[str, TableChange]:
         touched = np.unique(_numbers(events.select("seq").distinct(), "seq"))
         open_plan = plan(self._tables["open_runs"].files, touched)
         steps = gathered(by_run(events), partitions)
@@ -122,13 +124,15 @@ class Derivation:
             steps = with_carried(steps, runs.carried(self._read("open_runs", open_plan.replaced)), partitions)
         steps = steps.persist()
         ended = runs.attempts(steps)
-        computed: dict[str, Callable[[], Change]] = {
-            "attempts": lambda: Change(self._write(ended.withColumn(DAY, TABLES["attempts"].day()), "attempts", DAY)),
+        computed: dict[str, Callable[[], TableChange]] = {
+            "attempts": lambda: TableChange(
+                self._write(ended.withColumn(DAY, TABLES["attempts"].day()), "attempts", DAY)
+            ),
             "throughput": lambda: self._merged("throughput", series.throughput_parts(events)),
             "durations": lambda: self._merged("durations", series.duration_parts(ended)),
             "errors": lambda: self._merged("errors", series.error_parts(events)),
             "worker_use": lambda: self._merged("worker_use", series.worker_parts(ended)),
-            "groups": lambda: self._changed_groups(touched) if self._groups else Change(),
+            "groups": lambda: self._changed_groups(touched) if self._groups else TableChange(),
             "jobs": lambda: self._changed_jobs(steps, touched, partitions),
             "open_runs": lambda: self._rewritten("open_runs", runs.open_runs(steps), open_plan),
         }
@@ -139,21 +143,24 @@ class Derivation:
         finally:
             steps.unpersist()
 
-    def _timed(self, name: str, compute: Callable[[], Change]) -> Change:
+    def _timed(self, name: str, compute: Callable[[], TableChange]) -> TableChange:
         began = time.monotonic()
         change = compute()
         rows = sum(file.rows for file in change.add)
         self._on_progress(f"take {self._take}: {rows:,} rows of {name} in {time.monotonic() - began:.1f} s")
         return change
 
-    def _changed_jobs(self, steps: DataFrame, touched: Seqs, partitions: int) -> Change:
+    def _appended(self, name: str, rows: DataFrame) -> TableChange:
+        return TableChange(self._write(rows.withColumn(DAY, TABLES[name].day()), name, DAY))
+
+    def _changed_jobs(self, steps: DataFrame, touched: Seqs, partitions: int) -> TableChange:
         planned = plan(self._tables["jobs"].files, touched)
         parts = job_parts(steps)  # the runs of a job are in the same partition, so nothing is moved
         if planned.replaced:
             parts = parts.unionByName(parts_of(self._read("jobs", planned.replaced))).repartition(partitions, "seq")
         return self._rewritten("jobs", jobs(parts), planned)
 
-    def _changed_groups(self, touched: Seqs) -> Change:
+    def _changed_groups(self, touched: Seqs) -> TableChange:
         planned = plan(self._tables["groups"].files, touched)
         seqs = self._spark.createDataFrame(pa.table({"seq": touched}))
         new = self._feed.groups().join(seqs, "seq", "left_semi").select("seq", "queue", "group")
@@ -161,12 +168,12 @@ class Derivation:
         found = both.groupBy("seq").agg(F.max("queue").alias("queue"), F.max("group").alias("group"))
         return self._rewritten("groups", found, planned)
 
-    def _rewritten(self, name: str, rows: DataFrame, planned: RangePlan) -> Change:
-        return Change(self._write(rows.withColumn(RANGE, planned.number()), name, RANGE), planned.replaced)
+    def _rewritten(self, name: str, rows: DataFrame, planned: RangePlan) -> TableChange:
+        return TableChange(self._write(rows.withColumn(RANGE, planned.number()), name, RANGE), planned.replaced)
 
-    def _merged(self, name: str, parts: DataFrame) -> Change:
-        """Merge partial rows into the rows of their days, and write these days anew. The rows of a day are few, because
-        they are counts by minute or hour, so this process does it.
+    def _merged(self, name: str, parts: DataFrame) -> TableChange:
+        """Merge partial rows into the rows of their days, and rewrite these days. This process does it, because
+        a day has few rows: counts by minute or hour.
         """
         table = TABLES[name]
         new = conformed(parts.toArrow(), table.arrow)
@@ -174,7 +181,7 @@ class Derivation:
         old = [file for file in self._tables[name].files if file.day in days]
         rows = SERIES[name].merged(pa.concat_tables([read_here(self._location, name, old), new]))
         rows = conformed(rows, table.arrow).append_column(DAY, _days(rows, table.day_by))
-        return Change(write_here(rows.to_batches(), self._location, name, DAY), old)
+        return TableChange(write_here(rows.to_batches(), self._location, name, DAY), old)
 
     def _read(self, name: str, files: list[DataFile]) -> DataFrame:
         return read(self._spark, self._location, name, files)

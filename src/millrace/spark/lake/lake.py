@@ -15,9 +15,8 @@ from pyspark.sql import functions as F
 from millrace.spark.lake import analysis
 from millrace.spark.lake.analysis import By
 from millrace.spark.lake.instants import instant
-from millrace.spark.lake.place import AsOf, LakePlace, LakeSnapshot
+from millrace.spark.lake.place import AsOf, LakePlace, LakeSnapshot, LakeState
 from millrace.spark.lake.reading import read
-from millrace.spark.lake.state import LakeState
 from millrace.spark.lake.tables import DAY, TABLES
 
 When = datetime | None

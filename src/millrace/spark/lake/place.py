@@ -21,11 +21,45 @@ from millrace.spark.lake.delta import (
     version_of,
 )
 from millrace.spark.lake.errors import LakeBroken, LakeTooNew, NoLake, NoSuchTake, NotALake, OldLake, TakeGone
-from millrace.spark.lake.state import VERSION, LakeState, StateVersion
 from millrace.spark.lake.tables import BY_DAY, DERIVED, TABLES
 from millrace.spark.lake_location import LakeLocation
 
 AsOf = int | datetime
+VERSION = 2  # incremented when an older Millrace would misread the lake; not for new fields and columns
+
+
+class LakeGap(msgspec.Struct, frozen=True):
+    """Events that retention removed before they were copied."""
+
+    after: str
+    until: str
+    lost: int
+    take: int
+
+
+class LakeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of a lake after a take, as the commit of the take's events contains it.
+
+    `cursor` is the position up to which events were copied. `whole` says whether the first take started at the store's
+    first event. `taken` is the total number of copied events. `by` names the process that made the take.
+    """
+
+    take: int
+    at: int
+    store: str
+    cursor: str
+    whole: bool = True
+    taken: int = 0
+    gaps: tuple[LakeGap, ...] = ()
+    by: str = ""
+    version: int = VERSION
+
+
+class StateVersion(msgspec.Struct, frozen=True):
+    """The field that the states of every version have. A reader checks it first, and refuses a newer format."""
+
+    take: int
+    version: int = VERSION
 
 
 @dataclass(frozen=True)

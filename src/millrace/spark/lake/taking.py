@@ -19,14 +19,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millrace.domain.errors import CursorExpired, CursorUnknown
-from millrace.spark.lake.compaction import merge_crowded
 from millrace.spark.lake.delta import CommitConflict, DataFile, commit, snapshot
 from millrace.spark.lake.deriving import derive
 from millrace.spark.lake.errors import HistoryLost, HistoryReplaced, LakeBroken, LostTheRace, OtherStore
 from millrace.spark.lake.feed import EventFeed, FeedShare, Stretch
-from millrace.spark.lake.place import LakePlace, LakeSnapshot
+from millrace.spark.lake.maintenance import merge_crowded
+from millrace.spark.lake.place import LakeGap, LakePlace, LakeSnapshot, LakeState
 from millrace.spark.lake.reading import settings
-from millrace.spark.lake.state import LakeGap, LakeState
 from millrace.spark.lake.tables import DAY
 from millrace.spark.lake.writing import discard, write
 
