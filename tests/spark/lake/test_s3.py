@@ -16,6 +16,7 @@ from millrace.cli.root import run
 from millrace.domain.event import Event
 from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from millrace.spark.lake.audit import audit
+from millrace.spark.lake.errors import LakeUnreachable
 from millrace.spark.lake.maintenance import compact, retain
 from tests.servers.ministack import S3Server
 from tests.spark.conftest import Place
@@ -86,3 +87,10 @@ def test_the_commands_work_on_a_bucket(
     assert verdict["sound"] and past["sound"]
     assert page["sound"] and [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["report.html"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("s3")]
+
+
+def test_a_bucket_that_does_not_exist_is_said_so(environment: None, bucket: S3Server) -> None:
+    place = LakePlace(bucket.address("lake", bucket="no-such-bucket").url)
+
+    with pytest.raises(LakeUnreachable, match="cannot be opened.*credentials"):
+        place.prepare()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from millrace.spark.lake.errors import LakeBroken, TakeGone
+from millrace.spark.lake.errors import LakeBroken, LakeUnreachable, TakeGone
 from millrace.spark.lake.tables import DAY, TABLES
 from millrace.spark.lake_location import LakeLocation
 
@@ -75,20 +75,22 @@ def create(location: LakeLocation, name: str) -> None:
         DeltaTable.create(
             uri, Schema.from_arrow(TABLES[name].whole_arrow), mode="ignore", partition_by=by, storage_options=options
         )
-    except DeltaError:
-        if not DeltaTable.is_deltatable(uri, options):  # otherwise another process has just created it
-            raise
+    except (DeltaError, OSError) as error:
+        if snapshot(location, name) is None:  # otherwise another process has just created it
+            raise LakeUnreachable(str(location), error) from None
 
 
 def snapshot(location: LakeLocation, name: str, version: int | None = None) -> TableSnapshot | None:
     """Return the newest version of a table, or the given one; None if the table does not exist."""
     from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
         delta = DeltaTable(location.table_uri(name), version=version, storage_options=location.storage_options())
     except TableNotFoundError:
         return None
+    except (DeltaError, OSError) as error:
+        raise LakeUnreachable(str(location), error) from None
     first_day = delta.metadata().configuration.get(FIRST_DAY)
     take = delta.transaction_version(APP) or 0
     return TableSnapshot(name, delta.version(), take, tuple(_files(delta)), first_day, delta=delta)

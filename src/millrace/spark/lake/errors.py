@@ -38,6 +38,17 @@ class LakeTooNew(QueueError):
         )
 
 
+class LakeUnreachable(QueueError):
+    """The directory or the bucket of the lake could not be read or written."""
+
+    def __init__(self, lake: str, error: Exception) -> None:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        super().__init__(
+            f"the lake at {lake} cannot be opened: {first}. Check the address, and that you may read and write there; "
+            "for a bucket also the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
 class LakeBroken(QueueError):
     """The log of a table cannot be read, or the files of the lake do not have the expected rows."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from millrace.domain.errors import InvalidInput
-from millrace.spark.lake.delta import APP, FIRST_DAY, TableSnapshot, snapshot, state_text
+from millrace.spark.lake.delta import APP, FIRST_DAY, DataFile, TableSnapshot, snapshot, state_text
 from millrace.spark.lake.place import LakePlace, LakeSnapshot
 from millrace.spark.lake.tables import BY_DAY, DAY
 
@@ -107,29 +107,33 @@ def retain(place: LakePlace, keep: Mapping[str, int], now: int) -> Retained | No
     lake = place.latest()
     if lake is None:
         return None
-    gone = []
+    gone: list[DataFile] = []
     for name, table in (place.tables() or {}).items():
         if name in keep:
             day = _first_day(now - keep[name])
             old = [file for file in table.files if file.day is not None and file.day < day]
-            if old:
-                _drop(place, table, day)
-            gone += old
+            if old and _drop(place, table, day):
+                gone += old
     return Retained(place.require(), len(gone), sum(file.rows for file in gone), len({file.day for file in gone}))
 
 
-def _drop(place: LakePlace, table: TableSnapshot, day: str) -> None:
+def _drop(place: LakePlace, table: TableSnapshot, day: str) -> bool:
     """Drop the days before `day`. First the table says so, for the audit: a day that is missing was dropped, not
-    lost.
+    lost. Return False if another run changes the table meanwhile; the next run drops the days.
     """
     from deltalake import CommitProperties
+    from deltalake.exceptions import CommitFailedError
 
     state = {APP: state_text(place.location, table)} if table.name == "events" else None
-    table.delta.alter.set_table_properties({FIRST_DAY: day}, raise_if_not_exists=False)
-    newest = snapshot(place.location, table.name)
-    assert newest is not None
     properties = CommitProperties(custom_metadata=state, max_commit_retries=0)
-    newest.delta.delete(f"{DAY} < '{day}'", commit_properties=properties)
+    try:
+        table.delta.alter.set_table_properties({FIRST_DAY: day}, raise_if_not_exists=False)
+        newest = snapshot(place.location, table.name)
+        assert newest is not None
+        newest.delta.delete(f"{DAY} < '{day}'", commit_properties=properties)
+    except CommitFailedError:
+        return False
+    return True
 
 
 def _first_day(at: int) -> str:
