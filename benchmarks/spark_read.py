@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 BATCH = 1_000
 
 
-async def make_feed(url: str, events: int) -> int:
-    """Three events for each job; answers how many there are."""
+async def make_feed(url: str, events: int, first: int = 0) -> int:
+    """Three events for each job; answers how many there are. The jobs are numbered from a third of `first` on."""
     store = connect(url)
     await store.connect()
     try:
-        for first in range(0, events // 3, BATCH):
-            ids = range(first, min(first + BATCH, events // 3))
+        begin, end = first // 3, (first + events) // 3
+        for number in range(begin, end, BATCH):
+            ids = range(number, min(number + BATCH, end))
             await store.enqueue([Spec(f"{number:032x}", "send_email", "mail", b'{"to": "ada"}') for number in ids])
             jobs = await store.claim(Claim(("mail",), "worker-1", limit=BATCH))
             await store.settle([(job.lease, Change.completed(b"null", duration=12)) for job in jobs])

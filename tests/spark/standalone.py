@@ -118,12 +118,12 @@ def _await(server: subprocess.Popen[bytes], log: Path, words: str) -> None:
 
 
 def packed(folder: Path) -> Path:
-    """What `pip install --target deps '.[s3]' pyarrow pandas` and `tar` make, from what is installed here: tests do
-    without a package index."""
+    """What `pip install --target deps '.[s3]' pyarrow pandas deltalake` and `tar` make, from what is installed here:
+    tests do without a package index."""
     with tarfile.open(folder / "deps.tar.gz", "w:gz", compresslevel=1) as archive:
         for package in ("millrace", "pyspark_millrace"):  # installed here by a link to them
             archive.add(ROOT / "src" / package, package, filter=_without_caches)
-        for distribution in _needed("millrace", {"s3"}) | _needed("pyarrow") | _needed("pandas"):
+        for distribution in _needed("millrace", {"s3"}) | _needed("pyarrow") | _needed("pandas") | _needed("deltalake"):
             for file in metadata.distribution(distribution).files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts and "tests" not in file.parts:
                     archive.add(str(file.locate()), str(file))

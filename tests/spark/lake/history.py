@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from millrace.domain.change import Change
 from millrace.domain.errors import CursorExpired
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job
-from millrace.spark.lake.feed import Stretch
+from millrace.spark.lake.feed import FeedShare, Stretch
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_reclaim, a_retry_change, a_spec, settings_in_seconds
 from millrace.testing.clock import VirtualClock
@@ -58,11 +59,37 @@ def an_event(n: int, kind: Kind, **facts: Any) -> Event:
     return Event(f"job-{seq}", seq, n=n, kind=kind, **{**told, **facts})
 
 
+def two_jobs() -> list[Event]:
+    """One that completes, one that still runs."""
+    held = {"attempt": 1, "lease": "a", "worker": "w"}
+    return [
+        an_event(1, Kind.ENQUEUED),
+        an_event(2, Kind.CLAIMED, **held),
+        an_event(1, Kind.ENQUEUED, seq=2),
+        an_event(3, Kind.COMPLETED, duration=7, **held),
+        an_event(2, Kind.CLAIMED, seq=2, attempt=1, lease="b", worker="w"),
+    ]
+
+
 def frame(spark: SparkSession, events: Iterable[Event]) -> DataFrame:
     """Events as the source gives them."""
+    return spark.createDataFrame(table(events))
+
+
+def table(events: Iterable[Event]) -> pa.Table:
     rows = [_row(event) for event in events]
     columns = [pa.array([row[name] for row in rows], kind) for name, kind in _TYPES.items()]
-    return spark.createDataFrame(pa.table(columns, names=list(_TYPES)))
+    return pa.table(columns, names=list(_TYPES))
+
+
+@dataclass(frozen=True)
+class TableShare:
+    """Events that are pickled with the task."""
+
+    events: pa.Table
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.events.to_batches()
 
 
 def _row(event: Event) -> dict[str, Any]:
@@ -100,8 +127,14 @@ class ListFeed:
         last = self.end if limit is None else min(self.end, first + limit)
         return Stretch(str(first), str(last), last - first, last < self.end)
 
-    def events(self, stretch: Stretch) -> DataFrame:
+    def shares(self, stretch: Stretch) -> Sequence[FeedShare]:
+        """Two parts, so that two tasks write."""
         self.read += 1
+        first, until = int(stretch.after), int(stretch.until)
+        middle = (first + until + 1) // 2
+        return [TableShare(table(self.all[first:middle])), TableShare(table(self.all[middle:until]))]
+
+    def events(self, stretch: Stretch) -> DataFrame:
         return frame(self._spark, self.all[int(stretch.after) : int(stretch.until)])
 
     def groups(self) -> DataFrame:

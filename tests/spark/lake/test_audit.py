@@ -90,14 +90,16 @@ def test_a_file_that_was_deleted_is_named_and_so_are_its_jobs(
     spark: SparkSession, at_once: Lake, events: Sequence[Event], tmp_path: Path
 ) -> None:
     place = copied(at_once, tmp_path)
-    [gone] = [file for file in place.require().of("events") if file.day == "2023-11-15"]
-    (place.path / gone.path).unlink()
+    lost = [file for file in place.require().of("events") if file.day == "2023-11-15"]
+    for file in lost:
+        (Path(place.location.root) / "events" / file.path).unlink()
     expected = {event.job for event in events if event.at >= 1_700_006_400_000}
 
-    verdict = audit(Lake(place.path, spark))
+    verdict = audit(Lake(place.location.root, spark))
 
     assert not verdict.sound
-    assert any(gone.path in finding.text for finding in verdict.findings if finding.rule == "files")
+    told = [finding.text for finding in verdict.findings if finding.rule == "files"]
+    assert len(told) == len(lost) and all(any(file.path in text for text in told) for file in lost)
     assert verdict.broken["rows"] == len({event.seq for event in events if event.at >= 1_700_006_400_000})
     named = {finding.job for finding in verdict.findings if finding.rule == "rows"}
     assert named and named <= expected
@@ -107,9 +109,9 @@ def test_events_that_were_never_taken_are_missed(spark: SparkSession, at_once: L
     """A file of the table jobs holds what a run took: without it, numbers are missing, or jobs."""
     place = copied(at_once, tmp_path)
     for file in place.require().of("jobs"):
-        (place.path / file.path).unlink()
+        (Path(place.location.root) / "jobs" / file.path).unlink()
 
-    verdict = audit(Lake(place.path, spark))
+    verdict = audit(Lake(place.location.root, spark))
 
     assert not verdict.sound
     assert verdict.broken["rows"] == at_once.jobs().count()

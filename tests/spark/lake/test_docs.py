@@ -27,7 +27,7 @@ async def test_its_example_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "lake").symlink_to(at_once.place.path)
+    (tmp_path / "lake").symlink_to(at_once.place.location.root)
     monkeypatch.chdir(tmp_path)
     [block] = blocks_of(PAGE)
     session = Session(FILE, tmp_path, lambda: capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""A real process, killed for real, in the middle of its work."""
+"""Real processes, killed for real, 20 times each: 0 events are lost, 0 are doubled."""
 
 from __future__ import annotations
 
@@ -6,52 +6,98 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.spark.lake import Lake, LakePlace
+from millrace.domain.event import Kind
+from millrace.domain.job import Spec
+from millrace.spark.lake import Lake, LakePlace, TakeRequest, take
 from millrace.spark.lake.audit import audit
 from tests.spark.conftest import Place
-from tests.spark.filled import all_events, fill
+from tests.spark.filled import all_events
+from tests.spark.lake.conftest import quietly
+from tests.spark.lake.history import ListFeed, an_event, table
+from tests.spark.lake.test_exactly_once import DyingShare, part_of
+
+TIMES = 20
+COMMITS = 9  # of a take: the events, and eight derived tables
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3_600)]
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-def test_a_run_that_is_killed_again_and_again_loses_and_doubles_nothing(
-    spark: SparkSession, sqlite: Place, tmp_path: Path
-) -> None:
-    lake = tmp_path / "lake"
-    for number, table in enumerate(("events", "throughput", "jobs", "durations")):
-        with sqlite.open() as opened:
-            opened.run(fill(opened.store, 5 + number))
-        _kill_once_there(lake, table, sqlite.url)
-    with sqlite.open() as opened:
-        expected = [(event.seq, event.n) for event in opened.run(all_events(opened.store))]
+def put(place: Place, number: int) -> None:
+    with place.open() as opened:
+        store = opened.store
+        opened.run(store.enqueue([Spec(f"job-{number}-{part}", "send", "mail", group="g") for part in range(50)]))
+        opened.run(store.cancel([f"job-{number}-1", f"job-{number - 1}-2"]))
 
-    done = subprocess.run(_command(lake, sqlite.url), capture_output=True, text=True, check=False, timeout=300)
 
-    assert done.returncode == 0, done.stderr
+def require_every_event_once(spark: SparkSession, place: Place, lake: str) -> None:
+    with place.open() as opened:
+        expected = sorted((event.seq, event.n) for event in opened.run(all_events(opened.store)))
     found = Lake(lake, spark)
-    assert sorted((row["seq"], row["n"]) for row in found.events().collect()) == sorted(expected)
+    assert sorted((row["seq"], row["n"]) for row in found.events().select("seq", "n").collect()) == expected
     assert audit(found).sound
-    named = {path.split("/")[1] for path in found.manifest.paths}
-    assert {directory.name for directory in LakePlace(lake).data.iterdir()} == named  # dead runs left nothing
 
 
-def _kill_once_there(lake: Path, table: str, url: str) -> None:
-    process = subprocess.Popen(
-        _command(lake, url), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.programs.killed_take", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    try:
-        while process.poll() is None and not list(lake.glob(f"data/*/{table}/*")):
-            time.sleep(0.02)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # Python and the JVM that it started
-        process.wait()
 
 
-def _command(lake: Path, url: str) -> list[str]:
-    return [sys.executable, "-m", "millrace", "pipeline", "run", "--url", url, "--lake", str(lake), "--memory", "1g"]
+def end(process: subprocess.Popen[bytes]) -> int:
+    code = process.wait(600)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # the JVM that it started
+    return code
+
+
+@pytest.mark.parametrize("kind", ["directory", "s3"])
+def test_drivers_that_are_killed_before_a_commit(
+    spark: SparkSession, sqlite: Place, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    lake = str(tmp_path / "lake") if kind == "directory" else request.getfixturevalue("bucket").address("killed").url
+    for number in range(1, TIMES + 1):
+        put(sqlite, number)
+        assert end(start(sqlite.url, lake, str((number - 1) % COMMITS + 1))) == -signal.SIGKILL
+
+    assert end(start(sqlite.url, lake, "0")) == 0
+    require_every_event_once(spark, sqlite, lake)
+
+
+def test_two_drivers_at_once(spark: SparkSession, sqlite: Place, tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    LakePlace(lake).prepare()
+    lost = 0
+    for number in range(1, TIMES + 1):
+        put(sqlite, number)
+        both = [start(sqlite.url, lake, "0") for _ in range(2)]
+        codes = sorted(end(process) for process in both)
+        assert codes in ([0, 0], [0, 1])  # the loser of a race ends with an error
+        lost += codes == [0, 1]
+        require_every_event_once(spark, sqlite, lake)
+    assert LakePlace(lake).require().state.take == TIMES
+    print(f"{lost} of {TIMES} pairs met at the commit")
+
+
+def test_executors_that_are_killed_in_the_middle(spark: SparkSession, empty: LakePlace, tmp_path: Path) -> None:
+    history = [an_event(1, Kind.ENQUEUED, seq=seq) for seq in range(1, TIMES * 5 + 1)]
+    feed = ListFeed(spark, history)
+    feed.end = 0
+    for number in range(TIMES):
+        died = tmp_path / f"died-{number}"
+        feed.shares = lambda stretch, died=died: [DyingShare(table(part_of(feed, stretch)), died)]  # type: ignore[method-assign, misc]
+        feed.end += 5
+        take(empty, spark, feed, TakeRequest(groups=False), quietly)
+        assert died.exists()
+
+    lake = Lake(empty.location.root, spark)
+    assert sorted(row["seq"] for row in lake.events().collect()) == list(range(1, TIMES * 5 + 1))
+    assert audit(lake).sound

@@ -27,7 +27,7 @@ def test_a_lake_that_is_ahead_of_its_store_takes_nothing_more(sqlite: Place, tmp
         found.run(found.store.enqueue([Spec("lost", "t")]))
     spark: Any = None  # nothing is read yet
     feed = StoreFeed(spark, url=sqlite.url)
-    taken: Any = SimpleNamespace(cursor=feed.ahead(None, None).until, run=1)
+    taken: Any = SimpleNamespace(cursor=feed.ahead(None, None).until, take=1)
     for old in file.parent.glob(f"{file.name}*"):
         old.unlink()
     shutil.copy(copy, file)
@@ -37,6 +37,6 @@ def test_a_lake_that_is_ahead_of_its_store_takes_nothing_more(sqlite: Place, tmp
     for asked in (TakeRequest(), TakeRequest(accept_gap=True)):
         with pytest.raises(HistoryReplaced, match=r"restored from a backup.*begin a new one: --lake"):
             _ahead(feed, taken, 100, asked)
-    lake: Any = SimpleNamespace(manifest=taken)
+    lake: Any = SimpleNamespace(state=taken)
     with pytest.raises(HistoryReplaced):
         _differences(lake, feed, spark)

@@ -35,12 +35,12 @@ def test_a_lake_holds_the_history_of_a_store_and_agrees_with_it(
 
     taken = take(empty, spark, feed, TakeRequest(), quietly)
 
-    lake = Lake(empty.path, spark)
+    lake = Lake(empty.location.root, spark)
     found = {(row["seq"], row["n"]) for row in lake.events().select("seq", "n").collect()}
     assert taken.events == len(expected)
     assert found == {(event.seq, event.n) for event in expected}
     assert lake.groups().count() == len([1 for number in range(20) if number % 7 == 0])
-    assert lake.manifest.whole
+    assert lake.state.whole
 
     with place.open() as opened:
         opened.run(go_on(opened.store))

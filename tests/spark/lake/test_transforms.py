@@ -12,7 +12,7 @@ from millrace.domain.event import Event, Kind
 from millrace.domain.job import Job, State
 from millrace.domain.outcome import Failure
 from millrace.spark.lake import analysis, fingerprint
-from millrace.spark.lake.attempts import ATTEMPTS, attempts, pending
+from millrace.spark.lake.attempts import ATTEMPTS, attempts, open_runs
 from millrace.spark.lake.histogram import PERCENTILES, bucket_of, percentiles
 from millrace.spark.lake.series import error_parts, worker_parts
 from millrace.spark.lake.steps import by_run, gathered
@@ -76,7 +76,7 @@ def test_a_run_cut_off_has_ended_and_waiting_cut_off_is_no_run(spark: SparkSessi
     found = {(row["seq"], row["attempt"]): row["outcome"] for row in attempts(steps).collect()}
 
     assert found == {(1, 1): "cancelled", (2, 1): "retried"}
-    assert pending(steps, 1).collect() == []
+    assert open_runs(steps).collect() == []
 
 
 def test_a_run_that_was_taken_over_is_its_workers_until_then(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ def test_a_page_of_a_part_of_the_lake_is_written_and_its_figures_are_told(
     page.write_text("as it was")
 
     when = ("--since", "2026-11-03T01:30Z", "--until", "2026-11-03T23:20Z")  # widened to full hours
-    where = ("--lake", str(lake_of_a_week.place.path), "--out", str(page))
+    where = ("--lake", str(lake_of_a_week.place.location.root), "--out", str(page))
     code = run(["pipeline", "report", *where, *when, "--title", "T <1>", "--no-audit", "--json"])
 
     told = json.loads(capsys.readouterr().out)

@@ -119,7 +119,7 @@ def test_what_is_missing_is_said_before_the_figures():
     )
     text = text_of(a_report(source=source))
 
-    assert "A gap: 1,234 events were removed by the store's retention before run 2 could take them." in text
+    assert "A gap: 1,234 events were removed by the store's retention before take 2." in text
     assert "does not begin with the store's first event" in text
     assert "Retention dropped the rows of events from before 2026-11-01." in text
     assert "41 events behind the store" in text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.app.format import plural
 from millrace.cli import exits
 from millrace.cli.output import Cell, Word
-from millrace.cli.pipeline.options import Comparing, LakePath, SparkOptions, options_for, url_of
+from millrace.cli.pipeline.options import AsOf, Comparing, LakePath, SparkOptions, as_of, options_for, url_of
 from millrace.cli.session import CommandSession
 
 if TYPE_CHECKING:
@@ -28,9 +28,15 @@ EXAMPLES = {
 
 
 async def audit(
-    session: CommandSession, lake: LakePath, store: Comparing = True, *, spark_options: SparkOptions
+    session: CommandSession,
+    lake: LakePath,
+    store: Comparing = True,
+    take: AsOf = None,
+    *,
+    spark_options: SparkOptions,
 ) -> int:
     """Check that no job was lost, that no job had two leases at once, and that every transition was valid."""
+    past = as_of(take)
     url = url_of(session) if store else None
     where = None if url is None else options_for(url)
     with spark_options.session() as spark:
@@ -38,7 +44,7 @@ async def audit(
         from millrace.spark.lake.audit import audit as judge
         from millrace.spark.lake.audit_store import audit_store
 
-        opened = Lake(lake, spark)
+        opened = Lake(lake, spark, past)
         verdict = judge(opened)
         if where is not None:
             audit_store(verdict, opened, StoreFeed(spark, **where))
@@ -66,7 +72,7 @@ def _show(session: CommandSession, verdict: AuditResult) -> None:
         found: list[list[Cell]] = [[one.rule, one.job, one.text] for one in verdict.findings]
         session.output.table(("rule", "job", "details"), found)
     for gap in verdict.gaps:
-        session.output.say(f"gap: {plural(gap.lost, 'event')} of the history were lost before run {gap.run}")
+        session.output.say(f"gap: {plural(gap.lost, 'event')} of the history were lost before take {gap.take}")
     total = sum(verdict.broken.values())
     if total > len(verdict.findings):
         session.output.say(f"{total:,} findings in all; the first of each rule are shown")

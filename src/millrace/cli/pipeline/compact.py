@@ -6,34 +6,34 @@ from time import monotonic
 
 from millrace.cli import exits
 from millrace.cli.output import Cell
-from millrace.cli.pipeline.options import LakePath, SparkOptions, progress_printer
+from millrace.cli.pipeline.options import LakePath, progress_printer
 from millrace.cli.session import CommandSession
 
 EXAMPLES = {
     "compact": (
         "Examples:\n  millrace pipeline compact --lake lake",
         "Every pipeline run merges some small files; this command is for lakes that were filled in very many runs.\n"
-        "Replaced files stay on disk for 15 minutes, for current readers.",
+        "Replaced files are kept for seven days, for current readers and for --as-of. It needs no Spark.",
     )
 }
 
 
-async def compact(session: CommandSession, lake: LakePath, spark_options: SparkOptions) -> int:
+async def compact(session: CommandSession, lake: LakePath) -> int:
     """Merge the small files of a lake. The contents of its tables do not change."""
-    began = monotonic()
-    with spark_options.session() as spark:
-        from millrace.spark.lake import LakePlace
-        from millrace.spark.lake.compaction import compact as fold
+    from millrace.spark import require_spark
 
-        place = LakePlace(lake)
-        place.require()
-        done = fold(place, spark, on_progress=progress_printer(session))
-    assert done is not None
+    began = monotonic()
+    require_spark()
+    from millrace.spark.lake import LakePlace
+    from millrace.spark.lake.maintenance import compact as merge
+
+    done = merge(LakePlace(lake), progress_printer(session))
     facts: list[tuple[str, Cell]] = [
-        ("run", done.manifest.run),
+        ("take", done.lake.state.take),
         ("files_before", done.before),
         ("files_after", done.after),
-        ("files", len(done.manifest.paths)),
+        ("files", done.lake.files),
+        ("deleted", done.deleted),
         ("seconds", round(monotonic() - began, 1)),
     ]
     if session.output.json:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime
+from time import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.app.format import moment
 from millrace.app.settings import masked
-from millrace.cli.paths import path_option
 from millrace.cli.pipeline.spark_start import quietly
 from millrace.cli.session import NO_STORE, CommandSession
 from millrace.domain.errors import InvalidInput
@@ -22,7 +24,24 @@ from millrace.domain.errors import InvalidInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LakePath = Annotated[Path, path_option("--lake", "DIR", "The lake's directory.")]
+
+def _lake(value: str) -> str:
+    from millrace.spark.lake_location import LakeLocation
+
+    try:
+        LakeLocation.parse(value)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
+    return value
+
+
+LakePath = Annotated[
+    str, typer.Option("--lake", metavar="DIR", help="The lake: a directory, or s3://bucket/prefix.", parser=_lake)
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", metavar="TAKE", help="The lake after this take, or at a time: 12, 1d (ago), 2026-01-31."),
+]
 Comparing = Annotated[
     bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
 ]
@@ -105,6 +124,23 @@ def keywords_for(url: str) -> dict[str, str | None]:
     """Return the options of `options_for` as keyword arguments for functions in `millrace.spark`."""
     options = options_for(url)
     return {"url": options.get("url"), "url_env": options.get("urlEnv")}
+
+
+def as_of(text: str | None) -> int | datetime | None:
+    """Return the take or the instant of `--as-of`."""
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    return instant("--as-of", text, int(time() * 1000))
+
+
+def instant(flag: str, text: str, now: int) -> datetime:
+    at = moment(flag, text, now)
+    try:
+        return datetime.fromtimestamp(at / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise InvalidInput(f"{flag} {text} is not a valid date") from None
 
 
 def progress_printer(session: CommandSession) -> Callable[[str], None]:

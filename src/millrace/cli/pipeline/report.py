@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.app.format import moment
 from millrace.cli import exits
 from millrace.cli.output import Cell
 from millrace.cli.paths import path_option
-from millrace.cli.pipeline.options import Comparing, LakePath, SparkOptions, options_for, url_of
+from millrace.cli.pipeline.options import AsOf, Comparing, LakePath, SparkOptions, as_of, instant, options_for, url_of
 from millrace.cli.session import CommandSession
 from millrace.domain.errors import InvalidInput
 
@@ -60,14 +58,16 @@ async def report(
         bool, typer.Option("--audit/--no-audit", help="Check every event, to show whether any job was lost.")
     ] = True,
     store: Comparing = True,
+    take: AsOf = None,
     *,
     spark_options: SparkOptions,
 ) -> int:
     """Write a page with charts about a lake: throughput, times, failures, workers, fairness, audit."""
     began, now = monotonic(), int(time() * 1000)
     _check_target(out)
-    since = None if part.since is None else _instant("--since", part.since, now)
-    until = None if part.until is None else _instant("--until", part.until, now)
+    past = as_of(take)
+    since = None if part.since is None else instant("--since", part.since, now)
+    until = None if part.until is None else instant("--until", part.until, now)
     if since is not None and until is not None and since >= until:
         raise InvalidInput(f"--since {part.since} must be earlier than --until {part.until}")
     url = url_of(session) if store else None
@@ -77,7 +77,7 @@ async def report(
         from millrace.spark.report import Wanted, html, report_of
 
         feed = None if where is None else StoreFeed(spark, **where)
-        found = report_of(Lake(lake, spark), Wanted(since, until, title, audit, feed))
+        found = report_of(Lake(lake, spark, past), Wanted(since, until, title, audit, feed))
     size = write_whole(out, html(found))
     _print_result(session, out, found, size, monotonic() - began)
     return exits.OK
@@ -114,14 +114,6 @@ def _check_target(out: Path) -> None:
         raise InvalidInput(f"--out {out}: there is no folder {out.parent}. Create it first")
     if not os.access(out.parent, os.W_OK):
         raise InvalidInput(f"--out {out}: the folder {out.parent} cannot be written to. Choose another folder")
-
-
-def _instant(flag: str, text: str, now: int) -> datetime:
-    at = moment(flag, text, now)
-    try:
-        return datetime.fromtimestamp(at / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        raise InvalidInput(f"{flag} {text} is not a valid date") from None
 
 
 def _print_result(session: CommandSession, out: Path, found: Report, size: int, seconds: float) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,17 +18,24 @@ from millrace.cli.pipeline.options import SERIES, LakePath, SparkOptions, option
 from millrace.cli.session import CommandSession
 from millrace.cli.text import duration
 from millrace.domain.errors import InvalidInput
+from millrace.worker.signals import on_stop_signal
 
 if TYPE_CHECKING:
-    from millrace.spark.lake.retention import Retained
+    from millrace.spark.lake.maintenance import Retained
+    from millrace.spark.lake.place import LakeGap
     from millrace.spark.lake.taking import Taken
+
+    OneRun = Callable[[], tuple[Taken, Retained | None]]
+
+PAUSE = "10s"
 
 EXAMPLES = {
     "run": (
         "Examples:\n"
         "  millrace pipeline run --url sqlite:///jobs.db --lake lake\n"
         "  millrace pipeline run --lake lake --since 7d                 start with the last week\n"
-        "  millrace pipeline run --lake lake --keep-events 90d          and drop older events",
+        "  millrace pipeline run --lake lake --keep-events 90d          and drop older events\n"
+        "  millrace pipeline run --lake s3://bucket/lake --follow       until Ctrl-C",
         "Run it as often as you like, from cron or by hand: each run copies new events. You can interrupt it at any\n"
         "time; the next run continues where it stopped.",
     )
@@ -68,25 +78,59 @@ async def run(
             "--groups/--no-groups", help="Look up the groups of jobs (default: if the store has at most 200,000 jobs)."
         ),
     ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until interrupted (Ctrl-C).")] = False,
+    pause: Annotated[
+        str, typer.Option("--pause", metavar="DURATION", help="With --follow: how long to wait for new events.")
+    ] = PAUSE,
     *,
     spark_options: SparkOptions,
 ) -> int:
-    """Copy new events from the store into a lake of Parquet files."""
+    """Copy new events from the store into a lake of Delta tables."""
     url = require_url(session)
+    seconds = duration("--pause", pause) / 1000
     lengths = _lengths(keep)
     begin = None if since is None else moment("--since", since, int(time() * 1000))
     where = options_for(url)
     began = monotonic()
     with spark_options.session() as spark:
         from millrace.spark.lake import LakePlace, StoreFeed, TakeRequest, take
-        from millrace.spark.lake.retention import retain
+        from millrace.spark.lake.maintenance import retain
 
-        place = LakePlace(lake)
+        place, feed = LakePlace(lake), StoreFeed(spark, **where)
         request = TakeRequest(max_events, begin, accept_gap, moved, groups)
-        taken = take(place, spark, StoreFeed(spark, **where), request, progress_printer(session))
-        retained = retain(place, lengths, int(time() * 1000)) if lengths else None
-    _report(session, str(lake), taken, retained, monotonic() - began)
+
+        def one_run() -> tuple[Taken, Retained | None]:
+            taken = take(place, spark, feed, request, progress_printer(session))
+            return taken, retain(place, lengths, int(time() * 1000)) if lengths else None
+
+        if follow:
+            taken, retained = await _followed(session, one_run, seconds)
+        else:
+            taken, retained = one_run()
+    _report(session, lake, taken, retained, monotonic() - began)
     return exits.OK
+
+
+async def _followed(session: CommandSession, one_run: OneRun, pause: float) -> tuple[Taken, Retained | None]:
+    """Run again and again until a signal to stop. Return the sums of all runs. A run is not interrupted in the middle
+    of a take, so this may last some seconds.
+    """
+    stop = asyncio.Event()
+    events = takes = rows = 0
+    gaps: list[LakeGap] = []
+    with on_stop_signal(stop.set):
+        while True:
+            taken, retained = await asyncio.to_thread(one_run)
+            events, takes, gaps = events + taken.events, takes + taken.takes, gaps + taken.gaps
+            rows += 0 if retained is None else retained.rows
+            if taken.takes and taken.lake is not None and not session.output.json:
+                session.output.say(f"take {taken.lake.state.take}: {plural(taken.events, 'event')}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause)
+            if stop.is_set():
+                break
+    taken.events, taken.takes, taken.gaps = events, takes, gaps
+    return taken, None if retained is None else replace(retained, rows=rows)
 
 
 def _lengths(keep: Keep) -> dict[str, int]:
@@ -109,17 +153,18 @@ def _lengths(keep: Keep) -> dict[str, int]:
 
 
 def _report(session: CommandSession, lake: str, taken: Taken, retained: Retained | None, seconds: float) -> None:
-    manifest = taken.manifest if retained is None else retained.manifest
+    found = taken.lake if retained is None else retained.lake
+    state = None if found is None else found.state
     document: dict[str, Any] = {
         "lake": lake,
-        "run": None if manifest is None else manifest.run,
+        "take": None if state is None else state.take,
         "taken": taken.events,
-        "events": 0 if manifest is None else manifest.taken,
+        "events": 0 if state is None else state.taken,
         "lost": sum(gap.lost for gap in taken.gaps),
-        "cursor": None if manifest is None else manifest.cursor,
+        "cursor": None if state is None else state.cursor,
         "dropped_rows": 0 if retained is None else retained.rows,
-        "files": 0 if manifest is None else len(manifest.paths),
-        "bytes": 0 if manifest is None else sum(file.bytes for files in manifest.files.values() for file in files),
+        "files": 0 if found is None else found.files,
+        "bytes": 0 if found is None else found.bytes,
         "seconds": round(seconds, 1),
     }
     if session.output.json:

@@ -12,29 +12,28 @@ from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Kind
 from millrace.spark.lake.histogram import measured, percentiles
 from millrace.spark.lake.instants import DAY, HOUR, MINUTE, begin_of, instant, millis
-from millrace.spark.lake.series import DURATIONS, ERRORS, THROUGHPUT, WORKER_USE
 
 By = Literal["minute", "hour", "day"]
 STEPS_OF = {"minute": MINUTE, "hour": HOUR, "day": DAY}
 KINDS = tuple(kind.value for kind in Kind)
 
 
-def throughput(parts: DataFrame, by: By = "minute") -> DataFrame:
+def throughput(rows: DataFrame, by: By = "minute") -> DataFrame:
     """Return the number of events by interval, queue and task. The columns are at, queue, task, and one for each kind
     of event.
     """
-    timed = THROUGHPUT.gathered(parts).withColumn("at", _begin("minute", by))
+    timed = rows.withColumn("at", _begin("minute", by))
     counts = [F.sum(F.when(F.col("kind") == kind, F.col("events")).otherwise(0)).alias(kind) for kind in KINDS]
     return timed.groupBy("at", "queue", "task").agg(*counts)
 
 
-def durations(parts: DataFrame, by: By = "hour", of: Sequence[str] = ("queue", "task")) -> DataFrame:
+def durations(rows: DataFrame, by: By = "hour", of: Sequence[str] = ("queue", "task")) -> DataFrame:
     """Return waiting and running times by interval, queue and task. The columns are at, queue, task, measure (`wait` or
     `run`), runs, total, mean, percentiles and maximum. Raises InvalidInput for `by="minute"`; use `recent` instead.
     """
     if by == "minute":
         raise InvalidInput("durations are kept by the hour; by the minute they are read from attempts: see recent()")
-    return _percentiles(DURATIONS.gathered(parts).withColumn("at", _begin("hour", by)), ["at", *of, "measure"])
+    return _percentiles(rows.withColumn("at", _begin("hour", by)), ["at", *of, "measure"])
 
 
 def recent(attempts: DataFrame, by: By = "minute", of: Sequence[str] = ("queue", "task")) -> DataFrame:
@@ -45,20 +44,20 @@ def recent(attempts: DataFrame, by: By = "minute", of: Sequence[str] = ("queue",
     return _percentiles(rows, ["at", *of, "measure"])
 
 
-def slowest(parts: DataFrame) -> DataFrame:
+def slowest(rows: DataFrame) -> DataFrame:
     """Return the tasks by total running time, the longest first, with percentiles of the duration of their
     runs.
     """
-    runs = DURATIONS.gathered(parts).where("measure = 'run'")
+    runs = rows.where("measure = 'run'")
     return _percentiles(runs, ["queue", "task"]).orderBy(F.col("total_ms").desc(), "queue", "task")
 
 
-def errors(parts: DataFrame) -> DataFrame:
+def errors(rows: DataFrame) -> DataFrame:
     """Return the causes of failures, the most frequent first. Each row has the numbers of retries and deaths, the first
     and the last occurrence, and the id of an example job.
     """
     died = F.col("kind") == Kind.BURIED.value
-    found = ERRORS.gathered(parts).groupBy("fingerprint", "task", "cause")
+    found = rows.groupBy("fingerprint", "task", "cause")
     return found.agg(
         F.max("error_type").alias("error_type"),
         F.sum(F.when(F.col("kind") == Kind.RETRIED.value, F.col("events")).otherwise(0)).alias("retries"),
@@ -73,11 +72,11 @@ def errors(parts: DataFrame) -> DataFrame:
     ).orderBy(F.col("failures").desc(), "fingerprint")
 
 
-def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
+def errors_over_time(rows: DataFrame, by: By = "hour") -> DataFrame:
     """Return the number of failures by interval and cause. The columns are at, fingerprint, task, cause, retries,
     deaths, failures.
     """
-    timed = ERRORS.gathered(parts).withColumn("at", _begin("hour", by))
+    timed = rows.withColumn("at", _begin("hour", by))
     return timed.groupBy("at", "fingerprint", "task", "cause").agg(
         F.sum(F.when(F.col("kind") == Kind.RETRIED.value, F.col("events")).otherwise(0)).alias("retries"),
         F.sum(F.when(F.col("kind") == Kind.BURIED.value, F.col("events")).otherwise(0)).alias("deaths"),
@@ -85,13 +84,13 @@ def errors_over_time(parts: DataFrame, by: By = "hour") -> DataFrame:
     )
 
 
-def worker_use(parts: DataFrame, by: By = "minute") -> DataFrame:
+def worker_use(rows: DataFrame, by: By = "minute") -> DataFrame:
     """Return how busy each worker was in each interval.
 
     `busy` is the average number of jobs that the worker held. `share` is its busy time divided by the sum of the busy
     times of all workers in that interval.
     """
-    timed = WORKER_USE.gathered(parts).withColumn("at", _begin("minute", by))
+    timed = rows.withColumn("at", _begin("minute", by))
     summed = timed.groupBy("at", "worker").agg(
         F.sum("busy_ms").alias("busy_ms"), F.sum("runs").alias("runs"), F.sum("failed").alias("failed")
     )

@@ -1,15 +1,14 @@
-"""Attempts: one row for each run of a job that has ended. Other runs are carried into the next pipeline run.
+"""Attempts: one row for each run of a job that has ended. Other runs are in `open_runs`, until a later take ends them.
 
 A run row has everything that is known about one run of a job; see `steps.py`. A run is called open until it has ended.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millrace.domain.event import Kind
-from millrace.spark.lake.gather import How, Parts
 from millrace.spark.lake.instants import instant
 from millrace.spark.lake.steps import OF_THE_RUN, STEPS
 
@@ -19,7 +18,7 @@ ATTEMPTS = (
     "duration_ms bigint, outcome string, reason string, error_type string, error_message string, "
     "error_fingerprint string, reclaims int, reclaimed_at timestamp"
 )
-PENDING = Parts({**OF_THE_RUN, "run": ("bigint", How.LATEST), "closed": ("boolean", How.LATEST)})
+OPEN_RUNS = OF_THE_RUN
 
 
 def has_ended() -> Column:
@@ -69,32 +68,13 @@ def attempts(steps: DataFrame) -> DataFrame:
     )
 
 
-def pending(steps: DataFrame, run: int) -> DataFrame:
-    """Return the rows that this pipeline run adds to the table `pending`: the runs that are open now, and the runs that
-    were open after an earlier pipeline run and have ended since. `steps` has one row for each run (see `steps.py`).
+def open_runs(steps: DataFrame) -> DataFrame:
+    """Return the runs that have not ended, with the columns of the table `open_runs`."""
+    return steps.where(is_open()).select(*OPEN_RUNS)
+
+
+def carried(rows: DataFrame) -> DataFrame:
+    """Return rows of the table `open_runs` as run rows. Their columns about the job are empty, because an earlier take
+    has already written them.
     """
-    kept = steps.where(is_open() | F.col("carried"))
-    return PENDING.select(kept, {"run": F.lit(run), "closed": ~is_open()}, list(OF_THE_RUN))
-
-
-def newest_of_each(rows: DataFrame) -> DataFrame:
-    """Return the newest row of each run of a job.
-
-    `rows` are rows of the table `pending`, in which several pipeline runs may each have written a row for the same run
-    of a job. Rows of runs that have ended (`closed`) are kept.
-    """
-    newest = Window.partitionBy("seq", "attempt").orderBy(F.col("run").desc())
-    return rows.withColumn("newest", F.row_number().over(newest)).where("newest = 1").drop("newest")
-
-
-def still_open(rows: DataFrame) -> DataFrame:
-    return newest_of_each(rows).where("NOT closed")
-
-
-def carried(rows: DataFrame, said: DataFrame) -> DataFrame:
-    """Return the open runs in `rows` for which `said` has new events. Their columns about the job are empty, because an
-    earlier pipeline run has already written them.
-    """
-    keys = said.select("seq", F.col("about").alias("attempt")).distinct()
-    wanted = rows.join(keys, ["seq", "attempt"], "left_semi")
-    return STEPS.select(still_open(wanted), {"carried": F.lit(True)}, list(OF_THE_RUN))
+    return STEPS.select(rows, {}, list(OF_THE_RUN))

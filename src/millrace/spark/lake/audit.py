@@ -1,7 +1,7 @@
 """The conservation audit: no accepted job was lost, no job was held by two workers at once, every transition was legal.
 
-The audit does not trust counters. It checks every event, and compares the result with the manifest and the files on
-disk. `audit_store` also compares it with the current records of a store. The rules about jobs are those of
+The audit does not trust counters. It checks every event, and compares the result with the tables' logs and their
+files. `audit_store` also compares it with the current records of a store. The rules about jobs are those of
 `millrace.domain.audit`; `lives.py` describes how a test keeps both implementations equal.
 """
 
@@ -13,12 +13,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from millrace.domain.job import LIVE
-from millrace.spark.lake.files import check, read, settings
 from millrace.spark.lake.instants import day_of, millis
-from millrace.spark.lake.jobs import jobs
 from millrace.spark.lake.lake import Lake
 from millrace.spark.lake.lives import broken_steps
-from millrace.spark.lake.tables import TABLES
+from millrace.spark.lake.reading import read, settings
 from millrace.spark.lake.verdict import SHOWN, AuditCheck, AuditFinding, AuditResult
 
 
@@ -26,11 +24,10 @@ def audit(lake: Lake) -> AuditResult:
     """Check the lake and return the result. This does not read the store; `audit_store` compares the lake with the
     store.
     """
-    verdict = AuditResult(gaps=lake.manifest.gaps)
-    wrong = check(lake.place.path, lake.manifest.files)
-    _judge(verdict, "files", "every file is there", wrong, f"{len(lake.manifest.paths):,} files")
+    verdict = AuditResult(gaps=lake.state.gaps)
+    _judge(verdict, "files", "every file is there", _wrong_files(lake), f"{lake.snapshot.files:,} files")
     with settings(lake.spark):
-        events, known = present(lake, "events"), jobs(present(lake, "jobs")).persist()
+        events, known = present(lake, "events"), present(lake, "jobs").persist()
         try:
             _conservation(verdict, known)
             _numbering(verdict, lake, known)
@@ -42,9 +39,24 @@ def audit(lake: Lake) -> AuditResult:
 
 
 def present(lake: Lake, table: str) -> DataFrame:
-    """Return the rows of a table. Files that are missing on disk are skipped."""
-    files = [file for file in lake.manifest.of(table) if (lake.place.path / file.path).is_file()]
-    return read(lake.spark, lake.place.path, files, TABLES[table].ddl)
+    """Return the rows of a table. Files that are missing are skipped."""
+    there = lake.place.sizes(table)
+    files = [file for file in lake.snapshot.of(table) if file.path in there]
+    return read(lake.spark, lake.place.location, table, files)
+
+
+def _wrong_files(lake: Lake) -> list[str]:
+    """Return a message for each file of the lake that is missing or has another length."""
+    wrong: list[str] = []
+    for name, table in lake.snapshot.tables.items():
+        there = lake.place.sizes(name)
+        for file in table.files:
+            size = there.get(file.path)
+            if size is None:
+                wrong.append(f"{name}/{file.path} is gone, and {file.rows:,} rows with it")
+            elif size != file.bytes:
+                wrong.append(f"{name}/{file.path} has {size:,} bytes, not {file.bytes:,}")
+    return wrong
 
 
 def _conservation(verdict: AuditResult, known: DataFrame) -> None:
@@ -75,8 +87,8 @@ def _numbering(verdict: AuditResult, lake: Lake, known: DataFrame) -> None:
     """Check that the events of each job are numbered 1, 2, 3 … without a break. Missing numbers are accepted if the
     recorded gaps of the lake lost at least as many events.
     """
-    manifest = lake.manifest
-    first = F.lit(1) if manifest.whole else F.col("first_n")
+    state = lake.state
+    first = F.lit(1) if state.whole else F.col("first_n")
     missing = F.col("last_n") - first + 1 - F.col("events")
     counted = known.withColumn("missing", missing.cast("bigint"))
     row = counted.agg(
@@ -84,7 +96,7 @@ def _numbering(verdict: AuditResult, lake: Lake, known: DataFrame) -> None:
         F.count(F.when(F.col("first_n") > 1, 1)).alias("begun_before"),
     ).collect()[0]
     verdict.figures |= row.asDict()
-    lost = sum(gap.lost for gap in manifest.gaps)
+    lost = sum(gap.lost for gap in state.gaps)
     explained = 0 < row["missing"] <= lost
     broken = counted.where(F.col("missing") < 0 if explained else F.col("missing") != 0).select(
         F.lit("numbering").alias("rule"),
@@ -95,7 +107,7 @@ def _numbering(verdict: AuditResult, lake: Lake, known: DataFrame) -> None:
     )
     sums = f"{verdict.figures['known']:,} jobs, {row['missing']:,} numbers missing"
     sums += f"; gaps of the history lost {lost:,}" if lost else ""
-    sums += "" if manifest.whole else f"; {row['begun_before']:,} jobs began before the lake"
+    sums += "" if state.whole else f"; {row['begun_before']:,} jobs began before the lake"
     add_rows(verdict, "every job's events are numbered without a break", broken, sums)
 
 
@@ -104,7 +116,7 @@ def _missing_rows(lake: Lake, events: DataFrame, known: DataFrame) -> DataFrame:
     events retention may have dropped are left out.
     """
     there = events.groupBy("seq").agg(F.max("job").alias("name"), F.count("*").alias("there"))
-    dropped = lake.manifest.dropped.get("events")
+    dropped = lake.snapshot.dropped.get("events")
     both = known.select("seq", "job", "events", "oldest_at").join(there, "seq", "full_outer")
     if dropped is not None:
         both = both.where(day_of(millis("oldest_at")).cast("string") >= dropped)

@@ -12,9 +12,9 @@ from millrace.domain.errors import CursorExpired, CursorUnknown
 from millrace.spark.lake.audit import add_rows, present
 from millrace.spark.lake.errors import HistoryLost, HistoryReplaced
 from millrace.spark.lake.feed import EventFeed
-from millrace.spark.lake.files import settings
-from millrace.spark.lake.jobs import job_parts, jobs
+from millrace.spark.lake.jobs import job_parts, jobs, parts_of
 from millrace.spark.lake.lake import Lake
+from millrace.spark.lake.reading import settings
 from millrace.spark.lake.steps import by_run, gathered
 from millrace.spark.lake.verdict import AuditResult
 
@@ -48,15 +48,15 @@ def audit_store(verdict: AuditResult, lake: Lake, feed: FeedWithRecords, patienc
 
 def _differences(lake: Lake, feed: EventFeed, records: DataFrame) -> DataFrame:
     try:
-        rest = feed.events(feed.ahead(lake.manifest.cursor, None))
+        rest = feed.events(feed.ahead(lake.state.cursor, None))
     except CursorExpired as expired:
         raise HistoryLost(expired) from None
     except CursorUnknown as unknown:
         raise HistoryReplaced(unknown) from None
     news = job_parts(gathered(by_run(rest), 2))
-    known = jobs(present(lake, "jobs").unionByName(news))
+    known = jobs(parts_of(present(lake, "jobs")).unionByName(news))
     seen = news.select("seq", F.lit(True).alias("moved")).distinct()
-    return differences(known.join(seen, "seq", "left"), records, lake.manifest.whole and not lake.manifest.gaps)
+    return differences(known.join(seen, "seq", "left"), records, lake.state.whole and not lake.state.gaps)
 
 
 def differences(known: DataFrame, records: DataFrame, whole: bool) -> DataFrame:

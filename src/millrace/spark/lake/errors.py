@@ -2,47 +2,76 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from datetime import datetime
 
 from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput, QueueError
 
 
 class NoLake(InvalidInput):
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no lake at {path}. Make one: millrace pipeline run --url URL --lake {path}")
+    def __init__(self, lake: str) -> None:
+        super().__init__(f"there is no lake at {lake}. Make one: millrace pipeline run --url URL --lake {lake}")
 
 
 class NotALake(InvalidInput):
-    """The directory contains other files. A lake needs its own directory, because the pipeline deletes files that a
-    crashed pipeline run left there.
+    """The directory or the prefix contains other files. A lake needs its own, because compaction deletes files that no
+    table uses.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} holds other files and is not a lake. Name a new or empty directory")
+    def __init__(self, lake: str) -> None:
+        super().__init__(f"{lake} holds other files and is not a lake. Name a new or empty directory or prefix")
+
+
+class OldLake(InvalidInput):
+    def __init__(self, lake: str) -> None:
+        super().__init__(
+            f"the lake at {lake} was written by an older Millrace, in a format of its own. This Millrace writes Delta "
+            "tables and cannot read it. Begin a new lake in another directory: it copies all events that the store "
+            "still has. To report on the old lake, use the Millrace that wrote it"
+        )
 
 
 class LakeTooNew(QueueError):
-    def __init__(self, path: Path, version: int, known: int) -> None:
+    def __init__(self, lake: str, version: int, known: int) -> None:
         super().__init__(
-            f"the lake at {path} was written in format {version}, and this Millrace reads formats up to {known}. "
+            f"the lake at {lake} was written in format {version}, and this Millrace reads formats up to {known}. "
             "Use a newer Millrace."
         )
 
 
+class LakeUnreachable(QueueError):
+    """The directory or the bucket of the lake could not be read or written."""
+
+    def __init__(self, lake: str, error: Exception) -> None:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        super().__init__(
+            f"the lake at {lake} cannot be opened: {first}. Check the address, and that you may read and write there; "
+            "for a bucket also the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
 class LakeBroken(QueueError):
-    """A manifest cannot be read, or the files of the lake do not have the expected rows."""
+    """The log of a table cannot be read, or the files of the lake do not have the expected rows."""
 
 
-class LakeBusy(QueueError):
-    def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(f"another run is writing to the lake at {path}{holder}. Wait for it to end, and run again")
+class NoSuchTake(InvalidInput):
+    def __init__(self, lake: str, as_of: int | datetime, newest: int) -> None:
+        asked = f"take {as_of}" if isinstance(as_of, int) else f"take that was complete at {as_of.isoformat()}"
+        super().__init__(f"the lake at {lake} has no {asked}; its takes are 1 to {newest}")
+
+
+class TakeGone(QueueError):
+    def __init__(self, lake: str, what: str) -> None:
+        super().__init__(
+            f"{what} of the lake at {lake} cannot be read any more: its files were replaced, and then removed by a "
+            "vacuum. Ask for a later one, or make Delta keep replaced files longer (delta.deletedFileRetentionDuration)"
+        )
 
 
 class LostTheRace(QueueError):
-    def __init__(self, path: Path, run: int) -> None:
+    def __init__(self, lake: str, take: int, winner: str) -> None:
         super().__init__(
-            f"another run published number {run} of the lake at {path} first. Nothing of this one was kept; run again "
-            "to take what is left"
+            f"another run ({winner or 'unknown'}) has committed take {take} of the lake at {lake} first. Nothing of "
+            "this one was kept; run again to take what is left"
         )
 
 
@@ -71,8 +100,8 @@ class HistoryReplaced(QueueError):
 
 
 class OtherStore(InvalidInput):
-    def __init__(self, path: Path, known: str, given: str) -> None:
+    def __init__(self, lake: str, known: str, given: str) -> None:
         super().__init__(
-            f"the lake at {path} holds the history of {known}, and {given} is another store. Use one lake per store; "
+            f"the lake at {lake} holds the history of {known}, and {given} is another store. Use one lake per store; "
             "if the store has only moved, say so: --moved"
         )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millrace.app.settings import masked
 from millrace.spark import FORMAT
 from millrace.spark.open import opened, url_from
+from millrace.spark.options import read_options
+from millrace.spark.reader import Share, TableReader
+from millrace.spark.schema import EVENTS
 
 EVENTS_PER_TASK = 400_000
 FEW_JOBS = 200_000
@@ -36,6 +41,12 @@ class Stretch:
         return re.match(r"0+(?!\d)", self.after) is not None
 
 
+class FeedShare(Protocol):
+    """A part of a stretch. It is pickled, and read by one task."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+
 class EventFeed(Protocol):
     """A source of events. Tests use their own implementation."""
 
@@ -47,6 +58,10 @@ class EventFeed(Protocol):
         """
         ...
 
+    def shares(self, stretch: Stretch) -> Sequence[FeedShare]:
+        """Return the events of the stretch in parts, which executors read."""
+        ...
+
     def events(self, stretch: Stretch) -> DataFrame: ...
 
     def groups(self) -> DataFrame:
@@ -56,6 +71,21 @@ class EventFeed(Protocol):
     def has_few_jobs(self) -> bool:
         """Return whether the store has so few jobs that reading all their groups costs little."""
         ...
+
+
+@dataclass(frozen=True)
+class StoreShare:
+    """A part of a stretch, which a task reads from the store."""
+
+    options: Mapping[str, str]
+    share: Share
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return _reader(self.options).read(self.share)
+
+
+def _reader(options: Mapping[str, str]) -> TableReader:
+    return TableReader(read_options(options, "batch"), EVENTS)
 
 
 class StoreFeed:
@@ -75,10 +105,12 @@ class StoreFeed:
         more = any(span.count for span in rest)
         return Stretch(spans[0].after, until, sum(span.count for span in spans), more)
 
+    def shares(self, stretch: Stretch) -> Sequence[FeedShare]:
+        options = {**self._where, "table": "events", **_bounds(stretch)}
+        return [StoreShare(options, share) for share in _reader(options).partitions() if isinstance(share, Share)]
+
     def events(self, stretch: Stretch) -> DataFrame:
-        tasks = max(2, -(-stretch.count // EVENTS_PER_TASK))
-        cursors = {"startingCursor": stretch.after, "endingCursor": stretch.until, "partitions": str(tasks)}
-        return self._table("events", **cursors)
+        return self._table("events", **_bounds(stretch))
 
     def groups(self) -> DataFrame:
         return self._table("jobs", columns="seq,queue,group").where(F.col("group").isNotNull())
@@ -98,3 +130,8 @@ class StoreFeed:
 
     def _table(self, table: str, **options: str) -> DataFrame:
         return self._spark.read.format(FORMAT).options(**self._where, table=table, **options).load()
+
+
+def _bounds(stretch: Stretch) -> dict[str, str]:
+    tasks = max(2, -(-stretch.count // EVENTS_PER_TASK))
+    return {"startingCursor": stretch.after, "endingCursor": stretch.until, "partitions": str(tasks)}

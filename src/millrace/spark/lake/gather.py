@@ -1,7 +1,7 @@
-"""Merges partial rows with the same key into one row. Several pipeline runs can each write a partial row.
+"""Merges partial rows with the same key into one row. Several takes can each have a partial row.
 
 `Parts` defines for each column how its values are merged. The result does not depend on the order of the partial rows,
-nor on how many pipeline runs wrote them.
+nor on the number of takes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class How(Enum):
@@ -26,6 +30,9 @@ class How(Enum):
     LATEST = "latest"
     EARLIEST = "earliest"
     TOTAL = "total"
+
+
+_ARROW = {How.LATEST: "max", How.EARLIEST: "min", How.TOTAL: "sum"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,14 @@ class Parts:
             gather(F.col(name), how).alias(name) for name, (_, how) in self.columns.items() if how is not How.KEY
         ]
         return rows.groupBy(*self.key).agg(*values_by_name).select(*self.names)
+
+    def merged(self, rows: pa.Table) -> pa.Table:
+        """Do the same as `gathered` to an Arrow table. Columns must not be structs."""
+        values = [(name, _ARROW[how]) for name, (_, how) in self.columns.items() if how is not How.KEY]
+        found = rows.group_by(self.key).aggregate(values)
+        return found.select([*self.key, *(f"{name}_{how}" for name, how in values)]).rename_columns(
+            [*self.key, *(name for name, _ in values)]
+        )
 
     def select(self, rows: DataFrame, values_by_name: Mapping[str, Column], carried: Sequence[str] = ()) -> DataFrame:
         """Return `rows` with the columns of this table. A column has the value in `values_by_name`, or, if it is in

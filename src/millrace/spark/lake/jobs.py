@@ -1,13 +1,17 @@
-"""Jobs: one row for each job and generation. Each pipeline run writes partial rows, which are merged when read."""
+"""Jobs: one row for each job and generation. A take merges the rows of the jobs that have new events.
+
+A partial row has what some of a job's events say about it. A row of the table `jobs` can be turned back into a partial
+row, because the feed has the events of a job in order: all new events come after those that the row was computed from.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millrace.domain.job import FINISHED
 from millrace.spark.lake.gather import How, Parts
-from millrace.spark.lake.instants import instant
+from millrace.spark.lake.instants import instant, millis
 from millrace.spark.lake.steps import OF_THE_JOB
 
 JOBS = (
@@ -35,7 +39,29 @@ def job_parts(steps: DataFrame) -> DataFrame:
     return steps.where(F.col("events") > 0).select(*JOB_PARTS.names)
 
 
+def parts_of(rows: DataFrame) -> DataFrame:
+    """Return rows of the table `jobs` as partial rows."""
+    first, last = F.col("first_n").alias("n"), F.col("last_n").alias("n")
+    known = {
+        "enqueued_at": millis("enqueued_at"),
+        "first_claimed": _if_known("first_claimed_at", first, millis("first_claimed_at").alias("at")),
+        "last": F.struct(last, "state", F.col("attempts").alias("attempt"), "failures"),
+        "finished": _if_known("finished_at", last, millis("finished_at").alias("at"), F.col("reason")),
+        "failed": _if_known("error_fingerprint", last, F.col("error_fingerprint").alias("fingerprint")),
+        "hidden": F.struct(last, "archived"),
+        "pruned_at": millis("pruned_at"),
+        "oldest_at": millis("oldest_at"),
+        "takeovers": F.col("reclaims"),
+    }
+    return JOB_PARTS.select(rows, known, [name for name in JOB_PARTS.names if name not in known])
+
+
+def _if_known(column: str, *fields: Column) -> Column:
+    return F.when(F.col(column).isNotNull(), F.struct(*fields))
+
+
 def jobs(parts: DataFrame) -> DataFrame:
+    """Return the rows of the table `jobs`, from partial rows."""
     last = F.col("last")
     finished = last.state.isin([state.value for state in FINISHED])
     return JOB_PARTS.gathered(parts).select(

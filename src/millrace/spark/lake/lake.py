@@ -1,7 +1,7 @@
 """Reads a lake: its tables and analyses, as DataFrames of the given session.
 
-A `Lake` object shows the lake as it was when the object was created, even while pipelines run. `refresh()` reads the
-newest state.
+A `Lake` object shows all tables as they were after one take, even while pipelines run. `refresh()` reads the newest
+take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from pyspark.sql import functions as F
 
 from millrace.spark.lake import analysis
 from millrace.spark.lake.analysis import By
-from millrace.spark.lake.attempts import still_open
-from millrace.spark.lake.files import read
-from millrace.spark.lake.instants import day_of, instant, millis
-from millrace.spark.lake.jobs import jobs
-from millrace.spark.lake.manifest import LakeManifest
-from millrace.spark.lake.place import LakePlace
-from millrace.spark.lake.tables import TABLES
+from millrace.spark.lake.instants import instant
+from millrace.spark.lake.place import AsOf, LakePlace, LakeSnapshot, LakeState
+from millrace.spark.lake.reading import read
+from millrace.spark.lake.tables import DAY, TABLES
 
 When = datetime | None
 
@@ -30,35 +27,41 @@ class Lake:
     exclusive.
     """
 
-    def __init__(self, path: str | os.PathLike[str], spark: SparkSession) -> None:
+    def __init__(self, path: str | os.PathLike[str], spark: SparkSession, as_of: AsOf | None = None) -> None:
+        """Open the lake after its newest take; with `as_of`, after the take with this number, or after the newest take
+        that was complete at this time.
+        """
         self.place = LakePlace(path)
         self.spark = spark
-        self.manifest: LakeManifest = self.place.require()
+        self.snapshot: LakeSnapshot = self.place.require(as_of)
+
+    @property
+    def state(self) -> LakeState:
+        return self.snapshot.state
 
     def refresh(self) -> Lake:
-        self.manifest = self.place.require()
+        self.snapshot = self.place.require()
         return self
 
     # ── tables ────────────────────────────────────────────────────────────────────────────────
 
     def events(self, since: When = None, until: When = None) -> DataFrame:
-        """Return the events of all jobs, with the column `day`."""
-        return self.rows("events", since, until).withColumn("day", day_of(millis("at")))
+        """Return the events of all jobs, with the columns `take` and `day`."""
+        return self._between("events", since, until)
 
     def attempts(self, since: When = None, until: When = None) -> DataFrame:
-        """Return the runs that ended between `since` and `until`."""
-        return self.rows("attempts", since, until)
+        """Return the runs that ended between `since` and `until`, with the column `day`."""
+        return self._between("attempts", since, until)
 
     def jobs(self) -> DataFrame:
         """Return one row for each job in the copied history."""
-        return jobs(self.parts("jobs"))
+        return self._all("jobs")
 
     def open_runs(self) -> DataFrame:
         """Return the runs that have not ended at the end of the copied history: they wait to be claimed, or a worker
         holds them.
         """
-        rows = still_open(self.parts("pending"))
-        return rows.select(
+        return self._all("open_runs").select(
             "job",
             "generation",
             "seq",
@@ -74,9 +77,7 @@ class Lake:
         """Return the group of each job that has one. The table is empty unless the pipeline has looked up groups
         (`--groups`).
         """
-        fold = TABLES["groups"].fold
-        assert fold is not None
-        return fold(self.parts("groups"))
+        return self._all("groups")
 
     # ── analysis ──────────────────────────────────────────────────────────────────────────────
 
@@ -108,24 +109,26 @@ class Lake:
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────
 
-    def parts(self, name: str) -> DataFrame:
-        """Return the rows of a table as the pipeline runs wrote them, without merging partial rows."""
-        return read(self.spark, self.place.path, self.manifest.of(name), TABLES[name].ddl)
-
     def rows(self, name: str, since: When, until: When) -> DataFrame:
-        """Return the rows between `since` and `until` of a table that is divided by days, without merging partial rows.
-        Only files of these days are opened.
+        """Return the rows between `since` and `until` of a table that is divided by days, without the day. Only files
+        of these days are opened.
         """
+        return self._between(name, since, until).drop(DAY)
+
+    def _between(self, name: str, since: When, until: When) -> DataFrame:
         table = TABLES[name]
         assert table.day_by is not None
         first, last = _utc(since), _utc(until)
-        files = self.manifest.of(name, *(None if at is None else at.date().isoformat() for at in (first, last)))
-        rows = read(self.spark, self.place.path, files, table.ddl)
+        days = (None if at is None else at.date().isoformat() for at in (first, last))
+        rows = read(self.spark, self.place.location, name, self.snapshot.tables[name].between(*days))
         if first is not None:
             rows = rows.where(F.col(table.day_by) >= F.lit(first))
         if last is not None:
             rows = rows.where(F.col(table.day_by) < F.lit(last))
         return rows
+
+    def _all(self, name: str) -> DataFrame:
+        return read(self.spark, self.place.location, name, self.snapshot.of(name))
 
 
 def _utc(at: When) -> When:

@@ -1,186 +1,206 @@
-"""The directory of a lake: its lock, the publication of pipeline runs, and the removal of files that crashed runs left.
-
-_millrace/lock                  held by the writer
-_millrace/runs/NNNNNNNN.json    the manifests
-data/NNNNNNNN-xxxxxxxx/         the files of one pipeline run, never changed after they were published
-"""
+"""A lake as a whole: its tables at one take, and the creation of a new lake."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import re
-import secrets
-import shutil
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
+from pyarrow import fs
 
-from millrace.app.local_path import local_path
-from millrace.spark.lake.errors import LakeBroken, LakeBusy, LakeTooNew, LostTheRace, NoLake, NotALake
-from millrace.spark.lake.manifest import FORMAT, VERSION, Head, LakeManifest
+from millrace.spark.lake.delta import (
+    DataFile,
+    TableSnapshot,
+    create,
+    snapshot,
+    state_text,
+    take_at,
+    version_of,
+)
+from millrace.spark.lake.errors import LakeBroken, LakeTooNew, NoLake, NoSuchTake, NotALake, OldLake, TakeGone
+from millrace.spark.lake.tables import BY_DAY, DERIVED, TABLES
+from millrace.spark.lake_location import LakeLocation
 
-GRACE = 15 * 60.0  # seconds that a replaced file is kept for current readers
-KEPT_MANIFESTS = 50
-_RUN = re.compile(r"(\d{8})\.json")
-_OF_A_RUN = re.compile(r"\d{8}-[0-9a-f]{8}")
+AsOf = int | datetime
+VERSION = 2  # incremented when an older Millrace would misread the lake; not for new fields and columns
+
+
+class LakeGap(msgspec.Struct, frozen=True):
+    """Events that retention removed before they were copied."""
+
+    after: str
+    until: str
+    lost: int
+    take: int
+
+
+class LakeState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of a lake after a take, as the commit of the take's events contains it.
+
+    `cursor` is the position up to which events were copied. `whole` says whether the first take started at the store's
+    first event. `taken` is the total number of copied events. `by` names the process that made the take.
+    """
+
+    take: int
+    at: int
+    store: str
+    cursor: str
+    whole: bool = True
+    taken: int = 0
+    gaps: tuple[LakeGap, ...] = ()
+    by: str = ""
+    version: int = VERSION
+
+
+class StateVersion(msgspec.Struct, frozen=True):
+    """The field that the states of every version have. A reader checks it first, and refuses a newer format."""
+
+    take: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class LakeSnapshot:
+    """All tables of a lake at one take, so that they agree."""
+
+    state: LakeState
+    tables: Mapping[str, TableSnapshot]
+
+    def of(self, table: str) -> Sequence[DataFile]:
+        return self.tables[table].files
+
+    @property
+    def files(self) -> int:
+        return sum(len(table.files) for table in self.tables.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for table in self.tables.values() for file in table.files)
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """The first remaining day of each table of which retention has dropped days."""
+        days = {name: self.tables[name].first_day for name in BY_DAY}
+        return {name: day for name, day in days.items() if day is not None}
 
 
 class LakePlace:
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = local_path(path, "the lake").absolute()
-        self._own = self.path / "_millrace"
-        self.runs = self._own / "runs"
-        self.data = self.path / "data"
+        self.location = LakeLocation.parse(path)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
-    def latest(self) -> LakeManifest | None:
-        """Return the newest manifest; None if nothing was published yet. Raises LakeTooNew or LakeBroken if the
-        manifest cannot be read.
-        """
-        for _ in range(3):  # it may be removed between listing and reading, once there are newer ones
-            numbers = self._numbers()
-            if not numbers:
-                return None
-            try:
-                return self._read(numbers[-1])
-            except FileNotFoundError:
-                continue
-        raise LakeBroken(f"the newest manifest in {self.runs} cannot be read: it comes and goes. Is it being removed?")
+    def latest(self) -> LakeSnapshot | None:
+        """Return the newest take that all tables include; None if there is no lake yet, or no take was completed."""
+        tables = self.tables()
+        if tables is None:
+            return None
+        take = min(table.take for table in tables.values())
+        return self._at(tables, take) if take else None
 
-    def require(self) -> LakeManifest:
+    def require(self, as_of: AsOf | None = None) -> LakeSnapshot:
+        """Return the newest complete take; with `as_of`, the take with this number, or the newest one that was complete
+        at this time. Raises NoLake, NoSuchTake, or TakeGone if its files were removed.
+        """
         found = self.latest()
         if found is None:
-            raise NoLake(self.path)
+            raise NoLake(str(self.location))
+        if as_of is None:
+            return found
+        tables = self.tables() or {}
+        if isinstance(as_of, int):
+            take, before = as_of, None
+        else:
+            before = round((as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of).timestamp() * 1000)
+            take = min(take_at(self.location, table, before) for table in tables.values())
+        if not 1 <= take <= found.state.take:
+            raise NoSuchTake(str(self.location), as_of, found.state.take)
+        past = self._at(tables, take, before)
+        for table in past.tables.values():
+            there = self.sizes(table.name)
+            if any(file.path not in there for file in table.files):
+                raise TakeGone(str(self.location), f"take {take}")
+        return past
+
+    def tables(self) -> dict[str, TableSnapshot] | None:
+        """Return the newest version of each table; None if there is no lake. Raises OldLake or LakeBroken if this
+        Millrace cannot read it.
+        """
+        with ThreadPoolExecutor(len(TABLES)) as pool:
+            found = dict(zip(TABLES, pool.map(lambda name: snapshot(self.location, name), TABLES), strict=True))
+        if found["events"] is None:  # it is created last
+            self._refuse_old()
+            return None
+        missing = [name for name, table in found.items() if table is None]
+        if missing:
+            raise LakeBroken(f"the table {missing[0]} of the lake at {self.location} is missing. Restore it")
+        return {name: table for name, table in found.items() if table is not None}
+
+    def _at(self, tables: Mapping[str, TableSnapshot], take: int, before: int | None = None) -> LakeSnapshot:
+        pinned = {name: self._pinned(table, take, before) for name, table in tables.items()}
+        return LakeSnapshot(self.state(pinned["events"]), pinned)
+
+    def _pinned(self, table: TableSnapshot, take: int, before: int | None) -> TableSnapshot:
+        if table.take <= take and before is None:
+            return table
+        found = snapshot(self.location, table.name, version_of(self.location, table, take, before))
+        assert found is not None
         return found
 
-    def _numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self.runs)
-        except FileNotFoundError:
-            return []
-        return sorted(int(match[1]) for name in names if (match := _RUN.fullmatch(name)))
+    def state(self, events: TableSnapshot) -> LakeState:
+        """Return the state of the newest take of the table `events`."""
+        raw = state_text(self.location, events)
+        version = msgspec.json.decode(raw, type=StateVersion).version
+        if version > VERSION:
+            raise LakeTooNew(str(self.location), version, VERSION)
+        return msgspec.json.decode(raw, type=LakeState)
 
-    def _read(self, run: int) -> LakeManifest:
-        file = self.runs / f"{run:08}.json"
-        raw = file.read_bytes()
-        try:
-            head = msgspec.json.decode(raw, type=Head)
-            if head.format == FORMAT and head.version > VERSION:
-                raise LakeTooNew(self.path, head.version, VERSION)
-            return msgspec.json.decode(raw, type=LakeManifest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            raise LakeBroken(f"{file} is damaged ({wrong}). Restore it, or build a new lake elsewhere") from None
+    def sizes(self, table: str) -> dict[str, int]:
+        """Return the length of each file of a table that exists, by its path relative to the table."""
+        root = f"{self.location.root}/{table}"
+        found = self.location.file_system().get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        return {file.path.removeprefix(f"{root}/"): file.size for file in found if file.is_file}
 
-    # ── writing ───────────────────────────────────────────────────────────────────────────────
+    # ── creation ──────────────────────────────────────────────────────────────────────────────
 
-    @contextmanager
-    def writing(self) -> Iterator[LakeManifest | None]:
-        """Lock the lake for writing, remove files of crashed pipeline runs, and yield the newest manifest (None if
-        there is none).
-
-        Raises NotALake if the directory holds other files, and LakeBusy if another process has the lock.
+    def prepare(self) -> dict[str, TableSnapshot]:
+        """Create the tables that do not exist yet, add the columns that this release has added, and return the tables.
+        Raises NotALake if the place holds other files.
         """
-        if not self._own.is_dir() and self.path.is_dir() and any(self.path.iterdir()):
-            raise NotALake(self.path)
-        self.runs.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._lock(lock)
-            newest = self.latest()
-            self._sweep(newest)
-            yield newest
-        finally:
-            os.close(lock)
-
-    def _lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LakeBusy(self.path, _described(os.pread(lock, 200, 0))) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{socket.gethostname()} {os.getpid()}".encode(), 0)
-
-    def directory_for(self, run: int) -> Path:
-        """Create a directory for the files of a pipeline run, and return its path."""
-        made = self.data / f"{run:08}-{secrets.token_hex(4)}"
-        made.mkdir(parents=True)
-        return made
-
-    def publish(self, manifest: LakeManifest) -> None:
-        """Publish the manifest, which adds all files of a pipeline run to the lake atomically. Raises LostTheRace if a
-        manifest with this number exists already.
-        """
-        final = self.runs / f"{manifest.run:08}.json"
-        draft = self.runs / f".{manifest.run:08}-{secrets.token_hex(4)}"
-        with open(draft, "xb") as file:
-            file.write(msgspec.json.encode(manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, final)  # unlike a rename, it never overwrites
-        except FileExistsError:
-            raise LostTheRace(self.path, manifest.run) from None
-        finally:
-            draft.unlink()
-        sync(self.runs)
-
-    # ── tidying ───────────────────────────────────────────────────────────────────────────────
-
-    def _sweep(self, newest: LakeManifest | None) -> None:
-        """Remove old manifests, files of crashed pipeline runs, and files whose replacement is older than the grace
-        period for readers.
-        """
-        numbers = self._numbers()
-        for number in numbers[:-KEPT_MANIFESTS]:
-            (self.runs / f"{number:08}.json").unlink(missing_ok=True)
-        for draft in self.runs.glob(".*"):
-            draft.unlink(missing_ok=True)
-        if not self.data.is_dir():
-            return
-        kept = set() if newest is None else newest.paths
-        recent = self._recently_replaced(numbers[-KEPT_MANIFESTS:])
-        for directory in self.data.iterdir():
-            if _OF_A_RUN.fullmatch(directory.name):
-                self._sweep_run(directory, kept, recent)
-
-    def _recently_replaced(self, numbers: list[int]) -> set[str]:
-        """Return the files of every manifest that was the newest one at some time within the grace period for
-        readers.
-        """
-        found: set[str] = set()
-        since = (time.time() - GRACE) * 1000
-        for number in reversed(numbers):
-            manifest = self._read(number)
-            found |= manifest.paths
-            if manifest.at < since:
-                break
+        found = self.tables()
+        if found is None:
+            self._refuse_others()
+            for name in (*DERIVED, "events"):
+                create(self.location, name)
+            found = self.tables()
+            assert found is not None
+        grown = [name for name, table in found.items() if _grow(table)]
+        if grown:
+            found |= self.tables() or {}
         return found
 
-    def _sweep_run(self, directory: Path, kept: set[str], recent: set[str]) -> None:
-        names = [str(file.relative_to(self.path)) for file in directory.rglob("*.parquet")]
-        if not any(name in kept or name in recent for name in names):
-            shutil.rmtree(directory, ignore_errors=True)
-            return
-        for name in names:
-            if name not in kept and name not in recent:
-                (self.path / name).unlink(missing_ok=True)
+    def _refuse_old(self) -> None:
+        old = self.location.file_system().get_file_info(f"{self.location.root}/_millrace/runs")
+        if old.type is fs.FileType.Directory:
+            raise OldLake(str(self.location))
+
+    def _refuse_others(self) -> None:
+        selector = fs.FileSelector(self.location.root, allow_not_found=True)
+        names = {file.base_name for file in self.location.file_system().get_file_info(selector)}
+        if names - set(TABLES):
+            raise NotALake(str(self.location))
 
 
-def sync(path: Path) -> None:
-    """Flush the content of a file, or the entries of a directory, to disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _grow(table: TableSnapshot) -> bool:
+    """Add the columns that the table lacks to its schema. In older files their value is null."""
+    from deltalake import Schema
 
-
-def _described(holder: bytes) -> str:
-    host, _, process = holder.decode(errors="replace").partition(" ")
-    return f" (process {process} on {host})" if process else ""
+    there = {field.name for field in table.delta.schema().fields}
+    wanted = Schema.from_arrow(TABLES[table.name].whole_arrow).fields
+    new = [field for field in wanted if field.name not in there]
+    if new:
+        table.delta.alter.add_columns(new)
+    return bool(new)

@@ -2,8 +2,8 @@
 
 An event describes its own run (number `attempt`), or the time from which the next run (`attempt` + 1) may start, or
 both. Events are grouped by seq and run, so each event can be used without the events before and after it. The events of
-a run may be copied by different pipeline runs. So the rows of runs that have not ended are carried into the next
-pipeline run (`attempts.py`).
+a run may be copied by different takes. So the rows of runs that have not ended are carried into the next take
+(`attempts.py`).
 
 The same rows also have columns about the job as a whole (`jobs.py`), so that events are grouped only once.
 """
@@ -58,7 +58,7 @@ OF_THE_JOB = {
     "takeovers": ("bigint", How.TOTAL),
     "replays": ("bigint", How.TOTAL),
 }
-STEPS = Parts({**OF_THE_RUN, **OF_THE_JOB, "carried": ("boolean", How.LATEST)})
+STEPS = Parts({**OF_THE_RUN, **OF_THE_JOB})
 
 BEGINS_WAITING = (Kind.ENQUEUED, Kind.RETRIED, Kind.SNOOZED, Kind.RELEASED, Kind.REPLAYED)
 ONLY_OF_THE_NEXT_RUN = (Kind.ENQUEUED, Kind.UNBLOCKED, Kind.REPLAYED)
@@ -103,7 +103,6 @@ def gathered(rows: DataFrame, partitions: int) -> DataFrame:
         **_this_run(),
         **_next_run(),
         **_job(),
-        "carried": F.lit(False),
     }
     columns = [
         gather(facts[name].cast(kind), how).alias(name)
@@ -115,9 +114,7 @@ def gathered(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def with_carried(steps: DataFrame, carried: DataFrame, partitions: int) -> DataFrame:
-    """Return the run rows `steps`. If `carried` has a row of the same run from an earlier pipeline run, both are
-    merged.
-    """
+    """Return the run rows of both. If `carried` has a row of the same run from an earlier take, both are merged."""
     return STEPS.gathered(steps.unionByName(carried).repartition(partitions, "seq"))
 
 

@@ -1,36 +1,36 @@
-"""Copies history into the lake, one part of the feed (a stretch) at a time. A stretch is published completely or not at
-all.
+"""Copies history into the lake, one part of the feed (a stretch) at a time. Each stretch is one take.
 
-The cost of a stretch depends on its length, not on the size of the lake. Events and ended attempts are appended. Other
-changes are written as partial rows, which are merged when they are read. Open runs are looked up only for new events.
+Executors read the store and write Parquet files in the same task. Then one commit to the table `events` adds all files
+of the take, together with the cursor. This commit decides: it succeeds only on top of the version that the run began
+with, so of two runs at once one loses, and each event is copied exactly once. `deriving.py` updates the other tables.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
+import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from millrace.domain.errors import CursorExpired, CursorUnknown
-from millrace.spark.lake import attempts as runs
-from millrace.spark.lake import series
-from millrace.spark.lake.compaction import crowded, fold
-from millrace.spark.lake.errors import HistoryLost, HistoryReplaced, OtherStore
-from millrace.spark.lake.feed import EventFeed, Stretch
-from millrace.spark.lake.files import DAY, read, require_all, settings, write, written
-from millrace.spark.lake.jobs import job_parts
-from millrace.spark.lake.manifest import File, LakeGap, LakeManifest
-from millrace.spark.lake.place import LakePlace
-from millrace.spark.lake.steps import by_run, gathered, with_carried
-from millrace.spark.lake.tables import TABLES
+from millrace.spark.lake.delta import CommitConflict, DataFile, commit, snapshot
+from millrace.spark.lake.deriving import derive
+from millrace.spark.lake.errors import HistoryLost, HistoryReplaced, LakeBroken, LostTheRace, OtherStore
+from millrace.spark.lake.feed import EventFeed, FeedShare, Stretch
+from millrace.spark.lake.maintenance import merge_crowded
+from millrace.spark.lake.place import LakeGap, LakePlace, LakeSnapshot, LakeState
+from millrace.spark.lake.reading import settings
+from millrace.spark.lake.tables import DAY
+from millrace.spark.lake.writing import discard, write
 
-STRETCH = 5_000_000  # events that are copied and published at a time
-EVENTS_PER_PARTITION = 1_000_000
-AT_ONCE = 2  # tables that are written in parallel to the attempts
+STRETCH = 5_000_000  # events of a take
+TRIES = 5  # commits of a take; compactions may intervene
 OnProgress = Callable[[str], None]
 
 
@@ -50,11 +50,11 @@ class TakeRequest:
 
 @dataclass
 class Taken:
-    """The result of a pipeline run. `manifest` is the newest manifest of the lake; None if the lake has none yet."""
+    """The result of a pipeline run. `lake` is the lake after it; None if nothing was ever taken."""
 
-    manifest: LakeManifest | None
+    lake: LakeSnapshot | None = None
     events: int = 0
-    stretches: int = 0
+    takes: int = 0
     gaps: list[LakeGap] = field(default_factory=list)
 
 
@@ -66,32 +66,41 @@ def take(
     on_progress: OnProgress = print,
 ) -> Taken:
     """Copy all new events, or at most `request.limit`, one stretch of the feed at a time. After an interruption, the
-    next call continues after the last published stretch.
+    next call continues after the last take.
     """
     request = request or TakeRequest()
-    with place.writing() as newest:
-        if newest is not None and newest.store != feed.name and not request.moved:
-            raise OtherStore(place.path, newest.store, feed.name)
-        taken = Taken(newest)
-        left = request.limit
-        while left is None or left > 0:
-            stretch, gap = _ahead(feed, taken.manifest, STRETCH if left is None else min(left, STRETCH), request)
-            if stretch.until == stretch.after and gap is None:
-                break
-            manifest = LakeRun(place, spark, feed, taken.manifest, stretch, gap, request, on_progress).published()
-            new = manifest.taken - (0 if taken.manifest is None else taken.manifest.taken)
-            taken.manifest, taken.events, taken.stretches = manifest, taken.events + new, taken.stretches + 1
-            taken.gaps += [] if gap is None else [gap]
-            left = None if left is None else left - max(new, 1)
-            if not stretch.more:
-                break
-        if taken.stretches and taken.manifest is not None and (chosen := crowded(taken.manifest)):
-            taken.manifest = fold(place, spark, taken.manifest, chosen, on_progress).manifest
+    tables = place.prepare()
+    newest = place.state(tables["events"]) if tables["events"].take else None
+    if newest is not None and newest.store != feed.name and not request.moved:
+        raise OtherStore(str(place.location), newest.store, feed.name)
+    groups = _wants_groups(feed, request)
+    derive(place, spark, feed, groups, on_progress, tables)
+    taken = Taken()
+    left = request.limit
+    while left is None or left > 0:
+        stretch, gap = _ahead(feed, newest, STRETCH if left is None else min(left, STRETCH), request)
+        if stretch.until == stretch.after and gap is None:
+            break
+        before = 0 if newest is None else newest.taken
+        newest = Take(place, spark, feed, newest, stretch, gap, on_progress).committed()
+        derive(place, spark, feed, groups, on_progress)
+        taken.events, taken.takes = taken.events + newest.taken - before, taken.takes + 1
+        taken.gaps += [] if gap is None else [gap]
+        left = None if left is None else left - max(newest.taken - before, 1)
+        if not stretch.more:
+            break
+    if taken.takes:
+        merge_crowded(place, on_progress)
+    taken.lake = place.latest()
     return taken
 
 
+def _wants_groups(feed: EventFeed, request: TakeRequest) -> bool:
+    return feed.has_few_jobs() if request.groups is None else request.groups
+
+
 def _ahead(
-    feed: EventFeed, newest: LakeManifest | None, limit: int, request: TakeRequest
+    feed: EventFeed, newest: LakeState | None, limit: int, request: TakeRequest
 ) -> tuple[Stretch, LakeGap | None]:
     after = None if newest is None else newest.cursor
     try:
@@ -99,116 +108,87 @@ def _ahead(
     except CursorExpired as expired:
         if not request.accept_gap:
             raise HistoryLost(expired) from None
-        run = 1 if newest is None else newest.run + 1
-        gap = LakeGap(expired.cursor, expired.oldest, expired.lost, run)
+        number = 1 if newest is None else newest.take + 1
+        gap = LakeGap(expired.cursor, expired.oldest, expired.lost, number)
         return feed.ahead(expired.oldest, limit), gap
     except CursorUnknown as unknown:
         raise HistoryReplaced(unknown) from None
 
 
-class LakeRun:
-    """Copies one stretch of the feed: writes its tables to a new directory, and publishes them with one manifest."""
+class Take:
+    """Copies one stretch of the feed into the table `events`."""
 
     def __init__(
         self,
         place: LakePlace,
         spark: SparkSession,
         feed: EventFeed,
-        newest: LakeManifest | None,
+        newest: LakeState | None,
         stretch: Stretch,
         gap: LakeGap | None,
-        request: TakeRequest,
         on_progress: OnProgress,
     ) -> None:
         self._place, self._spark, self._feed, self._newest = place, spark, feed, newest
-        self._stretch, self._gap, self._request, self._on_progress = stretch, gap, request, on_progress
-        self._number = 1 if newest is None else newest.run + 1
-        self._partitions = max(2, -(-stretch.count // EVENTS_PER_PARTITION))
-        self._files: dict[str, list[File]] = {}
+        self._stretch, self._gap, self._on_progress = stretch, gap, on_progress
+        self._number = 1 if newest is None else newest.take + 1
 
-    def published(self) -> LakeManifest:
-        self._directory = self._place.directory_for(self._number)
-        try:
-            with settings(self._spark, spark_sql_shuffle_partitions=str(self._partitions)):
-                self._write_all()
-        except BaseException:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            raise
-        manifest = self._manifest()
-        self._place.publish(manifest)
-        return manifest
-
-    def _write_all(self) -> None:
-        """Write the new rows of all tables. Events are read from the store once; the other tables are computed from the
-        written events.
+    def committed(self) -> LakeState:
+        """Write the events and commit them, and return the new state. Raises LostTheRace if another run has committed
+        this take.
         """
-        self._keep("events", self._feed.events(self._stretch))
-        events = self._back("events")
-        with ThreadPoolExecutor(AT_ONCE) as beside:  # small runs are mostly query planning, which runs in parallel
-            others = [
-                beside.submit(self._keep, "throughput", series.throughput_parts(events)),
-                beside.submit(self._keep, "errors", series.error_parts(events)),
-            ]
-            steps = self._steps(events).persist()
-            try:
-                self._keep("attempts", runs.attempts(steps))
-                attempts = self._back("attempts")
-                others += [
-                    beside.submit(self._keep, "durations", series.duration_parts(attempts)),
-                    beside.submit(self._keep, "worker_use", series.worker_parts(attempts)),
-                ]
-                self._keep("pending", runs.pending(steps, self._number))
-                self._keep("jobs", job_parts(steps))
-            finally:
-                steps.unpersist()
-            if self._feed.has_few_jobs() if self._request.groups is None else self._request.groups:
-                self._keep("groups", _of_these(self._feed.groups(), self._back("jobs")))
-            for other in others:
-                other.result()
-
-    def _keep(self, name: str, rows: DataFrame) -> None:
         began = time.monotonic()
-        table = TABLES[name]
-        by_day = rows if table.day_by is None else rows.withColumn(DAY, table.day())
-        sent = write(by_day, self._directory, name, by=() if table.day_by is None else (DAY,))
-        files = self._files[name] = written(self._place.path, self._directory / name, self._number)
-        require_all(files, sent, self._directory / name)
-        count, seconds = sum(file.rows for file in files), time.monotonic() - began
-        self._on_progress(f"run {self._number}: {count:,} rows of {name} in {seconds:.1f} s")
+        shares = self._feed.shares(self._stretch)
+        source = partial(_events_of, shares, self._number)
+        with settings(self._spark):
+            numbers = self._spark.range(0, len(shares), 1, max(1, len(shares)))
+            files = write(numbers, self._place.location, "events", DAY, source)
+        state = self._state(sum(file.rows for file in files))
+        try:
+            self._commit(files, state)
+        except BaseException:
+            discard(self._place.location, "events", files)
+            raise
+        seconds = time.monotonic() - began
+        self._on_progress(f"take {self._number}: {state.taken - self._before:,} rows of events in {seconds:.1f} s")
+        return state
 
-    def _back(self, name: str) -> DataFrame:
-        return read(self._spark, self._place.path, self._files[name], TABLES[name].ddl)
+    def _commit(self, files: Sequence[DataFile], state: LakeState) -> None:
+        for _ in range(TRIES):
+            events = snapshot(self._place.location, "events")
+            assert events is not None  # place.prepare() has created it
+            if events.take >= self._number:
+                raise LostTheRace(str(self._place.location), events.take, self._place.state(events).by)
+            try:
+                return commit(
+                    self._place.location, events, self._number, files, state=msgspec.json.encode(state).decode()
+                )
+            except CommitConflict:
+                continue
+        raise LakeBroken(f"the lake at {self._place.location} is changed again and again by another process")
 
-    def _steps(self, events: DataFrame) -> DataFrame:
-        said = by_run(events)
-        new = gathered(said, self._partitions)
-        files = [] if self._newest is None else self._newest.of("pending")
-        if not files:
-            return new
-        pending = read(self._spark, self._place.path, files, TABLES["pending"].ddl)
-        return with_carried(new, runs.carried(pending, said), self._partitions)
+    @property
+    def _before(self) -> int:
+        return 0 if self._newest is None else self._newest.taken
 
-    def _manifest(self) -> LakeManifest:
+    def _state(self, rows: int) -> LakeState:
         newest, gap = self._newest, self._gap
-        before = {} if newest is None else newest.files
-        return LakeManifest(
+        return LakeState(
             self._number,
-            "take",
             int(time.time() * 1000),
-            self._stretch.after,
-            self._stretch.until,
             self._feed.name,
-            {name: (*before.get(name, ()), *self._files.get(name, ())) for name in TABLES},
+            self._stretch.until,
             whole=self._stretch.whole and gap is None if newest is None else newest.whole,
-            taken=(0 if newest is None else newest.taken) + sum(file.rows for file in self._files["events"]),
+            taken=self._before + rows,
             gaps=(() if newest is None else newest.gaps) + (() if gap is None else (gap,)),
-            dropped={} if newest is None else newest.dropped,
-            schemas={name: table.version for name, table in TABLES.items()},
+            by=f"process {os.getpid()} on {socket.gethostname()}",
         )
 
 
-def _of_these(groups: DataFrame, jobs: DataFrame) -> DataFrame:
-    """Return the groups of the jobs in `jobs`, which are the jobs of this pipeline run. The other groups are already in
-    the lake, or their jobs are not in the lake.
-    """
-    return groups.join(jobs.select("seq"), "seq", "left_semi").select("seq", "queue", "group")
+def _events_of(shares: Sequence[FeedShare], number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of the shares whose numbers are in the batches, with the columns `take` and `day`."""
+    for batch in batches:
+        for index in batch["id"].to_pylist():
+            for events in shares[index].batches():
+                taken = pa.array([number], pa.int32()).take(pa.array([0] * events.num_rows, pa.int8()))
+                columns = [*events.columns, taken, events["at"].cast(pa.date32())]
+                yield pa.RecordBatch.from_arrays(columns, [*events.schema.names, "take", DAY])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millrace.spark.lake.manifest import LakeGap
+from millrace.spark.lake.place import LakeGap
 
 SHOWN = 100  # findings kept per rule; the counts include all
 

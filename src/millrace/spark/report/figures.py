@@ -22,10 +22,9 @@ from millrace.spark.lake import Lake
 from millrace.spark.lake.analysis import fairness
 from millrace.spark.lake.audit import audit
 from millrace.spark.lake.audit_store import FeedWithRecords, audit_store
-from millrace.spark.lake.files import settings
 from millrace.spark.lake.histogram import measured
 from millrace.spark.lake.instants import millis
-from millrace.spark.lake.series import DURATIONS
+from millrace.spark.lake.reading import settings
 from millrace.spark.lake.verdict import AuditResult
 from millrace.spark.report import frames, model, values
 from millrace.spark.report.model import Report
@@ -92,7 +91,7 @@ class _Reading:
             }
             waits, runs = lengths.result()
             found = {name: other.result() for name, other in others.items()}
-        known = bool(self._lake.manifest.of("groups"))
+        known = bool(self._lake.snapshot.of("groups"))
         return found | {"queues": values.flows(flow, period), "waits": waits, "runs": runs, "groups_known": known}
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────
@@ -144,7 +143,7 @@ class _Reading:
         if period.step < HOUR:
             lengths = measured(self._attempts(), "queue")
         else:
-            lengths = frames.lengths_by_hour(DURATIONS.gathered(self._lake.rows("durations", *self._bounds)))
+            lengths = frames.lengths_by_hour(self._lake.rows("durations", *self._bounds))
         rows = frames.quantiles(lengths, period.step, queues).collect()
         return values.measured(rows, "wait", period), values.measured(rows, "run", period)
 
@@ -256,15 +255,15 @@ def _judged(lake: Lake, feed: FeedWithRecords | None) -> model.AuditFigures:
 
 
 def _source(lake: Lake, newest_at: int | None, feed: FeedWithRecords | None) -> model.Source:
-    manifest = lake.manifest
+    state = lake.state
     return model.Source(
-        manifest.store,
-        manifest.run,
-        manifest.at,
-        manifest.taken,
+        state.store,
+        state.take,
+        state.at,
+        state.taken,
         newest_at,
-        None if feed is None else feed.ahead(manifest.cursor, None).count,
-        manifest.whole,
-        [model.FeedGap(gap.run, gap.lost) for gap in manifest.gaps],
-        sorted(manifest.dropped.items()),
+        None if feed is None else feed.ahead(state.cursor, None).count,
+        state.whole,
+        [model.FeedGap(gap.take, gap.lost) for gap in state.gaps],
+        sorted(lake.snapshot.dropped.items()),
     )

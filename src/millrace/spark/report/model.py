@@ -184,7 +184,7 @@ class AuditFigures:
 
 @dataclass(frozen=True)
 class FeedGap:
-    run: int
+    take: int
     lost: int
 
 
@@ -195,7 +195,7 @@ class Source:
     """
 
     store: str
-    run: int
+    take: int
     written_at: int
     events: int
     newest_at: int | None = None

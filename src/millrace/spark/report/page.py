@@ -108,7 +108,7 @@ def _notes(report: Report) -> Markup:
     """
     source = report.source
     said = [
-        f"A gap: {count(gap.lost)} events were removed by the store's retention before run {gap.run} could take them. "
+        f"A gap: {count(gap.lost)} events were removed by the store's retention before take {gap.take}. "
         "What happened in them is missing everywhere on this page."
         for gap in source.gaps
     ]
@@ -124,7 +124,7 @@ def _footer(report: Report) -> Markup:
         "footer",
         f"Made {formats.stamp(report.made_at)} UTC from the lake of ",
         tag("code", source.store),
-        f": {count(source.events)} events, run {count(source.run)}, written {formats.stamp(source.written_at)} UTC. ",
+        f": {count(source.events)} events, take {count(source.take)}, written {formats.stamp(source.written_at)} UTC. ",
         "All times are UTC. Percentiles are within 2 %.",
     )
 
