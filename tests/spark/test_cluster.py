@@ -169,7 +169,7 @@ def test_executors_find_millrace_in_the_archive_and_nowhere_else_and_show_no_sec
     assert said["operated"] == {"cancelled": CANCELLED, "completed": 2 * ROWS - CANCELLED}
     if PASSWORD in servers.urls[1]:
         assert said["by_environment"] and said["shown"] == []
-        assert {"plan", "environment/"} <= set(said["named"])  # there the name is, so a value would be seen too
+        assert any(page.endswith("/environment") for page in said["named"])  # so a value would be seen there too
         assert holding(SECRET_URL, desk / "event-log") != []
         assert holding(PASSWORD, desk / "event-log", cluster.bare.parent) == []
 
@@ -193,7 +193,8 @@ def test_everything_works_on_the_cluster_through_a_connect_server(
         "spark.eventLog.enabled": "false",
     }
     (tmp_path / "shop.py").write_bytes((desk / "shop.py").read_bytes())
-    with running_connect(tmp_path_factory.mktemp("server"), settings, cluster.master, **cluster.environment) as remote:
+    environment = {**cluster.environment, "SPARK_DAEMON_MEMORY": "1g"}
+    with running_connect(tmp_path_factory.mktemp("server"), settings, cluster.master, **environment) as remote:
         where = json.dumps({"urlEnv": "CONNECT_URL"})
         command = [sys.executable, "-m", "tests.spark.programs.connect_turn", remote, where, str(tmp_path)]
         own = {**cluster.environment, "JAVA_HOME": "", "PYTHONPATH": f"{ROOT}:{tmp_path}"}

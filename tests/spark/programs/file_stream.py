@@ -18,7 +18,7 @@ FILES_AT_ONCE = 2
 
 
 def held(folder: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """In the middle of the first file of each micro-batch, a task says who it is and waits for the test to let it go."""
+    """In the middle of the first file of each micro-batch, a task says who it is, and waits for the test."""
 
     def passing(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
