@@ -207,6 +207,41 @@ def test_everything_works_on_the_cluster_through_a_connect_server(
     assert said["operated"] == {"cancelled": CANCELLED, "completed": 2 * ROWS - CANCELLED}
 
 
+@at_night
+def test_a_command_runs_on_the_cluster_that_sparks_configuration_names(
+    cluster: Cluster, servers: Servers, desk: Path, tmp_path: Path
+):
+    """With the settings of the cluster, and the store in MILLRACE_URL, its command line needs neither."""
+    settings = {
+        **SETTINGS,
+        "spark.master": cluster.master,
+        "spark.archives": f"{desk}/deps.tar.gz#deps",
+        "spark.executorEnv.PYTHONPATH": "deps",
+        "spark.pyspark.python": "python3",
+        "spark.eventLog.enabled": "false",
+    }
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (tmp_path / "spark-defaults.conf").write_text(lines, "utf-8")
+    rows = "".join(json.dumps({"order": number, "to": "ada@example.com"}) + "\n" for number in range(50))
+    (tmp_path / "orders.jsonl").write_text(rows, "utf-8")
+    load = ["load", "--from", "jsonl:orders.jsonl", "--task", "confirm", "--id-columns", "order", "--queue", "loaded"]
+    own = {**cluster.environment, "SPARK_CONF_DIR": str(tmp_path), "MILLRACE_URL": servers.urls[1]}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace", "pipeline", *load, "--yes", "--json"],
+        cwd=tmp_path,
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout)["queued"] == 50
+    assert "Registered app millrace" in (cluster.bare.parent / "master" / "log").read_text("utf-8")
+
+
 def test_the_page_packs_what_the_extra_brings_but_for_spark_itself():
     [packing] = [block.text for block in blocks_of(PAGE, "sh") if "--target" in block.text]
     extra = [one.partition(";")[0].strip() for one in metadata.requires("millrace") or () if "== 'spark'" in one]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_the_clusters_own_master_wins_unless_the_user_says_otherwise(
     sessions.session(master="yarn", memory="5g")
     assert builder.place == ("master", "yarn")
     assert builder.settings["spark.driver.memory"] == "5g"
+
+
+def test_executors_run_the_python_that_the_environment_or_the_configuration_names(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    written(tmp_path, "spark.pyspark.python /opt/python\n")
+    for before, expected in ((None, "/opt/python"), ("python3", "python3")):
+        environment = {**os.environ, **({} if before is None else {"PYSPARK_PYTHON": before})}
+        monkeypatch.setattr(os, "environ", environment)
+        sessions.session(master="spark://head:7077")
+        assert environment["PYSPARK_PYTHON"] == expected
 
 
 def test_a_connect_server_of_the_configuration_is_used(builder: Builder, tmp_path: Path):
