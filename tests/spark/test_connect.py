@@ -60,6 +60,7 @@ def test_rows_streams_and_the_lake_go_through_connect(remote: str, sqlite: Place
     assert said["jobs"] == said["lake"] == said["throughput"] == 2 * ROWS
     assert said["taken"] == [ROWS, ROWS]
     assert said["events"] == said["streamed"] == 2 * ROWS
+    assert said["lag"] == 2 * ROWS
     assert said["operated"] == {"cancelled": CANCELLED, "completed": 2 * ROWS - CANCELLED}
 
 

@@ -64,8 +64,10 @@ def written(spark: SparkSession, **store: str) -> None:
     write.options(**BY_APP, idColumns="order").save()
 
 
-def streamed(spark: SparkSession, folder: Path, about: Mapping[str, str], **store: str) -> None:
-    """Files as they come into the queue, as jobs `about` something; and events as they come into files."""
+def streamed(spark: SparkSession, folder: Path, about: Mapping[str, str], **store: str) -> int:
+    """Files as they come into the queue, as jobs `about` something; and events as they come into files. Return how many
+    events the second stream was behind.
+    """
     new = spark.range(ROWS, 2 * ROWS, 1, TASKS).selectExpr("id as order", "'bob@example.com' as to")
     new.write.parquet(f"{folder}/new")
     rows = spark.readStream.schema("order long, to string").parquet(f"{folder}/new")
@@ -74,7 +76,10 @@ def streamed(spark: SparkSession, folder: Path, about: Mapping[str, str], **stor
 
     events = spark.readStream.format("millrace").options(**store, table="events").load()
     out = events.writeStream.format("parquet").options(path=f"{folder}/out", checkpointLocation=f"{folder}/checked")
-    out.trigger(availableNow=True).start().awaitTermination()
+    query = out.trigger(availableNow=True).start()
+    query.awaitTermination()
+    lag: int = json.loads(query.recentProgress[0]["sources"][0]["latestOffset"])["events_behind"]
+    return lag
 
 
 def operated(spark: SparkSession, **store: str) -> dict[str, int]:
@@ -113,7 +118,7 @@ def main(folder: Path) -> None:
     found = spark.range(0, TASKS, 1, TASKS).mapInArrow(whereabouts, shape).collect()
     for _ in range(2):  # the second time, every row is in already
         written(spark, **where)
-    streamed(spark, folder, BY_APP, **where)
+    lag = streamed(spark, folder, BY_APP, **where)
     taken = take(LakePlace(folder / "lake"), spark, StoreFeed(spark, **where), TakeRequest(), lambda _text: None)
     jobs = batch(spark, urlFile="jobs-url", table="jobs", pushFilters="true")
     said = {
@@ -122,6 +127,7 @@ def main(folder: Path) -> None:
         "payloads": jobs.select("payload").distinct().count(),
         "events": batch(spark, **where, table="events").count(),
         "streamed": spark.read.parquet(f"{folder}/out").select("seq", "n").distinct().count(),
+        "lag": lag,
         "taken": taken.events,
         "lake": Lake(folder / "lake", spark).jobs().count(),
         "operated": operated(spark, **where),

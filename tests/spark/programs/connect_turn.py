@@ -14,15 +14,17 @@ from millrace.spark.lake import Lake, LakePlace, StoreFeed, TakeRequest, take
 from tests.spark.programs.cluster_proof import batch, operated, streamed, written
 
 
-def main(remote: str, store: dict[str, str], folder: Path) -> None:
+def main(remote: str, store: dict[str, str], folder: Path, *archives: str) -> None:
     spark = SparkSession.builder.remote(remote).getOrCreate()
     register(spark)
     spark.addArtifacts(str(folder / "shop.py"), pyfile=True)
+    for archive in archives:
+        spark.addArtifacts(archive, archive=True)
     for _ in range(2):  # the second time, every row is in already
         written(spark, **store)
     place, feed = LakePlace(folder / "lake"), StoreFeed(spark, **store)
     first = take(place, spark, feed, TakeRequest(), lambda _text: None)
-    streamed(spark, folder, {"task": "confirm", "queue": "mail"}, **store)  # artifacts do not reach a stream's sink
+    lag = streamed(spark, folder, {"task": "confirm", "queue": "mail"}, **store)
     second = take(place, spark, feed, TakeRequest(), lambda _text: None)
     lake = Lake(folder / "lake", spark)
     said = {
@@ -32,6 +34,7 @@ def main(remote: str, store: dict[str, str], folder: Path) -> None:
         "taken": [first.events, second.events],
         "lake": lake.jobs().count(),
         "throughput": lake.throughput(by="hour").selectExpr("sum(enqueued)").collect()[0][0],
+        "lag": lag,
         "operated": operated(spark, **store),
         "session": type(spark).__module__,
     }
@@ -40,4 +43,4 @@ def main(remote: str, store: dict[str, str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
