@@ -57,7 +57,7 @@ def payloads(specs: Iterable[Spec]) -> list[Any]:
 def sink(place: Place, ddl: str, **given: Any) -> Sink:
     """As the driver makes it; `Sink.write` is what a task does."""
     options = {"url": place.url, "task": "send", **{name: str(one) for name, one in given.items()}}
-    return writer(options, schema(ddl), False)._sink
+    return writer(options, schema(ddl), False).sink
 
 
 def jobs_in(place: Place) -> list[Job]:

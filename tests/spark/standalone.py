@@ -61,13 +61,15 @@ def running_cluster(folder: Path, workers: int = 2, /, **for_workers: str) -> It
 
 
 @contextmanager
-def running_connect(folder: Path, settings: Mapping[str, str], **environment: str) -> Iterator[str]:
+def running_connect(
+    folder: Path, settings: Mapping[str, str], master: str = "local[2]", /, **environment: str
+) -> Iterator[str]:
     """Its address, as a client writes it."""
     port = free_port()
     bound = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     given = [word for name, value in {**settings, **bound}.items() for word in ("--conf", f"{name}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    command = [str(BIN / "spark-submit"), "--master", "local[2]", *given, "--class", server, "spark-internal"]
+    command = [str(BIN / "spark-submit"), "--master", master, *given, "--class", server, "spark-internal"]
     everything = {**environment_in(folder), **environment}
     with _server(folder / "connect", everything, command, "Spark Connect server started"):
         yield f"sc://127.0.0.1:{port}"
@@ -117,13 +119,15 @@ def _await(server: subprocess.Popen[bytes], log: Path, words: str) -> None:
         time.sleep(0.05)
 
 
-def packed(folder: Path) -> Path:
-    """What `pip install --target deps '.[s3]' pyarrow pandas deltalake` and `tar` make, from what is installed here:
-    tests do without a package index."""
+def packed(folder: Path, extra: str) -> Path:
+    """What `pip install --target deps '.[extra]' pyarrow pandas deltalake` and `tar` make, from what is installed here: tests do
+    without a package index."""
     with tarfile.open(folder / "deps.tar.gz", "w:gz", compresslevel=1) as archive:
         for package in ("millrace", "pyspark_millrace"):  # installed here by a link to them
             archive.add(ROOT / "src" / package, package, filter=_without_caches)
-        for distribution in _needed("millrace", {"s3"}) | _needed("pyarrow") | _needed("pandas") | _needed("deltalake"):
+        for distribution in (
+            _needed("millrace", {extra}) | _needed("pyarrow") | _needed("pandas") | _needed("deltalake")
+        ):
             for file in metadata.distribution(distribution).files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts and "tests" not in file.parts:
                     archive.add(str(file.locate()), str(file))

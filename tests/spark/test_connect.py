@@ -18,7 +18,7 @@ import pytest
 from tests.project.page import blocks_of
 from tests.spark.conftest import Place
 from tests.spark.filled import fill
-from tests.spark.programs.cluster_proof import ROWS
+from tests.spark.programs.cluster_proof import CANCELLED, ROWS
 from tests.spark.standalone import BIN, ROOT, SMALL, environment_in, running_connect
 
 SETTINGS = {
@@ -53,12 +53,15 @@ def test_rows_streams_and_the_lake_go_through_connect(remote: str, sqlite: Place
     [shop] = [block.text for block in blocks_of(page) if block.file == "shop.py"]
     (tmp_path / "shop.py").write_text(shop, "utf-8")
 
-    said = json.loads(client(tmp_path, "tests.spark.programs.connect_turn", remote, sqlite.url, str(tmp_path)))
+    store = json.dumps({"url": sqlite.url})
+    said = json.loads(client(tmp_path, "tests.spark.programs.connect_turn", remote, store, str(tmp_path)))
 
     assert said["session"].startswith("pyspark.sql.connect.")
     assert said["jobs"] == said["lake"] == said["throughput"] == 2 * ROWS
     assert said["taken"] == [ROWS, ROWS]
     assert said["events"] == said["streamed"] == 2 * ROWS
+    assert said["lag"] == 2 * ROWS
+    assert said["operated"] == {"cancelled": CANCELLED, "completed": 2 * ROWS - CANCELLED}
 
 
 def test_the_commands_of_the_lake_work_on_a_connect_server(remote: str, sqlite: Place, tmp_path: Path):

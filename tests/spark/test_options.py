@@ -28,7 +28,7 @@ def test_options_are_read_in_any_case_and_the_rest_is_at_its_default():
         ({"tabel": "jobs"}, "has no option 'tabel'. Did you mean 'table'"),
         ({"batchrow": "1"}, "Did you mean 'batchRows'"),
         ({"xyz": "1"}, "Known are: batchRows, columns"),
-        ({"maxEventsPerBatch": "5"}, "option maxEventsPerBatch is for stream, and does nothing for batch"),
+        ({"maxEventsPerTrigger": "5"}, "option maxEventsPerTrigger is for stream, and does nothing for batch"),
         ({"path": "/x"}, "a store is no path"),
         ({"batchRows": "0"}, "a whole number from 1 on, not '0'"),
         ({"batchRows": "many"}, "a whole number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from millrace.cli.root import PLACES
 from millrace.spark.sink.ids import job_id
 from tests.spark.conftest import Place
 from tests.spark.sinking import APP, jobs_in, numbers, payloads
@@ -190,7 +192,10 @@ def refusal(frame: DataFrame, place: Place, **options: Any) -> str:
 def test_what_cannot_work_is_said_before_any_task(spark: SparkSession, sqlite: Place):
     frame = spark.range(3)
 
-    assert "jobs can only be added: write with mode('append')" in refusal(frame, sqlite, mode="overwrite")
+    overwriting = refusal(frame, sqlite, mode="overwrite")
+    advice = re.search(r"millrace (\w+) NAME", overwriting)
+    assert "jobs can only be added: write with mode('append')" in overwriting
+    assert advice is not None and advice[1] in PLACES  # there is such a command
     assert "Did you mean 'queueColumn'?" in refusal(frame, sqlite, queueColum="id")
     assert "memory:// lives inside one process" in refusal(frame, Place("memory", "memory://"))
     assert "option writeId must not be empty" in refusal(frame, sqlite, writeId=" ")

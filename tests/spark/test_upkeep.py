@@ -87,14 +87,27 @@ def test_a_sweep_in_shares_repairs_and_says_what(spark: SparkSession, cli: Stage
 
     command = ("pipeline", "sweep", "--url", directory.url, "--shares", "2")
     dry = cli(*command, "--dry-run", "--json").json
-    done = cli(*command)
+    done = cli(*command[:-1], "64")
     again = cli(*command, "--json").json
 
     assert dry["dry_run"] and dry["repaired"]["index_restored"] == 5
     assert [len(share["shards"]) for share in dry["shares"]] == [8, 8]
-    assert "index_restored\t5" in done.out and "in 2 shares" in done.err
+    assert "index_restored\t5" in done.out and "in 16 shares" in done.err
+    assert "this store has 16 shards, which limits the number of shares" in done.err
     assert again["repaired"] == {} and again["looked_at"] > 20
     assert all(map(Path.exists, lost))
+
+
+def test_what_has_nothing_to_do_says_why(directory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = Stage(monkeypatch)
+    filled(directory)
+
+    young = cli("pipeline", "compact-archive", "--url", directory.url, "--older-than", "1h")
+    empty = cli("pipeline", "expire-archive", "--url", directory.url)
+
+    assert "No archived job finished more than 1h ago. Archive jobs first" in young.err
+    assert "or there are no files" in empty.err
+    assert "There is nothing to do now." in young.err and "There is nothing to do now." in empty.err
 
 
 def test_stores_that_need_none_of_it_say_so(sqlite: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def _checked(url: str) -> str:
     if scheme == "memory":
         raise InvalidInput(
             "memory:// lives inside one process, and Spark works in others: they would see an empty store. Use "
-            "sqlite:////absolute/path.db, file:///directory or s3://bucket/prefix"
+            "postgresql://…, redis://…, s3://bucket/prefix, sqlite:////absolute/path.db or file:///directory"
         )
     if scheme == "sqlite" and not unquote(urlsplit(url).path).startswith("//"):
         raise InvalidInput(

@@ -94,7 +94,7 @@ OPTIONS = (
     Option("url", text, None, "the store; a file path must be absolute, and the URL must not contain a secret"),
     Option("urlEnv", text, None, "name of the environment variable with the URL, on driver and executors"),
     Option("urlFile", text, None, "path of the file with the URL, readable on driver and executors"),
-    Option("table", text, None, "`jobs`, `events`, `dead` or `workers`; streams read `events`", READS),
+    Option("table", text, None, "`jobs`, `events`, `dead` or `workers`; streams read `events` or `jobs`", READS),
     Option("columns", names, None, "only these columns, in this order; other columns are not read", READS),
     Option(
         "partitions", whole, None, "maximum number of Spark tasks; by default it depends on the amount of data", READS
@@ -113,7 +113,8 @@ OPTIONS = (
         "startingCursor",
         text,
         "earliest",
-        "`earliest`, `latest` (streams), a cursor, or an instant such as 2026-11-15T12:00:00Z (table `events`)",
+        "`earliest`, `latest` (streams), a cursor, or an instant such as 2026-11-15T12:00:00Z (table `events`, and "
+        "streams)",
         READS,
     ),
     Option("endingCursor", text, None, "cursor at which to stop reading (table `events`)", frozenset({"batch"})),
@@ -125,7 +126,13 @@ OPTIONS = (
         "`dead`), `only` or `without`; with `only`, `events` reads their history",
         frozenset({"batch"}),
     ),
-    Option("maxEventsPerBatch", whole, None, "approximate number of events per micro-batch", frozenset({"stream"})),
+    Option(
+        "maxEventsPerTrigger",
+        whole,
+        None,
+        "approximate maximum number of events per micro-batch; by default 100,000 for the table `jobs`, else no limit",
+        frozenset({"stream"}),
+    ),
     Option(
         "failOnDataLoss",
         yes,

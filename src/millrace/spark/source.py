@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from millrace.domain.errors import InvalidInput
 from millrace.spark import FORMAT
 from millrace.spark.options import READS, SourceOptions, read_options
-from millrace.spark.schema import EVENTS, TABLES, table_named
+from millrace.spark.schema import EVENTS, JOBS, TABLES, table_named
 from millrace.spark.table import Table
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ class MillraceSource(DataSource):
         return (FilteringReader if pushing else TableReader)(options, _requested(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from millrace.spark.stream import FeedStreamReader
+        from millrace.spark.stream import FeedStreamReader, JobStreamReader
 
         options = read_options(self.options, "stream")
         table = _requested(options, schema)
-        if table.name != EVENTS.name:
-            raise InvalidInput(f"only the table events can be followed as a stream, not {table.name}")
-        return FeedStreamReader(options, table)
+        if table.name not in (EVENTS.name, JOBS.name):
+            raise InvalidInput(f"the tables events and jobs can be read as a stream, not {table.name}")
+        return (FeedStreamReader if table.name == EVENTS.name else JobStreamReader)(options, table)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millrace.spark.sink.writer import writer

@@ -6,10 +6,8 @@ Executors are JVMs with Python processes under them. The one that is killed goes
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -20,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millrace.spark.open import opened
 from millrace.spark.session import QUICK, session
+from tests.spark.processes import below, executors, kill_together, stop_together
 from tests.spark.programs.drain_shop import app, ship
 
 JOBS = 240
@@ -30,42 +29,6 @@ SLOTS = 4
 ENOUGH = 60  # runs before the kill
 
 
-def children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            found.setdefault(parent, []).append(int(entry.name))
-    return found
-
-
-def below(pid: int) -> list[int]:
-    tree, found, rest = children(), [], [pid]
-    while rest:
-        rest = [child for parent in rest for child in tree.get(parent, [])]
-        found += rest
-    return found
-
-
-def executors() -> list[int]:
-    """The executor JVMs under this process."""
-    return [pid for pid in below(os.getpid()) if b"CoarseGrainedExecutorBackend" in command(pid) and is_java(pid)]
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def is_java(pid: int) -> bool:
-    return b"java" in command(pid).split(b"\0")[0]
-
-
 def ran(ledger: Path) -> list[tuple[int, int]]:
     """Job number and process of each run."""
     return [(int(one), int(two)) for one, two in (line.split() for line in ledger.read_text().splitlines())]
@@ -74,15 +37,11 @@ def ran(ledger: Path) -> list[tuple[int, int]]:
 def kill_one(ledger: Path) -> dict[str, Any]:
     """One executor that has run jobs, with all its processes."""
     workers = {pid for _, pid in ran(ledger)}
-    victim = next(pid for pid in executors() if workers & set(below(pid)))
+    victim = next(pid for pid in executors(os.getpid()) if workers & set(below(pid)))
     doomed = [victim, *below(victim)]
-    for pid in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)  # so that none of them sees the others go
+    stop_together(doomed)
     before = ran(ledger)
-    for pid in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_together(doomed)
     return {"killed": [pid for pid in doomed if pid in workers], "ran_before": len(before)}
 
 

@@ -76,14 +76,15 @@ async def compact_archive(
         ]
         document = {"found": jobs, "not_yet": not_yet, "until": until, "kinds": msgspec.to_builtins(found)}
         names = ("queue", "state", "jobs", "first", "last", "not yet")
-        ended = _shown(session, agreed, names, rows, document, "compacted", jobs, _not_yet(not_yet, until))
+        stay = _not_yet(not_yet, until) or ("" if jobs else _no_jobs(older_than))
+        ended = _shown(session, agreed, names, rows, document, "compacted", jobs, stay)
         if ended is not None:
             return ended
 
     def work(spark: SparkSession, store: dict[str, Any], on_progress: Callable[[str], None]) -> ArchiveOutcome:
         return upkeep.compact(spark, older_than=age, limit=limit, on_progress=on_progress, **store)
 
-    return await _done(session, "compact-archive", url, work, spark_options)
+    return await _done(session, "compact-archive", url, work, spark_options, _no_jobs(older_than))
 
 
 async def expire_archive(
@@ -115,7 +116,9 @@ async def expire_archive(
         ]
         jobs = sum(file.rows - len(file.void) for file in found)
         document = {"found": jobs, "files": [file.key for file in found]}
-        ended = _shown(session, agreed, ("file", "jobs", "first", "last", "bytes"), rows, document, "deleted", jobs)
+        why = "" if jobs else f"In every file, some jobs finished less than {older_than} ago, or there are no files."
+        names = ("file", "jobs", "first", "last", "bytes")
+        ended = _shown(session, agreed, names, rows, document, "deleted", jobs, why)
         if ended is not None:
             return ended
 
@@ -133,19 +136,19 @@ def _shown(
     document: dict[str, Any],
     past: str,
     jobs: int,
-    stay: str = "",
+    why: str,
 ) -> int | None:
-    """Show what would be done, and on a terminal ask for confirmation. Return None to continue, or an exit code to
-    end.
+    """Show what would be done, and on a terminal ask for confirmation. `why` says why there is less to do, or nothing.
+    Return None to continue, or an exit code to end.
     """
     if session.output.json:
         session.output.document({"dry_run": True, **document})
         return exits.OK
     session.output.table(names, rows)
-    if stay:
-        session.output.say(stay)
+    if why:
+        session.output.say(why)
     if not jobs:
-        session.output.say("There is nothing to do now." if stay else "There is nothing to do.")
+        session.output.say("There is nothing to do now.")
         return exits.OK
     if agreed.asks(session):
         if session.output.confirm(f"{plural(jobs, 'job')} will be {past}. Continue?"):
@@ -154,6 +157,13 @@ def _shown(
         return exits.NO
     session.output.say(f"{plural(jobs, 'job')} would be {past}. Nothing was changed; use --yes to do it.")
     return exits.OK
+
+
+def _no_jobs(older_than: str) -> str:
+    return (
+        f"No archived job finished more than {older_than} ago. Archive jobs first, with millrace archive or millrace "
+        "pipeline archive, or use a smaller --older-than."
+    )
 
 
 def _not_yet(jobs: int, until: int | None) -> str:
@@ -179,6 +189,7 @@ async def _done(
     url: str,
     work: Callable[[SparkSession, dict[str, Any], Callable[[str], None]], ArchiveOutcome],
     spark_options: SparkOptions,
+    if_none: str = "",
 ) -> int:
     began = monotonic()
     store = keywords_for(url)
@@ -190,6 +201,8 @@ async def _done(
     else:
         shown = [[name, count] for name, count in facts.items() if count and name != "until"]
         session.output.table(("figure", "count"), shown)
+        if if_none and not outcome.found:
+            session.output.say(if_none)
         if stay := _not_yet(outcome.not_yet, outcome.until):
             session.output.say(stay)
         if outcome.lived_on:

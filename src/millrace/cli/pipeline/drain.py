@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -114,7 +114,7 @@ async def drain(
     user_app = session.app()
     options = _options(session, bounds, workers)
     _check(user_app, options)
-    spark_options.master = spark_options.master or _default_master()
+    spark_options.master = spark_options.master or _default_master(spark_options.settings())
     with spark_options.session(spoken=True) as spark:  # show what handlers print
         made = await asyncio.to_thread(user_app.on_spark, spark, **options)
         signals = 0
@@ -166,13 +166,13 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _default_master() -> str | None:
+def _default_master(settings: Mapping[str, str]) -> str | None:
     """Return a master for a local Spark that retries failed tasks, or None if a master is configured. Without retries,
     which is Spark's default for a local master, one lost process would end the drain.
     """
     from millrace.spark.configured import configured, master_of
 
-    return None if master_of(configured()) else "local[*,4]"
+    return None if master_of({**configured(), **settings}) else "local[*,4]"
 
 
 async def _watch(session: CommandSession, made: Drain) -> None:

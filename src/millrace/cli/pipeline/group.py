@@ -18,6 +18,7 @@ COMMANDS = {
     "audit": ("millrace.cli.pipeline.audit", "audit"),
     "report": ("millrace.cli.pipeline.report", "report"),
     "compact": ("millrace.cli.pipeline.compact", "compact"),
+    "load": ("millrace.cli.pipeline.load", "load"),
     "drain": ("millrace.cli.pipeline.drain", "drain"),
     "replay": ("millrace.cli.pipeline.bulk", "replay"),
     "cancel": ("millrace.cli.pipeline.bulk", "cancel"),

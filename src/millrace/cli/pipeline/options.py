@@ -45,7 +45,7 @@ AsOf = Annotated[
 Comparing = Annotated[
     bool, typer.Option("--store/--no-store", help="Compare with the store that --url or MILLRACE_URL names.")
 ]
-SECRET_URL = "MILLRACE_PIPELINE_URL"  # the URL may hold a password, which must not appear in plans and logs
+SECRET_URL = "MILLRACE_SECRET_URL"  # Spark hides the values of settings with such a name, see spark.redaction.regex
 SERIES = ("throughput", "durations", "errors", "worker_use")
 
 
@@ -65,14 +65,36 @@ class SparkOptions:
         ),
     ] = None
 
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; can be repeated.", show_default=False),
+    ] = None
+    packages: Annotated[
+        str | None,
+        typer.Option("--packages", metavar="A,B", help="Maven packages for Spark, as group:artifact:version."),
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of Spark that the options give. Raises InvalidInput for text that is no setting."""
+        found: dict[str, str] = {}
+        for text in self.conf or ():
+            key, equals, value = text.partition("=")
+            if not equals or not key.strip().startswith("spark."):
+                raise InvalidInput(f"--conf {text!r} is not a setting of Spark. Write it as --conf spark.key=value")
+            found[key.strip()] = value.strip()
+        if self.packages is not None:
+            found["spark.jars.packages"] = self.packages
+        remote = self.master is not None and self.master.startswith("sc://")  # the driver already runs elsewhere
+        if self.memory is not None and not remote:
+            found["spark.driver.memory"] = self.memory
+        return found
+
     @contextmanager
     def session(self, *, spoken: bool = False) -> Iterator[SparkSession]:
         """Start a Spark session, yield it, and stop it at the end. With `spoken`, the stderr of Spark's processes is
         shown.
         """
-        remote = self.master is not None and self.master.startswith("sc://")  # the driver already runs elsewhere
-        settings = {} if remote or self.memory is None else {"spark.driver.memory": self.memory}
-        spark = spark_session(self.master, settings, spoken=spoken)
+        spark = spark_session(self.master, self.settings(), spoken=spoken)
         try:
             yield spark
         finally:
@@ -89,8 +111,9 @@ def spark_session(master: str | None, settings: dict[str, str], *, spoken: bool)
     # The command reports why a query was refused. Spark would log it again, as a page of JSON.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     place = "" if master is None else f" on {master.partition(';')[0]}"  # a token may follow, with Spark Connect
+    secrets = {name: os.environ[name] for name in (SECRET_URL,) if name in os.environ}
     with quietly(f"starting Spark{place}", spoken=spoken):
-        return session(master=master, settings=settings)
+        return session(master=master, settings=settings, secrets=secrets)
 
 
 def url_of(session: CommandSession) -> str | None:
@@ -111,8 +134,8 @@ def require_url(session: CommandSession) -> str:
 
 
 def options_for(url: str) -> dict[str, str]:
-    """Return the Spark options that name the store. A URL with a password is passed in an environment variable. Spark's
-    processes inherit the variable, so call this before the session starts.
+    """Return the Spark options that name the store. A URL with a password is passed in an environment variable, because
+    options are shown in plans and logs. Call this before the session starts, which passes the variable on.
     """
     if masked(url) == url:
         return {"url": url}

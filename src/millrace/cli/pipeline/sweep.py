@@ -21,7 +21,7 @@ EXAMPLES = {
     "sweep": (
         "Examples:\n"
         "  millrace pipeline sweep --url s3://jobs/shop --dry-run       what would be repaired\n"
-        "  millrace pipeline sweep --url s3://jobs/shop --shares 64 --master spark://head:7077",
+        "  millrace pipeline sweep --url s3://jobs/shop --shares 8 --master spark://head:7077",
         "Workers sweep recent changes in the background. This command checks everything, for large stores:\n"
         "after an incident or a restore. You can run it while workers and other sweeps run.",
     )
@@ -31,7 +31,10 @@ WHY = "its index is part of every transaction, so a crash leaves nothing to repa
 
 async def sweep(
     session: CommandSession,
-    shares: Annotated[int, typer.Option("--shares", min=1, metavar="N", help="Maximum number of Spark tasks.")] = 16,
+    shares: Annotated[
+        int,
+        typer.Option("--shares", min=1, metavar="N", help="Number of Spark tasks; at most one for each of 16 shards."),
+    ] = 16,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be repaired.")] = False,
     *,
     spark_options: SparkOptions,
@@ -47,6 +50,8 @@ async def sweep(
 
         outcome = await watched(session, spark, "sweep", work)
     _report(session, outcome, monotonic() - began)
+    if len(outcome.shares) < shares and not session.output.json:
+        session.output.say(f"this store has {plural(_shards(outcome), 'shard')}, which limits the number of shares")
     return exits.OK
 
 
@@ -63,6 +68,10 @@ def _report(session: CommandSession, outcome: SweepOutcome, seconds: float) -> N
     found = "" if total.repairs else "; nothing to repair"
     changed = "; nothing was changed" if outcome.dry_run and total.repairs else ""
     session.output.say(f"{looked}, {seconds:.1f} s{found}{changed}")
+
+
+def _shards(outcome: SweepOutcome) -> int:
+    return sum(len(share.shards) for share, _ in outcome.shares)
 
 
 def _figures(swept: Any) -> dict[str, Any]:

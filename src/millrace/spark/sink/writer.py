@@ -123,17 +123,17 @@ class BatchSink(DataSourceArrowWriter):
     """
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        self.sink = sink
         self.write_id: str = sink.options["writeId"] or sorted_ids(1)[0]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self._sink.write(self.write_id, _task().partitionId(), iterator)
+        return self.sink.write(self.write_id, _task().partitionId(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink.commit(self.write_id, _written(messages))
+        self.sink.commit(self.write_id, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink.abort(self.write_id)
+        self.sink.abort(self.write_id)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
