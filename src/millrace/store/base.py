@@ -41,6 +41,15 @@ class BaseStore:
         """Return this store itself, because it works on all event loops."""
         return self
 
+    def for_reading(self) -> Store:
+        """Return a handle that refuses to write. It shares everything with this one.
+
+        Override this if opening the store, or reading from it, writes anything.
+        """
+        from millrace.store.read_access import sharing_handle
+
+        return sharing_handle(self)
+
     # ── enqueueing in chunks: one after the other ─────────────────────────────────────────────
 
     async def enqueue_behind(

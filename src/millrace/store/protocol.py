@@ -355,6 +355,15 @@ class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
         """Return a handle of this store for another event loop. A store that works on all loops returns itself."""
         ...
 
+    def for_reading(self) -> Store:
+        """Return a handle of this store, not connected yet, that writes nothing of any kind.
+
+        It needs no permission to write: opening it creates nothing, and reading leaves no trace. Methods that write
+        raise ReadOnlyStore; `control` without changes returns the settings. Events that cannot be shown without writing
+        are shown later, but never skipped.
+        """
+        ...
+
     async def now(self) -> int:
         """Return the current time of the store's clock, in milliseconds since the epoch."""
         ...

@@ -118,7 +118,8 @@ def control(
         check_name("task", name)
         return _control_task(ledger, name, changes)
     settings = updated(ledger.tables.settings(), changes)
-    ledger.tables.put_settings(settings)
+    if changes:
+        ledger.tables.put_settings(settings)
     return settings
 
 

@@ -46,7 +46,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, system_clock
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sqlite.connection import Io
 from millrace.store.sqlite.process import ProcessState
 from millrace.store.sqlite.tables import SqliteTables
@@ -119,6 +119,13 @@ class SqliteStore(BaseStore):
 
     def close_now(self) -> None:
         self._here().close()
+
+    def for_reading(self) -> Store:
+        from millrace.store.sqlite.read_only import ReadOnlySqliteStore
+
+        return ReadOnlySqliteStore(
+            self.path, url=self.url, durability=self._level, shared=self._shared, clock=self._clock, io=self._io
+        )
 
     async def now(self) -> int:
         return self._clock()
@@ -272,7 +279,8 @@ class SqliteStore(BaseStore):
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
-        return await self._here().write(lambda ledger, now: operate.control(ledger, target, name, changes, now))
+        run = self._here().write if changes else self._here().read
+        return await run(lambda ledger, now: operate.control(ledger, target, name, changes, now))
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
         return await self._here().write(lambda ledger, now: operate.drain(ledger, queue, limit, now, lane))
