@@ -65,7 +65,7 @@ from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round, shares
 from millrace.store.object.waiting import Waiting
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sweep_report import Monitoring, SweepShare, Swept
 
 T = TypeVar("T")
@@ -138,7 +138,14 @@ class ObjectStore(BaseStore):
         await self.blobs.close()
 
     def for_loop(self) -> ObjectStore:
-        return ObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
+        return type(self)(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
+
+    def for_reading(self) -> Store:
+        from millrace.store.object.read_only import ReadOnlyObjectStore
+
+        return ReadOnlyObjectStore(
+            self._make_driver, clock=self._given_clock, options=self.options, place=self._place
+        )
 
     async def now(self) -> int:
         return self._given_clock() if self._given_clock is not None else await self.blobs.now()
@@ -330,17 +337,18 @@ class ObjectStore(BaseStore):
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
-        changes_queue = target == "queue" and bool(changes)
+        if not changes:
+            return await self._engine.answer(lambda ledger, now: operate.control(ledger, target, name, {}, now))
+        changes_queue = target == "queue"
         run = await self._engine.carry_out(
             [(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
             together=True,
             # Lines are pinned so that a pause and concurrent changes of a lane detect each other.
             options=TableOptions(counting=changes_queue, pins_lines=changes_queue),
         )
-        if changes and target != "store":  # the counted jobs may have changed before the write
+        if target != "store":  # the counted jobs may have changed before the write
             await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
-        if changes:
-            self._waiting.wake_all()
+        self._waiting.wake_all()
         return run.answers[0]
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
@@ -474,10 +482,14 @@ async def _check_layout(objects: Objects, shard_digits: int) -> None:
         made = value_of(seen, LayoutValue)
         if made is None:
             await objects.commit([Swap(seen, encode(LayoutValue(shard_digits)))])
-        elif made.shard_digits != shard_digits:
-            raise StoreError(
-                f"{objects.blobs.url} was made with {made.shard_digits} shard digits, and here are {shard_digits}: its "
-                f"jobs would not be found. Set MILLRACE_SHARD_DIGITS={made.shard_digits}."
-            )
         else:
+            check_shard_digits(objects.blobs.url, made, shard_digits)
             return
+
+
+def check_shard_digits(url: str, made: LayoutValue, shard_digits: int) -> None:
+    if made.shard_digits != shard_digits:
+        raise StoreError(
+            f"{url} was made with {made.shard_digits} shard digits, and here are {shard_digits}: its jobs would not be "
+            f"found. Set MILLRACE_SHARD_DIGITS={made.shard_digits}."
+        )
