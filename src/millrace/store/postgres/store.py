@@ -66,7 +66,7 @@ from millrace.store.postgres.session import (
 )
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.within import PostgresWithin
-from millrace.store.protocol import Ending, Target, Watch
+from millrace.store.protocol import Ending, Store, Target, Watch
 from millrace.store.shared_enqueues import SharedEnqueues
 from millrace.store.sql.ports import Effects
 from millrace.store.sql.record import job_from_row, texts
@@ -114,7 +114,7 @@ class PostgresStore(BaseStore):
         session = self._new_session()
         try:
             async with session.connections.one() as connection:
-                await migrate(connection, self.address.schema)
+                await self._prepare(connection)
                 session.identity = await connection.fetchval(session.sql["identity"])
                 await check_isolation(connection, self.address)
         except BaseException as error:
@@ -123,6 +123,9 @@ class PostgresStore(BaseStore):
                 raise store_error(error, self.url) from error
             raise
         self._begin(session)
+
+    async def _prepare(self, connection: Any) -> None:
+        await migrate(connection, self.address.schema)
 
     def _new_session(self) -> Session:
         shared_enqueues = SharedEnqueues(self._enqueue_alone, self._enqueue_together)
@@ -161,7 +164,12 @@ class PostgresStore(BaseStore):
             await session.close()
 
     def for_loop(self) -> PostgresStore:
-        return PostgresStore(self.address, clock=self._clock)
+        return type(self)(self.address, clock=self._clock)
+
+    def for_reading(self) -> Store:
+        from millrace.store.postgres.read_only import ReadOnlyPostgresStore
+
+        return ReadOnlyPostgresStore(self.address, clock=self._clock)
 
     def session(self) -> Session:
         if self._session is None:
@@ -581,6 +589,8 @@ class PostgresStore(BaseStore):
         return await self._write(lambda ledger, now: operate.obliterate(ledger, queue, limit, now))
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
+        await self._number()  # so that readers that may not write see new events
+
         def round_of_upkeep(ledger: Ledger, now: int) -> Maintained:
             _tables(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
             _tables(ledger).statements.rows("fold_tally")

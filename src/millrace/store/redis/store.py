@@ -48,7 +48,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.redis import control, feed, finding, scheduling
 from millrace.store.redis.address import RedisAddress
 from millrace.store.redis.blocking import BlockingEnqueues
@@ -136,7 +136,12 @@ class RedisStore(BaseStore):
             await current.close()
 
     def for_loop(self) -> RedisStore:
-        return RedisStore(self._address, options=self.options, clock=self._clock)
+        return type(self)(self._address, options=self.options, clock=self._clock)
+
+    def for_reading(self) -> Store:
+        from millrace.store.redis.read_only import ReadOnlyRedisStore
+
+        return ReadOnlyRedisStore(self._address, options=self.options, clock=self._clock)
 
     async def now(self) -> int:
         if self._clock is not None:
