@@ -143,9 +143,7 @@ class ObjectStore(BaseStore):
     def for_reading(self) -> Store:
         from millrace.store.object.read_only import ReadOnlyObjectStore
 
-        return ReadOnlyObjectStore(
-            self._make_driver, clock=self._given_clock, options=self.options, place=self._place
-        )
+        return ReadOnlyObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
 
     async def now(self) -> int:
         return self._given_clock() if self._given_clock is not None else await self.blobs.now()

@@ -1,9 +1,9 @@
 """The PostgreSQL store with read access: every session is read-only, and the role needs only SELECT.
 
-Events get their numbers in the feed after their commit, from processes that may write: workers in each round of upkeep,
-and readers of the feed. A reader with read access cannot number events. It cannot compute the numbers either, because an
-open transaction may still write an event that comes before the others. So it shows the feed up to the last number;
-later events follow when they have one. `history` needs no numbers and returns all events of a job.
+Events get their numbers in the feed after their commit, from processes that may write: from workers in each round of
+upkeep, and from readers of the feed. A reader with read access cannot number events. It cannot compute the numbers
+either, because an open transaction may still write an event that comes before the others. So it shows the feed up to
+the last number; later events follow when they have one. `history` needs no numbers and returns all events of a job.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from millrace.store.redis.store import RedisStore
 
 class ReadOnlyRedisStore(ReadAccess, RedisStore):
     async def connect(self) -> None:
-        """Check that this user may read the store. How the server persists jobs matters only to those who write them."""
+        """Check that this user may read the store. How the server keeps jobs safe is checked by those who write."""
         await self._wire.command("HGET", f"{self._wire.prefix}store", "seq")
         if self.options.durability != "relaxed":
             await self.examine()  # decides how a page of events is confirmed

@@ -92,8 +92,8 @@ def require_version(read: Callable[[str], Rows], path: str) -> None:
         raise StoreError(f"{path} has no tables of Millrace. Check the path; access=read creates none.")
     if version < len(MIGRATIONS):
         raise StoreError(
-            f"{path} has schema version {version}, and access=read cannot upgrade it to {len(MIGRATIONS)}. Open it once "
-            "without access=read."
+            f"{path} has schema version {version}, and access=read cannot upgrade it to {len(MIGRATIONS)}. Open it "
+            "once without access=read."
         )
     _refuse_newer(version, path)
 

@@ -1,4 +1,4 @@
-"""The SQLite store with read access: no writer thread, no lock file, no wake-up file, and a connection that cannot write.
+"""The SQLite store with read access: no writer thread, no lock file, no wake-up file, a connection that cannot write.
 
 To read a database with a write-ahead log, SQLite shares a small file (`-shm`) with the writers, which it creates if it
 is missing. So the file is read in one of two ways:
@@ -26,8 +26,8 @@ from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.threads import Call, Reader
 
 _ADVICE = (
-    "To read it, this user needs read permission on the file, and on the -wal and -shm files beside it. If the -shm file "
-    "is missing although the -wal file has data, let a process that may write open the database once."
+    "To read it, this user needs read permission on the file, and on the -wal and -shm files beside it. If the -shm "
+    "file is missing although the -wal file has data, let a process that may write open the database once."
 )
 
 
@@ -49,7 +49,7 @@ class ReadOnlyProcess(ProcessState):
 
 
 class _FileState(NamedTuple):
-    """What changes when a writer changes the file: its identity, its size and its time; and whether the log has frames."""
+    """What changes when a writer changes the file: its identity, size and time; and whether its log has frames."""
 
     device: int
     inode: int
