@@ -47,6 +47,9 @@ class ReadOnlyProcess(ProcessState):
         await call.future
         self._note_ready()
 
+    def write_on_thread(self) -> None:
+        """Do nothing: no step is waiting to be written, and the writer must not start."""
+
 
 class _FileState(NamedTuple):
     """What changes when a writer changes the file: its identity, size and time; and whether its log has frames."""
