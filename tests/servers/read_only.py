@@ -54,8 +54,8 @@ class Limited:
 
 async def with_store(url: str, act: Callable[[Store], Any]) -> Any:
     store = connect(url)
-    await store.connect()
     try:
+        await store.connect()
         return await act(store)
     finally:
         await store.close()
@@ -201,6 +201,7 @@ def proxy_aside(server: str, rule: Any) -> Iterator[Proxy]:
         asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
 @contextmanager
