@@ -7,14 +7,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millrace import App
 from millrace.domain.errors import InvalidInput, ReadOnlyStore, StoreError
 from millrace.store.connect import connect
 from millrace.store.postgres.address import Address
+from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec
 from millrace.testing.conformance.read_access import everything
 from tests.servers.ministack import S3Server, ministack_server, s3_server
@@ -108,21 +112,69 @@ async def test_an_old_schema_is_not_upgraded(tmp_path: Path):
         await connect(f"sqlite:///{path}?access=read").connect()
 
 
-async def test_events_of_postgres_are_shown_late_but_never_skipped(tmp_path: Path):
-    """Events without a number are not shown. Once a worker has numbered them, the reader's cursor leads to them."""
+@asynccontextmanager
+async def postgres_reader() -> AsyncIterator[tuple[Store, Store, Any]]:
+    """A writer, a reader, and a connection of somebody else."""
+    import asyncpg
+
     with filled("postgres", lambda: pytest.fail("no bucket")) as limited:
         writer, reader = connect(limited.writer), connect(limited.reader)
-        await writer.connect()
-        await reader.connect()
+        other = await asyncpg.connect(limited.writer.partition("?")[0])
+        try:
+            await writer.connect()
+            await reader.connect()
+            yield writer, reader, other
+        finally:
+            await other.close()
+            await reader.close()
+            await writer.close()
+
+
+async def ids_after(store: Store, cursor: str) -> list[str]:
+    return [event.job for event in (await store.events(cursor, 10)).events]
+
+
+async def test_a_reader_of_postgres_numbers_events_as_they_will_be_numbered():
+    """A transaction that is open may come before what is committed: nothing more is shown until it has ended."""
+    async with postgres_reader() as (writer, reader, other):
         end = (await reader.events("end", 0)).cursor
+        await writer.enqueue([a_spec(id="first")])
+        shown = (await reader.events("end", 0)).cursor
+        assert await ids_after(reader, end) == ["first"]
+
+        held = other.transaction()
+        await held.start()
+        await App(writer).enqueue([a_spec(id="second")], within=other)
+        await writer.enqueue([a_spec(id="third")])
+        for one in (reader, reader.for_loop()):  # the second one knows only the cursor
+            await one.connect()
+            assert await ids_after(one, shown) == []
+            [span] = await one.event_spans(end, 1, until=shown)
+            assert [event.job async for events in one.scan_events(span) for event in events] == ["first"]
+            assert await ids_after(one, end) == (["first"] if one is reader else [])
+        await one.close()
+        await held.commit()
+
+        assert await ids_after(reader, shown) == ["second", "third"]
+        as_read = await reader.events(None, 1_000)
+        assert as_read == await writer.events(None, 1_000)  # which numbers them
+        assert as_read == await reader.events(None, 1_000)
+
+
+async def test_a_reader_of_postgres_waits_for_numbers_behind_a_standing_lock():
+    """Where it cannot know the numbers, events are shown when they have been numbered, and none is skipped."""
+    async with postgres_reader() as (writer, reader, other):
+        end = (await reader.events("end", 0)).cursor
+        held = other.transaction()
+        await held.start()
+        await other.execute(f'LOCK TABLE "{writer.address.schema}".outbox IN ROW EXCLUSIVE MODE')  # type: ignore[attr-defined]
         await writer.enqueue([a_spec(id="new")])
 
         assert (await reader.events(end, 10)).events == () and (await reader.events(end, 10)).cursor == end
         assert [event.kind for event in await reader.history("new")] == ["enqueued"]
         await writer.maintain()
-        assert [event.job for event in (await reader.events(end, 10)).events] == ["new"]
-        await reader.close()
-        await writer.close()
+        assert await ids_after(reader, end) == ["new"]
+        await held.rollback()
 
 
 def test_sessions_of_a_reader_are_read_only():

@@ -72,7 +72,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self._table.name == WORKERS.name:
             return [Share()]
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             files = None if self._compacted == "without" else pinned(found, self._tasks(JOB_TASKS))
             in_files = [] if files is None else [Share(parts=parts) for parts in files.shares]
             if self._compacted == "only":
@@ -110,7 +110,7 @@ class TableReader(DataSourceReader):
         batches = Batches(self._table, self._conditions)
         compacted = CompactedRows(self._table, self._conditions, self._options["batchRows"])
         seen = None if partition.known is None else SeenJobs()
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             if partition.parts:
                 yield from compacted.of(found, partition.parts)
                 return

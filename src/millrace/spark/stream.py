@@ -66,7 +66,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             [span, *_] = await store.event_spans(start, 1, limit=1)
             return span.after
 
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             return offset(found.run(first(found.store)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -85,14 +85,14 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = await self._spans(store, cursor_in(start), 1, limit=most, until=self._end)
             return spans[-1].until
 
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             return offset(found.run(latest(found.store)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         tasks = self._options["partitions"]
         if cursor_in(start) == cursor_in(end):
             return []
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             spans = found.run(
                 self._spans(found.store, cursor_in(start), tasks or MOST_TASKS, until=cursor_in(end)),
             )
@@ -101,7 +101,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share) and partition.span is not None
         batches = Batches(self._table)
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             for events in found.each(self._events(found.store, partition.span)):
                 batch = batches.batch(events)
                 if batch is not None:

@@ -485,7 +485,7 @@ class PostgresStore(BaseStore):
 
     async def lanes(self, queue: str) -> list[LaneStatus]:
         def look(ledger: Ledger, _now: int) -> list[LaneStatus]:
-            _tables(ledger).look_at_lanes(queue)
+            tables_of(ledger).look_at_lanes(queue)
             return operate.lanes(ledger, queue)
 
         return await self._read(look)
@@ -501,6 +501,14 @@ class PostgresStore(BaseStore):
         while (await self.session().call("number_events", NUMBERED_AT_ONCE))[0][0] == NUMBERED_AT_ONCE:
             pass
 
+    async def _read_feed(self, question: Question[T], *_cursors: str | None, numbered: bool = False) -> T:
+        """Read the feed in a step. `cursors` are those that the question names. With `numbered`, the events that are
+        read have numbers already.
+        """
+        if not numbered:
+            await self._number()
+        return await self._read(question)
+
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         """Return a page of events after a cursor.
 
@@ -510,8 +518,7 @@ class PostgresStore(BaseStore):
         session = self.session()
         start = feed.START if cursor is None or cursor == feed.END else feed.parse(cursor)
         if cursor == feed.END or start.witness != start.at:
-            await self._number()
-            return await self._read(lambda ledger, _: feed.events(ledger.tables, cursor, limit))
+            return await self._read_feed(lambda ledger, _: feed.events(ledger.tables, cursor, limit), cursor)
         after = None if cursor is None else max(0, start.at - 1)
         most = max(0, min(limit, _LAST)) + 1
         while (rows := await session.call("feed_page", after, most, NUMBERED_AT_ONCE))[0][0]:
@@ -520,20 +527,22 @@ class PostgresStore(BaseStore):
         return feed.events(FeedPage(rows, session.combo_names.__getitem__), cursor, most - 1)
 
     async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
-        await self._number()
-        return await self._read(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit))
+        return await self._read_feed(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit), cursor)
 
     async def event_spans(
         self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
-        await self._number()
-        return await self._read(lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until))
+        start = None if isinstance(after, int) else after
+        return await self._read_feed(
+            lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until), start, until
+        )
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
         start, until = feed.span_bounds(span)
         after = start.at
         while after < until.at:
-            events = await self._read(_span(after, until, batch * _BATCHES if batch >= _LARGE else batch))
+            size = batch * _BATCHES if batch >= _LARGE else batch
+            events = await self._read_feed(_span(after, until, size), span.until, numbered=True)
             after += len(events)
             for first in range(0, len(events), batch):
                 yield events[first : first + batch]
@@ -577,7 +586,7 @@ class PostgresStore(BaseStore):
     ) -> QueueSettings | Limits | StoreSettings:
         def change(ledger: Ledger, now: int) -> QueueSettings | Limits | StoreSettings:
             if target == "queue" and changes:
-                _tables(ledger).registry.alone_in.add(name)
+                tables_of(ledger).registry.alone_in.add(name)
             return operate.control(ledger, target, name, changes, now)
 
         return await (self._write(change) if changes else self._read(change))
@@ -592,8 +601,8 @@ class PostgresStore(BaseStore):
         await self._number()  # so that readers that may not write see new events
 
         def round_of_upkeep(ledger: Ledger, now: int) -> Maintained:
-            _tables(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
-            _tables(ledger).statements.rows("fold_tally")
+            tables_of(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
+            tables_of(ledger).statements.rows("fold_tally")
             return upkeep.maintain(ledger, now, limit)
 
         return await self._write(round_of_upkeep)
@@ -614,7 +623,7 @@ class PostgresStore(BaseStore):
         return await self._write(lambda ledger, now: scheduling.advance(ledger, moves, now))
 
 
-def _tables(ledger: Ledger) -> PostgresTables:
+def tables_of(ledger: Ledger) -> PostgresTables:
     assert isinstance(ledger.tables, PostgresTables)
     return ledger.tables
 
