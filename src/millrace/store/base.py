@@ -18,7 +18,7 @@ from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput
 from millrace.domain.event import Event
 from millrace.domain.feed import END
 from millrace.domain.job import Job, Spec
-from millrace.domain.request import Enqueued, EventSpan, Partition, Query
+from millrace.domain.request import EVERYTHING, Enqueued, EventSpan, Partition, Query, Selection
 from millrace.store.protocol import Store, Watch
 
 POLL = 1.0  # seconds between two polls of a waiting worker or caller
@@ -83,12 +83,15 @@ class BaseStore:
     async def partitions(self, n: int) -> list[Partition]:
         return [_ALL]
 
-    async def scan(self: Store, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self: Store, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         if partition != _ALL:
             raise InvalidInput(
                 f"{partition.token!r} is not a partition of this store. Pass one that the store returned."
             )
-        query = Query(archived=None, limit=batch)
+        wanted = selection.query or Query(archived=None)
+        query = msgspec.structs.replace(wanted, limit=batch, cursor=None, newest_first=False)
         while True:
             page = await self.find(query)
             if page.jobs:

@@ -19,6 +19,7 @@ from millrace.domain.change import Change
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -36,6 +37,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -199,7 +201,14 @@ class Reader(Protocol):
         """Return at most `n` partitions that together cover all current jobs."""
         ...
 
-    def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]: ...
+    def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        """Iterate over the jobs of a partition, or over a selection of them, in lists of at most `batch` jobs.
+
+        A job that matches the selection during the whole scan is returned once.
+        """
+        ...
 
 
 class Operator(Protocol):

@@ -19,6 +19,7 @@ from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -36,6 +37,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -213,8 +215,10 @@ class FaultyStore:
     async def partitions(self, n: int) -> list[Partition]:
         return await self._call("partitions", lambda: self.store.partitions(n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        async for jobs in self.store.scan(partition, batch):
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        async for jobs in self.store.scan(partition, batch, selection):
             yield await self._call("scan", lambda jobs=jobs: _returned(jobs))  # type: ignore[misc]
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:

@@ -18,6 +18,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -35,6 +36,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -58,7 +60,7 @@ from millrace.store.object.engine.values import LayoutValue, LineValue, QueueVal
 from millrace.store.object.engine.view import View
 from millrace.store.object.events.feed import Feed
 from millrace.store.object.events.spans import Spans
-from millrace.store.object.keys import LAYOUT, TASKS, Layout, name_of
+from millrace.store.object.keys import LAYOUT, TASKS, Layout
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.reading import JobReader
 from millrace.store.object.sweep import Sweeper
@@ -303,13 +305,15 @@ class ObjectStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return self._reader.partitions(n)
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        async for jobs in self._reader.scan(partition, batch, await self.now()):
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        async for jobs in self._reader.scan(partition, batch, await self.now(), selection):
             yield jobs
 
     def is_in(self, partition: Partition, job_id: str) -> bool:
         """Return whether a scan of this partition includes the job with this id."""
-        return self._layout.shard_of(name_of(job_id)) in self._reader.shards_in(partition)
+        return self._reader.parse(partition).has(self._layout.job(job_id))
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 

@@ -18,6 +18,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger, without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -35,6 +36,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -560,12 +562,25 @@ class PostgresStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return await self._read(lambda ledger, _: operate.partitions(ledger, n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
+        if selection.query is not None:
+            async for jobs in self._scan_matching(selection.query, after, to, batch):
+                yield jobs
+            return
         session = self.session()
         while rows := await session.call("scan", session.given(), after, min(to, _END), min(batch, _LAST)):
             after = rows[-1][1]
             yield [without_expired_result(job_from_row(row[1:]), row[0]) for row in rows]
+
+    async def _scan_matching(self, query: Query, start: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
+        after: int | None = start
+        while after is not None:
+            jobs, after = await self._read(_scan(after, to, batch, query))
+            if jobs:
+                yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -630,6 +645,10 @@ def tables_of(ledger: Ledger) -> PostgresTables:
 
 def _span(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], list[Event]]:
     return lambda ledger, _now: feed.span_events(ledger.tables, after, until, batch)
+
+
+def _scan(after: int, to: int, batch: int, query: Query) -> Callable[[Ledger, int], tuple[list[Job], int | None]]:
+    return lambda ledger, now: operate.scan(ledger, after, to, batch, now, query)
 
 
 class _Watch:

@@ -21,6 +21,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -38,6 +39,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -279,9 +281,11 @@ class RedisStore(BaseStore):
         first, last = await self._wire.ask("bounds", [])
         return finding.partitions(first, last, n)
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
-        async for jobs in finding.scan(self._wire, after, to, batch):
+        async for jobs in finding.scan(self._wire, after, to, batch, selection.query):
             yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────

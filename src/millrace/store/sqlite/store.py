@@ -19,6 +19,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -36,6 +37,7 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
+    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -256,11 +258,15 @@ class SqliteStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return await self._here().read(lambda ledger, _: operate.partitions(ledger, n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        after, to = operate.partition_bounds(partition)
-        while jobs := await self._here().read(_scan(after, to, batch)):
-            after = jobs[-1].seq
-            yield jobs
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        position, to = operate.partition_bounds(partition)
+        after: int | None = position
+        while after is not None:
+            jobs, after = await self._here().read(_scan(after, to, batch, selection.query))
+            if jobs:
+                yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -307,8 +313,10 @@ class SqliteStore(BaseStore):
         return await self._here().write(lambda ledger, now: scheduling.advance(ledger, moves, now))
 
 
-def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:
-    return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
+def _scan(
+    after: int, to: int, batch: int, query: Query | None
+) -> Callable[[Ledger, int], tuple[list[Job], int | None]]:
+    return lambda ledger, now: operate.scan(ledger, after, to, batch, now, query)
 
 
 def _packed(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], Sequence[Event]]:
