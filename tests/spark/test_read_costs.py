@@ -94,7 +94,7 @@ def test_dead_letters_are_found_by_the_index(place: Any):
 
 def test_a_filter_that_is_pushed_selects_by_the_index(place: Any):
     for rows, equal in ((10, {"state": "completed"}), (0, {"queue": "nowhere"}), (0, {"state": "dead", "task": "no"})):
-        found, gets, _ = read(place, "jobs", "id,state", **equal)
+        found, gets, _ = read(place, "jobs", "id,state,queue,task", **equal)
         assert (found, gets["tasks"], gets["data"]) == (rows, rows, 0), equal
 
     rows, gets, _ = read(place, "jobs", "id,state", state="nonsense")

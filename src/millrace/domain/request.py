@@ -125,7 +125,7 @@ def _finished_in(job: Job, query: Query) -> bool:
     )
 
 
-class Selection(msgspec.Struct, frozen=True):
+class JobSelection(msgspec.Struct, frozen=True):
     """What a scan returns: the jobs that match `query`, or all jobs.
 
     The `limit`, `cursor` and order of the query are ignored. Without `payloads` or `results`, a store that keeps them
@@ -137,7 +137,7 @@ class Selection(msgspec.Struct, frozen=True):
     results: bool = True
 
 
-EVERYTHING = Selection()
+EVERYTHING = JobSelection()
 
 
 class Page(msgspec.Struct, frozen=True):

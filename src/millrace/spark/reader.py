@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import State
-from millrace.domain.request import EventSpan, Partition, Query, Selection
+from millrace.domain.request import EventSpan, JobSelection, Partition, Query
 from millrace.spark.archive.read import Compacted, CompactedRows, SeenJobs, pinned
 from millrace.spark.batches import Batches
 from millrace.spark.cursors import EARLIEST, LATEST, start_of
@@ -101,7 +101,7 @@ class TableReader(DataSourceReader):
             jobs += sum(one.waiting + one.running + one.completed + one.cancelled for one in counts)
         return await store.partitions(max(1, min(MOST_JOB_TASKS, -(-jobs // JOBS_WORTH_A_TASK))))
 
-    def _selection(self) -> Selection:
+    def _selection(self) -> JobSelection:
         """Return what the tasks need of the jobs: those that can match, and payloads and results if there is a column
         for them.
         """
@@ -113,7 +113,7 @@ class TableReader(DataSourceReader):
         if single.get("state", State.DEAD) not in list(State):
             del single["state"]  # matches no job, or is a word that means something else in a query
         used = {*self._table.names, *wanted}
-        return Selection(Query(archived=None, **single) if single else None, "payload" in used, "result" in used)
+        return JobSelection(Query(archived=None, **single) if single else None, "payload" in used, "result" in used)
 
     async def _spans(self, store: Store) -> list[EventSpan]:
         after = await start_of(store, self._options["startingCursor"])

@@ -18,7 +18,7 @@ from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput
 from millrace.domain.event import Event
 from millrace.domain.feed import END
 from millrace.domain.job import Job, Spec
-from millrace.domain.request import EVERYTHING, Enqueued, EventSpan, Partition, Query, Selection
+from millrace.domain.request import EVERYTHING, Enqueued, EventSpan, JobSelection, Partition, Query
 from millrace.store.protocol import Store, Watch
 
 POLL = 1.0  # seconds between two polls of a waiting worker or caller
@@ -84,7 +84,7 @@ class BaseStore:
         return [_ALL]
 
     async def scan(
-        self: Store, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self: Store, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         if partition != _ALL:
             raise InvalidInput(

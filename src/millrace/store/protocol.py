@@ -28,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -37,7 +38,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -202,7 +202,7 @@ class Reader(Protocol):
         ...
 
     def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         """Iterate over the jobs of a partition, or over a selection of them, in lists of at most `batch` jobs.
 

@@ -28,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -37,7 +38,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -216,7 +216,7 @@ class FaultyStore:
         return await self._call("partitions", lambda: self.store.partitions(n))
 
     async def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         async for jobs in self.store.scan(partition, batch, selection):
             yield await self._call("scan", lambda jobs=jobs: _returned(jobs))  # type: ignore[misc]

@@ -15,7 +15,7 @@ import msgspec
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, FINISHED, Job, State
 from millrace.domain.ledger import without_expired_result
-from millrace.domain.request import Page, Partition, Query, QueueCounts, Selection, matches
+from millrace.domain.request import JobSelection, Page, Partition, Query, QueueCounts, matches
 from millrace.domain.rules.operate import SEARCH_BUDGET, STATE_WORDS
 from millrace.domain.tables import QueueRow
 from millrace.store.object.blobs import MAX_PAGE
@@ -151,7 +151,7 @@ class JobReader:
         return found
 
     async def scan(
-        self, partition: Partition, batch: int, clock: int, selection: Selection
+        self, partition: Partition, batch: int, clock: int, selection: JobSelection
     ) -> AsyncIterator[list[Job]]:
         wanted, query = self.parse(partition), selection.query
         parts = frozenset(["input"] * selection.payloads + ["output"] * selection.results)

@@ -27,6 +27,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -36,7 +37,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -306,7 +306,7 @@ class ObjectStore(BaseStore):
         return self._reader.partitions(n)
 
     async def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         async for jobs in self._reader.scan(partition, batch, await self.now(), selection):
             yield jobs

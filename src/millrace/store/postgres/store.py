@@ -27,6 +27,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -36,7 +37,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -563,7 +563,7 @@ class PostgresStore(BaseStore):
         return await self._read(lambda ledger, _: operate.partitions(ledger, n))
 
     async def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
         if selection.query is not None:

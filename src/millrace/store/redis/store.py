@@ -30,6 +30,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -39,7 +40,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -282,7 +282,7 @@ class RedisStore(BaseStore):
         return finding.partitions(first, last, n)
 
     async def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
         async for jobs in finding.scan(self._wire, after, to, batch, selection.query):

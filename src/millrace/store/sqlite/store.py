@@ -28,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -37,7 +38,6 @@ from millrace.domain.request import (
     Receipt,
     Reclaim,
     Replayed,
-    Selection,
     WorkerInfo,
     WorkerRecord,
 )
@@ -259,7 +259,7 @@ class SqliteStore(BaseStore):
         return await self._here().read(lambda ledger, _: operate.partitions(ledger, n))
 
     async def scan(
-        self, partition: Partition, batch: int = 1_000, selection: Selection = EVERYTHING
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
     ) -> AsyncIterator[list[Job]]:
         position, to = operate.partition_bounds(partition)
         after: int | None = position

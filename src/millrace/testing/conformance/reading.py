@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from millrace.app.recently_changed import recently_changed
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import State
-from millrace.domain.request import Partition, Query, QueueCounts, Selection
+from millrace.domain.request import JobSelection, Partition, Query, QueueCounts
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec, seconds, specs
 from millrace.testing.clock import VirtualClock
@@ -333,7 +333,7 @@ async def test_a_scan_returns_the_jobs_that_a_query_selects(store: Store, clock:
     for query in queries:
         for archived in (False, True, None):
             wanted = sorted(await found(store, archived=archived, **query))
-            selection = Selection(Query(archived=archived, limit=1, cursor="0", newest_first=True, **query))
+            selection = JobSelection(Query(archived=archived, limit=1, cursor="0", newest_first=True, **query))
             seen = [
                 job.id
                 for part in await store.partitions(3)
@@ -350,7 +350,7 @@ async def test_a_scan_returns_payloads_and_results_if_asked(store: Store, clock:
     [part] = await store.partitions(1)
     for payloads in (False, True):
         for results in (False, True):
-            [[job]] = [batch async for batch in store.scan(part, 10, Selection(None, payloads, results))]
+            [[job]] = [batch async for batch in store.scan(part, 10, JobSelection(None, payloads, results))]
 
             assert (job.id, job.state, job.spec.queue) == (spec.id, State.COMPLETED, spec.queue)
             assert job.spec.payload == payload or not payloads
