@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace import App
-from millrace.web.application import OPERATIONS
+from millrace.web.routes import OPERATIONS
 from tests.servers.ministack import S3Server, ministack_server, s3_server
 from tests.servers.read_only import KINDS, Limited, changed_environment, filled
 from tests.web.stage import opened

@@ -105,9 +105,9 @@ class TableReader(DataSourceReader):
         """Return what the tasks need of the jobs: those that can match, and payloads and results if there is a column
         for them.
         """
-        wanted = {one.column: one.wanted for one in self._conditions}
-        values = {name: wanted[name] for name in _QUERIED if wanted.get(name)}
-        single = {name: some[0] for name, some in values.items() if len(some) == 1 and some[0].isprintable()}
+        wanted = {one.column: one.wanted or () for one in self._conditions}
+        single = {name: wanted[name][0] for name in _QUERIED if len(wanted.get(name, ())) == 1}
+        single = {name: value for name, value in single.items() if value.isprintable()}
         if self._table.name == DEAD.name:
             single["state"] = State.DEAD.value
         if single.get("state", State.DEAD) not in list(State):

@@ -92,7 +92,8 @@ def sharing_handle(store: BaseStore) -> Store:
 
     This is enough for a store that writes nothing to open or to read.
     """
-    handle: Any = object.__new__(_reading_class(type(store)))
+    kind: Any = type(store)
+    handle: Any = object.__new__(_reading_class(kind))
     handle.__dict__.update(store.__dict__)
     handle.url = reading_url(handle.url)
     return cast(Store, handle)

@@ -149,6 +149,9 @@ class FaultyStore:
         other = self.store.for_loop()
         return self if other is self.store else FaultyStore(other, self.plan, delay=self.delay)
 
+    def for_reading(self) -> Store:
+        return FaultyStore(self.store.for_reading(), self.plan, delay=self.delay)
+
     async def now(self) -> int:
         return await self.store.now()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -323,7 +324,7 @@ async def test_a_scan_returns_the_jobs_that_a_query_selects(store: Store, clock:
     clock.advance(10)
     await put_completed(store, queue="mail", task="send")
     now = clock()
-    queries = [
+    queries: list[dict[str, Any]] = [
         *({"state": word} for word in (*ids, "waiting", "failed")),
         *({"queue": "mail"}, {"task": "send"}, {"queue": "mail", "task": "send", "state": "dead"}, {"queue": "none"}),
         *({"group": "g"}, {"key": "k"}, {"enqueued_from": now}, {"finished_from": 0}, {"finished_to": now}, {}),
