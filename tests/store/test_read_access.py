@@ -277,3 +277,11 @@ def test_files_that_may_only_be_read_are_read(kind: str, busy: bool, folder: Pat
 
     assert (ran.returncode, ran.stdout.split()) == (0, ["5", "58"]), ran.stderr
     assert "StoreError" in refused.stderr, refused
+
+
+async def test_a_worker_does_not_start_without_write_access():
+    """It would repeat its calls forever."""
+    app = App("memory://read-worker?access=read")
+
+    with pytest.raises(ReadOnlyStore, match="a worker writes"):
+        await app.worker().run(handle_signals=False)

@@ -108,6 +108,12 @@ def reading_url(url: str) -> str:
     return f"{plain}{'&' if '?' in plain else '?'}access=read"
 
 
+def require_write_access(url: str, program: str) -> None:
+    """Raise ReadOnlyStore if the URL asks for read access. A program that repeats failed calls checks this first."""
+    if split_access(url)[1]:
+        raise ReadOnlyStore(url, program)
+
+
 def split_access(url: str) -> tuple[str, bool]:
     """Return the URL without the option `access`, and whether the option asks for read access."""
     head, mark, query = url.partition("?")
