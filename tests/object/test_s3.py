@@ -528,3 +528,17 @@ async def test_waiting_for_a_bucket_is_sleeping(bucket, prefix):
     blobs = Blobs(bucket.driver(prefix))
 
     assert await blobs.wait_for_change("ready/", 0.01, since=blobs.mark("ready/")) is False
+
+
+async def test_a_process_probes_a_bucket_once(bucket, prefix):
+    """Not at every connect, and not at all for reading."""
+    address = bucket.server.address(prefix)
+    first, second, reader = S3Blobs(address), S3Blobs(address), S3Blobs(bucket.server.address(prefix + "-other"))
+    await first.connect()
+    await second.connect()
+    await reader.connect_for_reading()
+
+    assert first.requests["put"] >= 10 and sum(second.requests.values()) == sum(reader.requests.values()) == 0
+    assert (second.findings, second.quotes) == (first.findings, first.quotes)
+    for driver in (first, second, reader):
+        await driver.close()

@@ -236,8 +236,8 @@ async def test_sqlite_is_set_to_the_durability_that_is_stated(tmp_path, durabili
     opened = []
 
     class Watched(Io):
-        def open(self, path):
-            opened.append(super().open(path))
+        def open(self, path, options="mode=rw"):
+            opened.append(super().open(path, options))
             return opened[-1]
 
     store = SqliteStore(tmp_path / "jobs.db", durability=durability, io=Watched())

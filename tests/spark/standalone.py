@@ -120,8 +120,8 @@ def _await(server: subprocess.Popen[bytes], log: Path, words: str) -> None:
 
 
 def packed(folder: Path, extra: str) -> Path:
-    """What `pip install --target deps '.[extra]' pyarrow pandas deltalake` and `tar` make, from what is installed here: tests do
-    without a package index."""
+    """What `pip install --target deps '.[extra]' pyarrow pandas deltalake` and `tar` make, from what is installed here:
+    tests do without a package index."""
     with tarfile.open(folder / "deps.tar.gz", "w:gz", compresslevel=1) as archive:
         for package in ("millrace", "pyspark_millrace"):  # installed here by a link to them
             archive.add(ROOT / "src" / package, package, filter=_without_caches)

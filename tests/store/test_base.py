@@ -74,7 +74,7 @@ def test_the_stores_of_this_package_poll_and_scan_for_nothing(name: str) -> None
     defaults = [one for one, value in vars(BaseStore).items() if callable(value) and not one.startswith("_")]
     kept = {one for one in defaults if getattr(store, one) is getattr(BaseStore, one)}
 
-    assert kept <= {"connect", "close", "for_loop", "enqueue_behind"}
+    assert kept <= {"connect", "close", "for_loop", "for_reading", "enqueue_behind"}
 
 
 async def test_chunks_are_enqueued_one_after_the_other(store: Store) -> None:

@@ -27,6 +27,7 @@ from millrace.testing.conformance.leases import *  # noqa: F403
 from millrace.testing.conformance.limits import *  # noqa: F403
 from millrace.testing.conformance.ordering import *  # noqa: F403
 from millrace.testing.conformance.pools import *  # noqa: F403
+from millrace.testing.conformance.read_access import *  # noqa: F403
 from millrace.testing.conformance.reading import *  # noqa: F403
 from millrace.testing.conformance.reclaiming import *  # noqa: F403
 from millrace.testing.conformance.replaying import *  # noqa: F403

@@ -11,9 +11,10 @@ import typer
 
 from millrace.cli import exits
 from millrace.cli.paths import path_option
-from millrace.cli.session import CommandSession
+from millrace.cli.session import CommandSession, url_of
 from millrace.cli.workers.logs import start_logging
 from millrace.domain.errors import InvalidInput, MissingExtra, StoreError
+from millrace.store.read_access import split_access
 
 EXAMPLES = {
     "serve": (
@@ -81,7 +82,7 @@ async def serve(
         app,
         tokens=tokens,
         hosts=settings["allow_hosts"] or (),
-        local="viewer" if read_only else "admin",
+        local="viewer" if read_only or split_access(url_of(app))[1] else "admin",
         redact=settings["redact"] or (),
         audit=audit,
     )

@@ -186,6 +186,17 @@ class StoreError(QueueError):
     """The store failed: it is unreachable, read-only or full, or it was not created by Millrace."""
 
 
+class ReadOnlyStore(StoreError):
+    """A method that writes was called on a store that was opened with `access=read`."""
+
+    def __init__(self, url: str, method: str) -> None:
+        self.method = method
+        super().__init__(
+            f"{method} writes to the store, which was opened with access=read: {url}. Nothing was written. To write, "
+            "remove access=read from the URL, and use credentials that may write."
+        )
+
+
 class CursorExpired(QueueError):
     """Retention deleted events after this cursor before they were read."""
 

@@ -125,6 +125,21 @@ def _finished_in(job: Job, query: Query) -> bool:
     )
 
 
+class JobSelection(msgspec.Struct, frozen=True):
+    """What a scan returns: the jobs that match `query`, or all jobs.
+
+    The `limit`, `cursor` and order of the query are ignored. Without `payloads` or `results`, a store that keeps them
+    apart from the job does not read them; a job then has no payload or no result.
+    """
+
+    query: Query | None = None
+    payloads: bool = True
+    results: bool = True
+
+
+EVERYTHING = JobSelection()
+
+
 class Page(msgspec.Struct, frozen=True):
     """A page of jobs. `cursor` is None on the last page only.
 

@@ -147,10 +147,11 @@ async def _ended(begun: Sequence[asyncio.Task[Any] | None]) -> None:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[OpenedStore]:
-    """Open a store for the duration of the block, and yield it."""
+def opened(url: str, *, reads: bool = False) -> Iterator[OpenedStore]:
+    """Open a store for the duration of the block, and yield it. With `reads`, the store is opened with read access."""
     with _loop_aside() as loop:
-        found = OpenedStore(connect(url), loop)
+        store = connect(url)
+        found = OpenedStore(store.for_reading() if reads else store, loop)
         found.run(found.store.connect())
         try:
             yield found

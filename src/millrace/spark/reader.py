@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import State
-from millrace.domain.request import EventSpan, Partition
+from millrace.domain.request import EventSpan, JobSelection, Partition, Query
 from millrace.spark.archive.read import Compacted, CompactedRows, SeenJobs, pinned
 from millrace.spark.batches import Batches
 from millrace.spark.cursors import EARLIEST, LATEST, start_of
@@ -24,7 +24,9 @@ from millrace.store.protocol import Store
 
 MOST_TASKS = 32
 WORTH_A_TASK = 50_000  # events; a task costs about as much as reading a few thousand
-JOB_TASKS = 8
+JOBS_WORTH_A_TASK = 10_000  # a bucket needs a request for each job
+MOST_JOB_TASKS = 256
+_QUERIED = ("queue", "task", "group", "key", "state")  # columns by which a store can select jobs
 MOST_IDS = 1_000  # above this, the whole table is scanned
 
 
@@ -72,8 +74,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self._table.name == WORKERS.name:
             return [Share()]
-        with opened(url_from(self._options)) as found:
-            files = None if self._compacted == "without" else pinned(found, self._tasks(JOB_TASKS))
+        with opened(url_from(self._options), reads=True) as found:
+            files = None if self._compacted == "without" else pinned(found, self._tasks(MOST_JOB_TASKS))
             in_files = [] if files is None else [Share(parts=parts) for parts in files.shares]
             if self._compacted == "only":
                 return [*in_files]
@@ -83,11 +85,35 @@ class TableReader(DataSourceReader):
             ids = self._ids()
             if ids is not None:
                 return [Share(ids=ids, known=known), *in_files]
-            parts = found.run(found.store.partitions(self._tasks(JOB_TASKS)))
+            parts = found.run(self._parts(found.store))
             return [*(Share(part=part, known=known) for part in parts), *in_files]
 
     def _tasks(self, usual: int) -> int:
         return int(self._options["partitions"] or usual)
+
+    async def _parts(self, store: Store) -> list[Partition]:
+        """Return the partitions of the store: as many as the option says, or one for every few thousand jobs."""
+        if self._options["partitions"]:
+            return await store.partitions(self._options["partitions"])
+        counts = await store.count()
+        jobs = sum(one.dead for one in counts)
+        if self._table.name != DEAD.name:
+            jobs += sum(one.waiting + one.running + one.completed + one.cancelled for one in counts)
+        return await store.partitions(max(1, min(MOST_JOB_TASKS, -(-jobs // JOBS_WORTH_A_TASK))))
+
+    def _selection(self) -> JobSelection:
+        """Return what the tasks need of the jobs: those that can match, and payloads and results if there is a column
+        for them.
+        """
+        wanted = {one.column: one.wanted or () for one in self._conditions}
+        single = {name: wanted[name][0] for name in _QUERIED if len(wanted.get(name, ())) == 1}
+        single = {name: value for name, value in single.items() if value.isprintable()}
+        if self._table.name == DEAD.name:
+            single["state"] = State.DEAD.value
+        if single.get("state", State.DEAD) not in list(State):
+            del single["state"]  # matches no job, or is a word that means something else in a query
+        used = {*self._table.names, *wanted}
+        return JobSelection(Query(archived=None, **single) if single else None, "payload" in used, "result" in used)
 
     async def _spans(self, store: Store) -> list[EventSpan]:
         after = await start_of(store, self._options["startingCursor"])
@@ -110,7 +136,7 @@ class TableReader(DataSourceReader):
         batches = Batches(self._table, self._conditions)
         compacted = CompactedRows(self._table, self._conditions, self._options["batchRows"])
         seen = None if partition.known is None else SeenJobs()
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             if partition.parts:
                 yield from compacted.of(found, partition.parts)
                 return
@@ -128,7 +154,7 @@ class TableReader(DataSourceReader):
         if share.span is not None:
             yield from found.each(store.scan_events(share.span, rows))
         elif share.part is not None:
-            yield from found.each(store.scan(share.part, rows))
+            yield from found.each(store.scan(share.part, rows, self._selection()))
         elif share.ids:
             yield [job for job in found.run(store.get([*dict.fromkeys(share.ids)])) if job is not None]
         else:

@@ -71,7 +71,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             [span, *_] = await store.event_spans(start, 1, limit=1)
             return span.after
 
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             return offset(found.run(first(found.store)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -91,7 +91,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await self._measure(store, spans, limited=most is not None)
             return spans[-1].until
 
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             return offset(found.run(latest(found.store)))
 
     async def _measure(self, store: Store, batch: Sequence[EventSpan], limited: bool) -> None:
@@ -115,7 +115,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = self._options["partitions"]
         if cursor_in(start) == cursor_in(end):
             return []
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             spans = found.run(
                 self._spans(found.store, cursor_in(start), tasks or MOST_TASKS, until=cursor_in(end)),
             )
@@ -124,7 +124,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share) and partition.span is not None
         batches = Batches(self._table)
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             for events in found.each(self._events(found.store, partition.span)):
                 batch = batches.batch(events)
                 if batch is not None:

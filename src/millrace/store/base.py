@@ -18,7 +18,7 @@ from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput
 from millrace.domain.event import Event
 from millrace.domain.feed import END
 from millrace.domain.job import Job, Spec
-from millrace.domain.request import Enqueued, EventSpan, Partition, Query
+from millrace.domain.request import EVERYTHING, Enqueued, EventSpan, JobSelection, Partition, Query
 from millrace.store.protocol import Store, Watch
 
 POLL = 1.0  # seconds between two polls of a waiting worker or caller
@@ -40,6 +40,15 @@ class BaseStore:
     def for_loop(self: Store) -> Store:
         """Return this store itself, because it works on all event loops."""
         return self
+
+    def for_reading(self) -> Store:
+        """Return a handle that refuses to write. It shares everything with this one.
+
+        Override this if opening the store, or reading from it, writes anything.
+        """
+        from millrace.store.read_access import sharing_handle
+
+        return sharing_handle(self)
 
     # ── enqueueing in chunks: one after the other ─────────────────────────────────────────────
 
@@ -74,12 +83,15 @@ class BaseStore:
     async def partitions(self, n: int) -> list[Partition]:
         return [_ALL]
 
-    async def scan(self: Store, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self: Store, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         if partition != _ALL:
             raise InvalidInput(
                 f"{partition.token!r} is not a partition of this store. Pass one that the store returned."
             )
-        query = Query(archived=None, limit=batch)
+        wanted = selection.query or Query(archived=None)
+        query = msgspec.structs.replace(wanted, limit=batch, cursor=None, newest_first=False)
         while True:
             page = await self.find(query)
             if page.jobs:

@@ -8,6 +8,7 @@ postgresql://host/database  the schema millrace in a PostgreSQL database; ?schem
 s3://bucket/prefix          a bucket; ?endpoint=http://host:port for a server other than AWS
 redis://host:6379/0         a Redis or Valkey server; also rediss://, valkey://, redis+unix:// and redis+sentinel://
 
+Every URL takes ?access=read: such a store writes nothing, and needs no permission to write.
 Other packages can add schemes by entry points of the group `millrace.stores`: see `registered`.
 """
 
@@ -22,6 +23,7 @@ from millrace.domain.errors import InvalidInput, MissingDriver, StoreError
 from millrace.store.clock import Clock, system_clock
 from millrace.store.forks import hold_over_forks
 from millrace.store.protocol import Store
+from millrace.store.read_access import split_access
 
 if TYPE_CHECKING:
     from millrace.store.memory import MemoryStore
@@ -44,6 +46,12 @@ def connect(url: str, *, clock: Clock | None = None, env: Mapping[str, str] | No
 
     Some stores read further settings from environment variables. `env` replaces these variables.
     """
+    plain, reads = split_access(url)
+    store = _connect(plain, clock, env)
+    return store.for_reading() if reads else store
+
+
+def _connect(url: str, clock: Clock | None, env: Mapping[str, str] | None) -> Store:
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator:

@@ -19,6 +19,7 @@ from millrace.domain.change import Change
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -27,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -199,7 +201,14 @@ class Reader(Protocol):
         """Return at most `n` partitions that together cover all current jobs."""
         ...
 
-    def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]: ...
+    def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        """Iterate over the jobs of a partition, or over a selection of them, in lists of at most `batch` jobs.
+
+        A job that matches the selection during the whole scan is returned once.
+        """
+        ...
 
 
 class Operator(Protocol):
@@ -353,6 +362,15 @@ class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
     async def close(self) -> None: ...
     def for_loop(self) -> Store:
         """Return a handle of this store for another event loop. A store that works on all loops returns itself."""
+        ...
+
+    def for_reading(self) -> Store:
+        """Return a handle of this store, not connected yet, that writes nothing of any kind.
+
+        It needs no permission to write: opening it creates nothing, and reading leaves no trace. Methods that write
+        raise ReadOnlyStore; `control` without changes returns the settings. Events that cannot be shown without writing
+        are shown later, but never skipped.
+        """
         ...
 
     async def now(self) -> int:

@@ -19,6 +19,7 @@ from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -27,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -147,6 +149,9 @@ class FaultyStore:
         other = self.store.for_loop()
         return self if other is self.store else FaultyStore(other, self.plan, delay=self.delay)
 
+    def for_reading(self) -> Store:
+        return FaultyStore(self.store.for_reading(), self.plan, delay=self.delay)
+
     async def now(self) -> int:
         return await self.store.now()
 
@@ -213,8 +218,10 @@ class FaultyStore:
     async def partitions(self, n: int) -> list[Partition]:
         return await self._call("partitions", lambda: self.store.partitions(n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        async for jobs in self.store.scan(partition, batch):
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        async for jobs in self.store.scan(partition, batch, selection):
             yield await self._call("scan", lambda jobs=jobs: _returned(jobs))  # type: ignore[misc]
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:

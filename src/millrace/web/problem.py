@@ -32,6 +32,7 @@ STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.CursorUnknown, 410, "cursor_unknown"),
     (errors.MissingExtra, 501, "missing_extra"),
     (errors.MissingDriver, 503, "store"),
+    (errors.ReadOnlyStore, 403, "read_only"),
     (errors.StoreError, 503, "store"),
     (errors.QueueError, 409, "refused"),
 )

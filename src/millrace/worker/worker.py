@@ -32,6 +32,7 @@ from millrace.domain.errors import InvalidInput, UnknownTask
 from millrace.domain.job import SECOND
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
+from millrace.store.read_access import require_write_access
 from millrace.worker.backoff import Chance
 from millrace.worker.components import Components
 from millrace.worker.dispatcher import Burst
@@ -191,6 +192,7 @@ class Worker:
         with on_stop_signal(self._on_signal, handle_signals):
             try:
                 store = await self.app.prepared()
+                require_write_access(store.url, "a worker")
                 components = Components(self, self._reporter, store, self._shutdown_changed.set)
                 await components.start(self.asked_to_stop)
                 self._components = components

@@ -30,8 +30,8 @@ class Listening(Io):
         self.steps = 0
         self.on = False
 
-    def open(self, path):
-        connection = super().open(path)
+    def open(self, path, options="mode=rw"):
+        connection = super().open(path, options)
         connection.set_progress_handler(self._count, 10)
         return connection
 

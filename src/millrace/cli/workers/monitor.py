@@ -19,6 +19,7 @@ from millrace.cli.text import clock
 from millrace.cli.workers.logs import start_logging
 from millrace.store.clock import system_clock
 from millrace.store.protocol import Store, Sweeping
+from millrace.store.read_access import require_write_access
 from millrace.worker.monitor import Monitor, MonitorReport, run_monitor
 from millrace.worker.signals import on_stop_signal
 
@@ -79,6 +80,7 @@ async def monitor(
     app = session.app() if session.has_app else session.plain()
     printer = _ReportPrinter(session)
     async with session.connected(app) as (_, store):
+        require_write_access(store.url, "a monitor")
         threshold = settings["monitor_worker_health_threshold"]
         if once:
             return await _once(printer, store, app.tasks, threshold, settings["monitor_sweep_interval"] > 0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from millrace.domain.errors import InvalidInput, LanesInUse
 from millrace.domain.event import Kind
 from millrace.domain.job import ALIASES, FINISHED, LIVE, Job, State, Word, lane_line
@@ -118,7 +120,8 @@ def control(
         check_name("task", name)
         return _control_task(ledger, name, changes)
     settings = updated(ledger.tables.settings(), changes)
-    ledger.tables.put_settings(settings)
+    if changes:
+        ledger.tables.put_settings(settings)
     return settings
 
 
@@ -334,6 +337,20 @@ def partition_bounds(partition: Partition) -> tuple[int, int]:
     return int(after), int(to)
 
 
-def scan(ledger: Ledger, after: int, to: int, limit: int, now: int) -> list[Job]:
-    jobs = ledger.tables.scan(after, to, limit)
-    return [without_expired_result(ledger.tables.hand_out(job), now) for job in jobs]
+def scan(
+    ledger: Ledger, after: int, to: int, limit: int, now: int, query: Query | None = None
+) -> tuple[list[Job], int | None]:
+    """Return up to `limit` jobs with a seq after `after` and up to `to`, and the seq after which to continue.
+
+    This seq is None if there are no more jobs. With a query, only jobs that match it are returned, perhaps none.
+    """
+    resume: int | None
+    if query is None:
+        jobs = ledger.tables.scan(after, to, limit)
+        resume = jobs[-1].seq if jobs else None
+    else:
+        page = msgspec.structs.replace(query, cursor=str(after), limit=limit, newest_first=False)
+        found, resume, _ = ledger.tables.search(page, now, SEARCH_BUDGET)
+        jobs = [job for job in found if job.seq <= to]
+        resume = None if resume is None or resume >= to else resume
+    return [without_expired_result(ledger.tables.hand_out(job), now) for job in jobs], resume

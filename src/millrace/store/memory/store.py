@@ -19,6 +19,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -27,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -193,15 +195,16 @@ class MemoryStore(BaseStore):
         with self._lock:
             return operate.partitions(self._ledger, n)
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        after, to = operate.partition_bounds(partition)
-        while True:
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        position, to = operate.partition_bounds(partition)
+        after: int | None = position
+        while after is not None:
             with self._lock:
-                jobs = operate.scan(self._ledger, after, to, batch, self._clock())
-            if not jobs:
-                return
-            after = jobs[-1].seq
-            yield jobs
+                jobs, after = operate.scan(self._ledger, after, to, batch, self._clock(), selection.query)
+            if jobs:
+                yield jobs
 
     async def cancel(self, ids: Sequence[str], running: Literal["refuse", "request"] = "refuse") -> list[Cancelled]:
         with self._lock:

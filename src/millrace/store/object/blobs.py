@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput, StoreError
+from millrace.domain.errors import InvalidInput, ReadOnlyStore, StoreError
 from millrace.store.object.driver import (
     UNCHANGED,
     Answer,
@@ -39,6 +39,7 @@ from millrace.store.object.driver import (
     Want,
     Write,
     WriteReply,
+    WritesToOpen,
 )
 from millrace.store.object.names import check_key, check_prefix
 from millrace.store.trace import TRACE
@@ -106,6 +107,7 @@ class Blobs:
     chance: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     tally: Counter[str] = field(default_factory=Counter[str])
+    _reads_only: bool = False
 
     @property
     def url(self) -> str:
@@ -126,6 +128,14 @@ class Blobs:
 
     async def connect(self) -> None:
         await self.driver.connect()
+
+    async def connect_for_reading(self) -> None:
+        """Connect without writing anything. From now on, every write is refused."""
+        self._reads_only = True
+        if isinstance(self.driver, WritesToOpen):
+            await self.driver.connect_for_reading()
+        else:
+            await self.driver.connect()
 
     async def close(self) -> None:
         await self.driver.close()
@@ -227,6 +237,7 @@ class Blobs:
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete these objects. Missing objects are ignored."""
+        self._check_writable("delete")
         unique = [*dict.fromkeys(check_key(key) for key in keys)]
         for start in range(0, len(unique), MAX_PAGE):
             batch = unique[start : start + MAX_PAGE]
@@ -236,6 +247,7 @@ class Blobs:
         """Delete the object only if it has this tag. Return False if it has changed, or if the driver does not support
         this.
         """
+        self._check_writable("remove")
         driver = self.driver
         if not isinstance(driver, Removing):
             return False
@@ -244,6 +256,7 @@ class Blobs:
 
     async def write_many(self, writes: Sequence[Write]) -> Sequence[Written]:
         """Run the writes concurrently, and return their outcomes in order."""
+        self._check_writable("write")
         if len({check_key(write.key) for write in writes}) != len(writes):
             raise InvalidInput("one call writes each key once; the order of two writes would be undefined")
         cases = [_Case(write) for write in writes]
@@ -321,6 +334,10 @@ class Blobs:
             f"{self.url}: {case.write.key!r}{more} {state}, after {self.patience.attempts} attempts: {case.reason}. "
             "Check that the store can be reached, then try again."
         )
+
+    def _check_writable(self, operation: str) -> None:
+        if self._reads_only:
+            raise ReadOnlyStore(self.url, operation)
 
     # asking again
 

@@ -153,6 +153,15 @@ class Signalling(Protocol):
 
 
 @runtime_checkable
+class WritesToOpen(Protocol):
+    """A driver that writes something when it connects, or when it meets a damaged object."""
+
+    async def connect_for_reading(self) -> None:
+        """Connect without writing anything. Reads and listings do not write anything either from now on."""
+        ...
+
+
+@runtime_checkable
 class Removing(Protocol):
     """A driver that can delete an object only if it still has a given tag."""
 

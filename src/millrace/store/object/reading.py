@@ -8,21 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import msgspec
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, FINISHED, Job, State
 from millrace.domain.ledger import without_expired_result
-from millrace.domain.request import Page, Partition, Query, QueueCounts, matches
+from millrace.domain.request import JobSelection, Page, Partition, Query, QueueCounts, matches
 from millrace.domain.rules.operate import SEARCH_BUDGET, STATE_WORDS
 from millrace.domain.tables import QueueRow
 from millrace.store.object.blobs import MAX_PAGE
 from millrace.store.object.engine.engine import Engine
 from millrace.store.object.engine.tables import count_jobs, newest
 from millrace.store.object.engine.values import JobValue, QueueValue, value_of
-from millrace.store.object.keys import IndexEntry, Layout, word
+from millrace.store.object.keys import STATE_LETTERS, IndexEntry, Layout, word
 
 MOST_DIGITS = 19
-_SHARDS = "shards:"
+_SHARDS, _RANGE = "shards:", "range:"
+MOST_CUTS = 256  # ranges of a shard; ids that are UUIDs are spread evenly over them
 WAITING_WORDS = frozenset({"waiting", "ready", "scheduled", "retrying", "blocked"})
 
 
@@ -86,6 +90,8 @@ class JobReader:
         ready = ["ready/"] if queue is None else [f"ready/{one}/{queue}/" for one in shards]
         held = ["held/"] if queue is None else [f"held/{queue}/"]
         done = ["done/"] if queue is None else [f"done/{queue}/"]
+        if queue is not None and state in FINISHED:
+            done = [f"done/{queue}/{STATE_LETTERS[State(state)]}/"]
         if state in WAITING_WORDS:
             return ready + held
         if state == State.RUNNING:
@@ -113,39 +119,94 @@ class JobReader:
         valid = {(value_of(one, JobValue) or JobValue()).index_key for one in seen}
         return [entry for entry in entries if times[entry.seq] == 1 or entry.key in valid]
 
-    # everything, in shares
+    # everything, in partitions
 
     def partitions(self, n: int) -> list[Partition]:
         shards = self._layout.shards
-        size = -(-len(shards) // max(1, n))
-        return [Partition(_SHARDS + ",".join(shards[start : start + size])) for start in range(0, len(shards), size)]
+        if n < 2 * len(shards):
+            size = -(-len(shards) // max(1, n))
+            return [
+                Partition(_SHARDS + ",".join(shards[start : start + size])) for start in range(0, len(shards), size)
+            ]
+        cuts = min(MOST_CUTS, n // len(shards))
+        return [
+            Partition(f"{_RANGE}{shard}:{start}:{end}")
+            for shard in shards
+            for start, end in pairwise(["", *(f"{256 * cut // cuts:02x}" for cut in range(1, cuts)), ""])
+        ]
 
-    def shards_in(self, partition: Partition) -> list[str]:
-        shards = partition.token.removeprefix(_SHARDS).split(",")
-        if not partition.token.startswith(_SHARDS) or not set(shards) <= set(self._layout.shards):
+    def parse(self, partition: Partition) -> JobRange:
+        kind, separator, rest = partition.token.partition(":")
+        found: JobRange | None = None
+        if kind + separator == _SHARDS:
+            found = JobRange(tuple(rest.split(",")))
+        elif kind + separator == _RANGE and rest.count(":") == 2:
+            shard, start, end = rest.split(":")
+            first = f"tasks/{shard}/{shard if self._layout.width else ''}"
+            found = JobRange((shard,), first + start if start else "", first + end if end else None)
+        if found is None or not set(found.shards) <= set(self._layout.shards):
             raise InvalidInput(
                 f"{partition.token!r} is not a partition of this store. Pass one that the store returned."
             )
-        return shards
+        return found
 
-    async def scan(self, partition: Partition, batch: int, clock: int) -> AsyncIterator[list[Job]]:
-        shards = self.shards_in(partition)
+    async def scan(
+        self, partition: Partition, batch: int, clock: int, selection: JobSelection
+    ) -> AsyncIterator[list[Job]]:
+        wanted, query = self.parse(partition), selection.query
+        parts = frozenset(["input"] * selection.payloads + ["output"] * selection.results)
+        keys = self._keys(wanted, batch) if query is None or not _is_indexed(query) else self._indexed(wanted, query)
         ready: list[Job] = []
-        async for keys in self._keys(shards, batch):
-            while keys:
-                some, keys = keys[: batch - len(ready)], keys[batch - len(ready) :]
-                jobs = await self._engine.jobs(some)
-                ready += [without_expired_result(job, clock) for job in jobs if job is not None]
+        async for some in keys:
+            while some:
+                now, some = some[: batch - len(ready)], some[batch - len(ready) :]
+                jobs = await self._engine.jobs(now, parts)
+                ready += [
+                    without_expired_result(job, clock)
+                    for job in jobs
+                    if job is not None and (query is None or matches(job, query, clock))
+                ]
                 if len(ready) >= batch:
                     yield ready
                     ready = []
         if ready:
             yield ready
 
-    async def _keys(self, shards: Sequence[str], size: int) -> AsyncIterator[list[str]]:
-        for shard in shards:
-            async for page in self._engine.blobs.pages(f"tasks/{shard}/", None, min(MAX_PAGE, size)):
-                yield [entry.key for entry in page.entries]
+    async def _keys(self, wanted: JobRange, size: int) -> AsyncIterator[list[str]]:
+        for shard in wanted.shards:
+            async for page in self._engine.blobs.pages(f"tasks/{shard}/", wanted.after or None, min(MAX_PAGE, size)):
+                keys = [entry.key for entry in page.entries if wanted.has(entry.key)]
+                yield keys
+                if len(keys) < len(page.entries):
+                    break
+
+    async def _indexed(self, wanted: JobRange, query: Query) -> AsyncIterator[list[str]]:
+        """Yield the keys of jobs that may match the query, according to the index."""
+        state = None if query.state is None else ALIASES.get(query.state, query.state)
+        entries = [
+            entry
+            for entry in await self._listed(self._prefixes(query))
+            if _may_match(entry, query) and (state not in FINISHED or entry.state == state)
+        ]
+        keys = dict.fromkeys(self._layout.job_by_name(entry.name) for entry in entries)
+        yield [key for key in keys if wanted.has(key)]
+
+
+class JobRange(msgspec.Struct, frozen=True):
+    """The jobs of a partition: all jobs of some shards, or those of one shard with keys between two keys."""
+
+    shards: tuple[str, ...]
+    after: str = ""
+    until: str | None = None
+
+    def has(self, key: str) -> bool:
+        """Return whether the job with this key is in the partition."""
+        return key.split("/")[1] in self.shards and key > self.after and (self.until is None or key < self.until)
+
+
+def _is_indexed(query: Query) -> bool:
+    """Return whether the index can exclude jobs that do not match the query."""
+    return query.only_finished or any(part is not None for part in (query.queue, query.task, query.state))
 
 
 def _may_match(entry: IndexEntry, query: Query) -> bool:

@@ -18,6 +18,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -26,6 +27,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -58,14 +60,14 @@ from millrace.store.object.engine.values import LayoutValue, LineValue, QueueVal
 from millrace.store.object.engine.view import View
 from millrace.store.object.events.feed import Feed
 from millrace.store.object.events.spans import Spans
-from millrace.store.object.keys import LAYOUT, TASKS, Layout, name_of
+from millrace.store.object.keys import LAYOUT, TASKS, Layout
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.reading import JobReader
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round, shares
 from millrace.store.object.waiting import Waiting
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sweep_report import Monitoring, SweepShare, Swept
 
 T = TypeVar("T")
@@ -139,7 +141,12 @@ class ObjectStore(BaseStore):
         await self.blobs.close()
 
     def for_loop(self) -> ObjectStore:
-        return ObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
+        return type(self)(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
+
+    def for_reading(self) -> Store:
+        from millrace.store.object.read_only import ReadOnlyObjectStore
+
+        return ReadOnlyObjectStore(self._make_driver, clock=self._given_clock, options=self.options, place=self._place)
 
     async def now(self) -> int:
         return self._given_clock() if self._given_clock is not None else await self.blobs.now()
@@ -299,13 +306,15 @@ class ObjectStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return self._reader.partitions(n)
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        async for jobs in self._reader.scan(partition, batch, await self.now()):
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        async for jobs in self._reader.scan(partition, batch, await self.now(), selection):
             yield jobs
 
     def is_in(self, partition: Partition, job_id: str) -> bool:
         """Return whether a scan of this partition includes the job with this id."""
-        return self._layout.shard_of(name_of(job_id)) in self._reader.shards_in(partition)
+        return self._reader.parse(partition).has(self._layout.job(job_id))
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -331,17 +340,18 @@ class ObjectStore(BaseStore):
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
-        changes_queue = target == "queue" and bool(changes)
+        if not changes:
+            return await self._engine.answer(lambda ledger, now: operate.control(ledger, target, name, {}, now))
+        changes_queue = target == "queue"
         run = await self._engine.carry_out(
             [(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
             together=True,
             # Lines are pinned so that a pause and concurrent changes of a lane detect each other.
             options=TableOptions(counting=changes_queue, pins_lines=changes_queue),
         )
-        if changes and target != "store":  # the counted jobs may have changed before the write
+        if target != "store":  # the counted jobs may have changed before the write
             await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
-        if changes:
-            self._waiting.wake_all()
+        self._waiting.wake_all()
         return run.answers[0]
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
@@ -475,10 +485,14 @@ async def _check_layout(objects: Objects, shard_digits: int) -> None:
         made = value_of(seen, LayoutValue)
         if made is None:
             await objects.commit([Swap(seen, encode(LayoutValue(shard_digits)))])
-        elif made.shard_digits != shard_digits:
-            raise StoreError(
-                f"{objects.blobs.url} was made with {made.shard_digits} shard digits, and here are {shard_digits}: its "
-                f"jobs would not be found. Set MILLRACE_SHARD_DIGITS={made.shard_digits}."
-            )
         else:
+            check_shard_digits(objects.blobs.url, made, shard_digits)
             return
+
+
+def check_shard_digits(url: str, made: LayoutValue, shard_digits: int) -> None:
+    if made.shard_digits != shard_digits:
+        raise StoreError(
+            f"{url} was made with {made.shard_digits} shard digits, and here are {shard_digits}: its jobs would not be "
+            f"found. Set MILLRACE_SHARD_DIGITS={made.shard_digits}."
+        )

@@ -24,6 +24,7 @@ STEP_LIMITS = {"lock_timeout": "10s", "statement_timeout": "20s", "idle_in_trans
 # A step must see what it has waited for, whatever the default of the database or the role.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _ISOLATION = {"default_transaction_isolation": "read committed"}
+_READ_ONLY = {"default_transaction_read_only": "on"}
 # Every query of this store has an index; a plan made while a table was small must still work when it is large.
 _PLANS = {"jit": "off", "enable_seqscan": "off", "enable_bitmapscan": "off"}
 # Have the server detect a client that disappeared, and release its locks.
@@ -36,6 +37,7 @@ class Address(msgspec.Struct, frozen=True):
     notify: bool = True
     pooler: Literal["none", "transaction"] = "none"
     connections: int = 8
+    reads_only: bool = False
 
     @classmethod
     def from_url(cls, url: str) -> Address:
@@ -94,8 +96,11 @@ class Address(msgspec.Struct, frozen=True):
             "timeout": CONNECT_TIMEOUT,
             "command_timeout": CALL_TIMEOUT,
             "statement_cache_size": 200 if direct else 0,
-            "server_settings": {"application_name": "millrace"} | (_ISOLATION | _PLANS | _KEEPALIVE if direct else {}),
+            "server_settings": {"application_name": "millrace"} | (self._settings() if direct else {}),
         }
+
+    def _settings(self) -> dict[str, str]:
+        return _ISOLATION | _PLANS | _KEEPALIVE | (_READ_ONLY if self.reads_only else {})
 
     def arguments_for_steps(self) -> dict[str, Any]:
         """Like `arguments`, with the time limits of a step as session settings.

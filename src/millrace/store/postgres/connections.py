@@ -34,11 +34,12 @@ READ_ONLY_KEPT = 5.0  # seconds for which a connection to a read-only server is 
 
 class Age:
     """The age of a connection and of its cached query plans. `generation` counts the renewals before the connection was
-    opened.
+    opened. With `reads_only`, the session has been made read-only on purpose.
     """
 
-    def __init__(self, generation: int) -> None:
+    def __init__(self, generation: int, *, reads_only: bool = False) -> None:
         self.generation = generation
+        self._reads_only = reads_only
         self.opened = self._planned = monotonic()
 
     def plans_are_old(self) -> bool:
@@ -52,16 +53,18 @@ class Age:
 
     def is_over(self, connection: Any) -> bool:
         """Return whether the connection is to a read-only server and too old to be kept."""
-        return is_read_only(connection) and monotonic() - self.opened > READ_ONLY_KEPT
+        return is_read_only(connection, self._reads_only) and monotonic() - self.opened > READ_ONLY_KEPT
 
 
-def is_read_only(connection: Any) -> bool:
-    """Return whether the server says that it is read-only. PostgreSQL reports this since version 14."""
+def is_read_only(connection: Any, on_purpose: bool = False) -> bool:
+    """Return whether the server says that it is read-only. PostgreSQL reports this since version 14.
+
+    With `on_purpose`, the session itself is read-only, so only a standby counts.
+    """
     settings = connection.get_settings()
-    return "on" in (
-        getattr(settings, "in_hot_standby", None),
-        getattr(settings, "default_transaction_read_only", None),
-    )
+    if getattr(settings, "in_hot_standby", None) == "on":
+        return True
+    return not on_purpose and getattr(settings, "default_transaction_read_only", None) == "on"
 
 
 async def open_connection(arguments: dict[str, Any]) -> Any:
@@ -150,7 +153,7 @@ class Connections:
         except BaseException:
             self._total -= 1
             raise
-        self._ages[connection] = Age(generation)
+        self._ages[connection] = Age(generation, reads_only=self._address.reads_only)
         return connection
 
     def _is_current(self, connection: Any) -> bool:

@@ -44,6 +44,7 @@ class Events:
         self._batch: int | None = None
         self._spare: int | None = None  # an id that was reserved for the first row of events
         self._feed_bounds: Row | None = None  # (trimmed, newest, mark of the last trimmed event)
+        self._unnumbered: Sequence[Row] = ()  # shown after the newest: (number of the last event, size, id) of a row
 
     def begin(self, event: int) -> None:
         """Start a step. `event` is an id that is reserved for the first row of events of the step."""
@@ -97,10 +98,18 @@ class Events:
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
+    def show_unnumbered(self, settled: int, shown: int) -> None:
+        """Show events without a number too, with the numbers that they will get: up to the place `settled`, and up to
+        the number `shown`.
+        """
+        rows = self._db.rows("unnumbered", NUMBERED_AT_ONCE)
+        self._unnumbered = [row[:3] for row in rows if row[3] <= settled or row[0] - row[1] < shown]
+
     def feed_bounds(self) -> tuple[int, int]:
         if self._feed_bounds is None:
             self._feed_bounds = self._db.rows("feed_bounds")[0]
-        return self._feed_bounds[0], self._feed_bounds[1]
+        newest = self._unnumbered[-1][0] if self._unnumbered else self._feed_bounds[1]
+        return self._feed_bounds[0], newest
 
     def trimmed_mark(self) -> str:
         self.feed_bounds()
@@ -113,7 +122,18 @@ class Events:
             first = last - size + 1
             events = list(unpack(row, self._registry.combo_name))
             found += [(first + index, events[index]) for index in range(max(0, after + 1 - first), size)]
+        if self._unnumbered and len(found) < limit:
+            found += self._feed_unnumbered(after + len(found), limit - len(found))
         return found[:limit]
+
+    def _feed_unnumbered(self, after: int, limit: int) -> list[tuple[int, Event]]:
+        rows = [row for row in self._unnumbered if row[0] > after and row[0] - row[1] < after + limit]
+        bodies = {row[0]: row[1:] for row in self._db.rows("event_rows", [event for _, _, event in rows])}
+        found: list[tuple[int, Event]] = []
+        for last, size, event in rows:
+            events = enumerate(unpack(bodies[event], self._registry.combo_name), start=last - size + 1)
+            found += [(number, one) for number, one in events if number > after]
+        return found
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 

@@ -77,6 +77,18 @@ async def migrate(connection: Any, schema: str) -> None:
         await connection.execute(in_schema("UPDATE millrace.store SET version = $1", schema), VERSION)
 
 
+async def require_version(connection: Any, schema: str) -> None:
+    """Raise StoreError unless the schema has the current version. Nothing is written."""
+    found = await version_of(connection, schema)
+    _refuse_newer(found, schema)
+    if found < VERSION:
+        state = f"has version {found}" if found else "has no tables of Millrace"
+        raise StoreError(
+            f"schema {schema!r} {state}, and access=read cannot upgrade it to version {VERSION}. Connect once without "
+            "access=read, or run the output of: millrace init --sql"
+        )
+
+
 def _refuse_newer(found: int, schema: str) -> None:
     if found > VERSION:
         raise StoreError(

@@ -31,7 +31,7 @@ class StepConnection:
     def __init__(self, address: Address, generation: int = 0) -> None:
         self._loop = asyncio.new_event_loop()
         self._used = 0.0
-        self.age = Age(generation)
+        self.age = Age(generation, reads_only=address.reads_only)
         try:
             self._connection: Any = self._wait(open_connection(address.arguments_for_steps()))
         except BaseException:

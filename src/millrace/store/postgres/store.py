@@ -18,6 +18,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger, without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -26,6 +27,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -66,7 +68,7 @@ from millrace.store.postgres.session import (
 )
 from millrace.store.postgres.tables import PostgresTables
 from millrace.store.postgres.within import PostgresWithin
-from millrace.store.protocol import Ending, Target, Watch
+from millrace.store.protocol import Ending, Store, Target, Watch
 from millrace.store.shared_enqueues import SharedEnqueues
 from millrace.store.sql.ports import Effects
 from millrace.store.sql.record import job_from_row, texts
@@ -114,7 +116,7 @@ class PostgresStore(BaseStore):
         session = self._new_session()
         try:
             async with session.connections.one() as connection:
-                await migrate(connection, self.address.schema)
+                await self._prepare(connection)
                 session.identity = await connection.fetchval(session.sql["identity"])
                 await check_isolation(connection, self.address)
         except BaseException as error:
@@ -123,6 +125,9 @@ class PostgresStore(BaseStore):
                 raise store_error(error, self.url) from error
             raise
         self._begin(session)
+
+    async def _prepare(self, connection: Any) -> None:
+        await migrate(connection, self.address.schema)
 
     def _new_session(self) -> Session:
         shared_enqueues = SharedEnqueues(self._enqueue_alone, self._enqueue_together)
@@ -161,7 +166,12 @@ class PostgresStore(BaseStore):
             await session.close()
 
     def for_loop(self) -> PostgresStore:
-        return PostgresStore(self.address, clock=self._clock)
+        return type(self)(self.address, clock=self._clock)
+
+    def for_reading(self) -> Store:
+        from millrace.store.postgres.read_only import ReadOnlyPostgresStore
+
+        return ReadOnlyPostgresStore(self.address, clock=self._clock)
 
     def session(self) -> Session:
         if self._session is None:
@@ -478,7 +488,7 @@ class PostgresStore(BaseStore):
 
     async def lanes(self, queue: str) -> list[LaneStatus]:
         def look(ledger: Ledger, _now: int) -> list[LaneStatus]:
-            _tables(ledger).look_at_lanes(queue)
+            tables_of(ledger).look_at_lanes(queue)
             return operate.lanes(ledger, queue)
 
         return await self._read(look)
@@ -494,6 +504,14 @@ class PostgresStore(BaseStore):
         while (await self.session().call("number_events", NUMBERED_AT_ONCE))[0][0] == NUMBERED_AT_ONCE:
             pass
 
+    async def _read_feed(self, question: Question[T], *_cursors: str | None, numbered: bool = False) -> T:
+        """Read the feed in a step. `cursors` are those that the question names. With `numbered`, the events that are
+        read have numbers already.
+        """
+        if not numbered:
+            await self._number()
+        return await self._read(question)
+
     async def events(self, cursor: str | None, limit: int) -> EventPage:
         """Return a page of events after a cursor.
 
@@ -503,8 +521,7 @@ class PostgresStore(BaseStore):
         session = self.session()
         start = feed.START if cursor is None or cursor == feed.END else feed.parse(cursor)
         if cursor == feed.END or start.witness != start.at:
-            await self._number()
-            return await self._read(lambda ledger, _: feed.events(ledger.tables, cursor, limit))
+            return await self._read_feed(lambda ledger, _: feed.events(ledger.tables, cursor, limit), cursor)
         after = None if cursor is None else max(0, start.at - 1)
         most = max(0, min(limit, _LAST)) + 1
         while (rows := await session.call("feed_page", after, most, NUMBERED_AT_ONCE))[0][0]:
@@ -513,20 +530,22 @@ class PostgresStore(BaseStore):
         return feed.events(FeedPage(rows, session.combo_names.__getitem__), cursor, most - 1)
 
     async def events_before(self, cursor: str | None, limit: int) -> tuple[list[tuple[str, Event]], str | None]:
-        await self._number()
-        return await self._read(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit))
+        return await self._read_feed(lambda ledger, _: feed.events_before(ledger.tables, cursor, limit), cursor)
 
     async def event_spans(
         self, after: str | int | None, n: int, limit: int | None = None, until: str | None = None
     ) -> list[EventSpan]:
-        await self._number()
-        return await self._read(lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until))
+        start = None if isinstance(after, int) else after
+        return await self._read_feed(
+            lambda ledger, _: feed.event_spans(ledger.tables, after, n, limit, until), start, until
+        )
 
     async def scan_events(self, span: EventSpan, batch: int = 1_000) -> AsyncIterator[list[Event]]:
         start, until = feed.span_bounds(span)
         after = start.at
         while after < until.at:
-            events = await self._read(_span(after, until, batch * _BATCHES if batch >= _LARGE else batch))
+            size = batch * _BATCHES if batch >= _LARGE else batch
+            events = await self._read_feed(_span(after, until, size), span.until, numbered=True)
             after += len(events)
             for first in range(0, len(events), batch):
                 yield events[first : first + batch]
@@ -544,12 +563,25 @@ class PostgresStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return await self._read(lambda ledger, _: operate.partitions(ledger, n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
+        if selection.query is not None:
+            async for jobs in self._scan_matching(selection.query, after, to, batch):
+                yield jobs
+            return
         session = self.session()
         while rows := await session.call("scan", session.given(), after, min(to, _END), min(batch, _LAST)):
             after = rows[-1][1]
             yield [without_expired_result(job_from_row(row[1:]), row[0]) for row in rows]
+
+    async def _scan_matching(self, query: Query, start: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
+        after: int | None = start
+        while after is not None:
+            jobs, after = await self._read(_scan(after, to, batch, query))
+            if jobs:
+                yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -570,7 +602,7 @@ class PostgresStore(BaseStore):
     ) -> QueueSettings | Limits | StoreSettings:
         def change(ledger: Ledger, now: int) -> QueueSettings | Limits | StoreSettings:
             if target == "queue" and changes:
-                _tables(ledger).registry.alone_in.add(name)
+                tables_of(ledger).registry.alone_in.add(name)
             return operate.control(ledger, target, name, changes, now)
 
         return await (self._write(change) if changes else self._read(change))
@@ -582,9 +614,11 @@ class PostgresStore(BaseStore):
         return await self._write(lambda ledger, now: operate.obliterate(ledger, queue, limit, now))
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
+        await self._number()  # so that readers that may not write see new events
+
         def round_of_upkeep(ledger: Ledger, now: int) -> Maintained:
-            _tables(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
-            _tables(ledger).statements.rows("fold_tally")
+            tables_of(ledger).locks.lock(["upkeep"])  # two at once would both delete what exceeds a limit
+            tables_of(ledger).statements.rows("fold_tally")
             return upkeep.maintain(ledger, now, limit)
 
         return await self._write(round_of_upkeep)
@@ -605,13 +639,17 @@ class PostgresStore(BaseStore):
         return await self._write(lambda ledger, now: scheduling.advance(ledger, moves, now))
 
 
-def _tables(ledger: Ledger) -> PostgresTables:
+def tables_of(ledger: Ledger) -> PostgresTables:
     assert isinstance(ledger.tables, PostgresTables)
     return ledger.tables
 
 
 def _span(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], list[Event]]:
     return lambda ledger, _now: feed.span_events(ledger.tables, after, until, batch)
+
+
+def _scan(after: int, to: int, batch: int, query: Query) -> Callable[[Ledger, int], tuple[list[Job], int | None]]:
+    return lambda ledger, now: operate.scan(ledger, after, to, batch, now, query)
 
 
 class _Watch:

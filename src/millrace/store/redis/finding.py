@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, Job
@@ -29,11 +30,7 @@ async def find(wire: RedisWire, query: Query) -> Page:
     if query.cursor is not None:
         start = operate.cursor_number(query.cursor)
         after, before = (0, min(start, _END)) if query.newest_first else (start, _END)
-    state = None if query.state is None else ALIASES.get(query.state, query.state)
-    classes = _CLASSES.get(state, _LIVE) if state is not None else _ENDED if query.only_finished else _ALL
-    queues = None if query.queue is None else [query.queue]
-    enqueued, finished = (query.enqueued_from, query.enqueued_to), (query.finished_from, query.finished_to)
-    sieve = [query.task, query.group, query.key, query.archived, *enqueued, *finished, state]
+    queues, classes, sieve = _wanted(query)
     found: list[Job] = []
     scanned = 0
     last: int | None = None
@@ -55,6 +52,15 @@ async def find(wire: RedisWire, query: Query) -> Page:
     return Page(tuple(found), None if last is None else str(last), scanned)
 
 
+def _wanted(query: Query) -> tuple[list[str] | None, list[int], list[Any]]:
+    """Return the queues, the classes of states and the sieve that the script `find` takes."""
+    state = None if query.state is None else ALIASES.get(query.state, query.state)
+    classes = _CLASSES.get(state, _LIVE) if state is not None else _ENDED if query.only_finished else _ALL
+    enqueued, finished = (query.enqueued_from, query.enqueued_to), (query.finished_from, query.finished_to)
+    sieve = [query.task, query.group, query.key, query.archived, *enqueued, *finished, state]
+    return None if query.queue is None else [query.queue], classes, sieve
+
+
 def partitions(first: int, last: int, n: int) -> list[Partition]:
     """Split the seqs from `first` to `last` into at most `n` ranges. Return an empty list if `first` is 0: there are no
     jobs.
@@ -65,11 +71,14 @@ def partitions(first: int, last: int, n: int) -> list[Partition]:
     return [Partition(f"{start - 1}-{min(last, start + size - 1)}") for start in range(first, last + 1, size)]
 
 
-async def scan(wire: RedisWire, after: int, to: int, batch: int) -> AsyncIterator[list[Job]]:
-    sieve: list[None] = [None] * 9
+async def scan(wire: RedisWire, after: int, to: int, batch: int, query: Query | None) -> AsyncIterator[list[Job]]:
+    query = query or Query(archived=None)
+    queues, classes, sieve = _wanted(query)
     while True:
-        now, reached, _, at_end, rows = await wire.ask("find", [None, _ALL, after, to + 1, False, batch, batch, sieve])
-        jobs = [without_expired_result(job, now) for job in jobs_from(rows)]
+        now, reached, _, at_end, rows = await wire.ask(
+            "find", [queues, classes, after, to + 1, False, batch, batch, sieve]
+        )
+        jobs = [without_expired_result(job, now) for job in jobs_from(rows) if matches(job, query, now)]
         if jobs:
             yield jobs
         if at_end:

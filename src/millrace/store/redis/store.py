@@ -21,6 +21,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -29,6 +30,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -48,7 +50,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.redis import control, feed, finding, scheduling
 from millrace.store.redis.address import RedisAddress
 from millrace.store.redis.blocking import BlockingEnqueues
@@ -134,7 +136,12 @@ class RedisStore(BaseStore):
             await current.close()
 
     def for_loop(self) -> RedisStore:
-        return RedisStore(self._address, options=self.options, clock=self._clock)
+        return type(self)(self._address, options=self.options, clock=self._clock)
+
+    def for_reading(self) -> Store:
+        from millrace.store.redis.read_only import ReadOnlyRedisStore
+
+        return ReadOnlyRedisStore(self._address, options=self.options, clock=self._clock)
 
     async def now(self) -> int:
         if self._clock is not None:
@@ -264,9 +271,11 @@ class RedisStore(BaseStore):
         first, last = await self._wire.ask("bounds", [])
         return finding.partitions(first, last, n)
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
         after, to = operate.partition_bounds(partition)
-        async for jobs in finding.scan(self._wire, after, to, batch):
+        async for jobs in finding.scan(self._wire, after, to, batch, selection.query):
             yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────

@@ -43,9 +43,9 @@ class OwnConnection(sqlite3.Connection):
 
 
 class Io:
-    def open(self, path: str) -> sqlite3.Connection:
+    def open(self, path: str, options: str = "mode=rw") -> sqlite3.Connection:
         """Return a new connection without Python's implicit transactions: the store begins and commits explicitly."""
-        uri = Path(path).absolute().as_uri() + "?mode=rw"
+        uri = f"{Path(path).absolute().as_uri()}?{options}"
         return sqlite3.connect(
             uri,
             timeout=0,

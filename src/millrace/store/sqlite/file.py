@@ -85,6 +85,19 @@ def migrate(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) 
         raise
 
 
+def require_version(read: Callable[[str], Rows], path: str) -> None:
+    """Raise StoreError unless the database has the current schema. Nothing is written."""
+    version = schema_version(read)
+    if not version:
+        raise StoreError(f"{path} has no tables of Millrace. Check the path; access=read creates none.")
+    if version < len(MIGRATIONS):
+        raise StoreError(
+            f"{path} has schema version {version}, and access=read cannot upgrade it to {len(MIGRATIONS)}. Open it "
+            "once without access=read."
+        )
+    _refuse_newer(version, path)
+
+
 def schema_version(read: Callable[[str], Rows]) -> int:
     """Return the version of Millrace's tables in this database; 0 if the database has none."""
     if not read("SELECT 1 FROM sqlite_schema WHERE name = 'millrace_store'"):
@@ -105,12 +118,16 @@ def _checked_version(read: Callable[[str], Rows], path: str, shared: bool) -> in
             "if it is yours and jobs are to commit together with your own tables, add ?shared=yes to the URL: "
             "Millrace then keeps its tables, all named millrace_…, beside yours."
         )
+    _refuse_newer(version, path)
+    return version
+
+
+def _refuse_newer(version: int, path: str) -> None:
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{path} has schema version {version}, and this millrace knows versions up to {len(MIGRATIONS)}. "
             "Upgrade millrace in this environment."
         )
-    return version
 
 
 # ── connections ───────────────────────────────────────────────────────────────────────────────
@@ -140,14 +157,14 @@ def _prepare_writer(connection: sqlite3.Connection, path: str, io: Io, durabilit
         io.execute(connection, f"PRAGMA {pragma}")
 
 
-def open_reader(path: str, io: Io) -> sqlite3.Connection:
-    connection = _open(path, io)
+def open_reader(path: str, io: Io, options: str = "mode=rw") -> sqlite3.Connection:
+    connection = _open(path, io, options)
     io.execute(connection, "PRAGMA query_only = ON")
     return connection
 
 
-def _open(path: str, io: Io) -> sqlite3.Connection:
-    connection = io.open(path)
+def _open(path: str, io: Io, options: str = "mode=rw") -> sqlite3.Connection:
+    connection = io.open(path, options)
     for pragma in (f"busy_timeout = {BUSY_MS}", f"cache_size = -{CACHE_KIB}", "temp_store = MEMORY"):
         io.execute(connection, f"PRAGMA {pragma}")
     return connection

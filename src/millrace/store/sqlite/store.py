@@ -19,6 +19,7 @@ from millrace.domain.event import Event
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import (
+    EVERYTHING,
     Archived,
     Cancelled,
     Claim,
@@ -27,6 +28,7 @@ from millrace.domain.request import (
     EventPage,
     EventSpan,
     Extension,
+    JobSelection,
     LaneStatus,
     Maintained,
     Page,
@@ -46,7 +48,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, system_clock
-from millrace.store.protocol import Target, Watch
+from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sqlite.connection import Io
 from millrace.store.sqlite.process import ProcessState
 from millrace.store.sqlite.tables import SqliteTables
@@ -119,6 +121,13 @@ class SqliteStore(BaseStore):
 
     def close_now(self) -> None:
         self._here().close()
+
+    def for_reading(self) -> Store:
+        from millrace.store.sqlite.read_only import ReadOnlySqliteStore
+
+        return ReadOnlySqliteStore(
+            self.path, url=self.url, durability=self._level, shared=self._shared, clock=self._clock, io=self._io
+        )
 
     async def now(self) -> int:
         return self._clock()
@@ -249,11 +258,15 @@ class SqliteStore(BaseStore):
     async def partitions(self, n: int) -> list[Partition]:
         return await self._here().read(lambda ledger, _: operate.partitions(ledger, n))
 
-    async def scan(self, partition: Partition, batch: int = 1_000) -> AsyncIterator[list[Job]]:
-        after, to = operate.partition_bounds(partition)
-        while jobs := await self._here().read(_scan(after, to, batch)):
-            after = jobs[-1].seq
-            yield jobs
+    async def scan(
+        self, partition: Partition, batch: int = 1_000, selection: JobSelection = EVERYTHING
+    ) -> AsyncIterator[list[Job]]:
+        position, to = operate.partition_bounds(partition)
+        after: int | None = position
+        while after is not None:
+            jobs, after = await self._here().read(_scan(after, to, batch, selection.query))
+            if jobs:
+                yield jobs
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 
@@ -272,7 +285,8 @@ class SqliteStore(BaseStore):
     async def control(
         self, target: Target, name: str, changes: Mapping[str, Any]
     ) -> QueueSettings | Limits | StoreSettings:
-        return await self._here().write(lambda ledger, now: operate.control(ledger, target, name, changes, now))
+        run = self._here().write if changes else self._here().read
+        return await run(lambda ledger, now: operate.control(ledger, target, name, changes, now))
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
         return await self._here().write(lambda ledger, now: operate.drain(ledger, queue, limit, now, lane))
@@ -299,8 +313,10 @@ class SqliteStore(BaseStore):
         return await self._here().write(lambda ledger, now: scheduling.advance(ledger, moves, now))
 
 
-def _scan(after: int, to: int, batch: int) -> Callable[[Ledger, int], list[Job]]:
-    return lambda ledger, now: operate.scan(ledger, after, to, batch, now)
+def _scan(
+    after: int, to: int, batch: int, query: Query | None
+) -> Callable[[Ledger, int], tuple[list[Job], int | None]]:
+    return lambda ledger, now: operate.scan(ledger, after, to, batch, now, query)
 
 
 def _packed(after: int, until: feed.Cursor, batch: int) -> Callable[[Ledger, int], Sequence[Event]]:

@@ -34,6 +34,7 @@ TOPICS = (
     "spans",
     "retention",
     "reading",
+    "read_access",
     "workers",
     "schedules",
     "waiting",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 from msgspec.structs import replace
 
 from millrace.app.recently_changed import recently_changed
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import State
-from millrace.domain.request import Partition, Query, QueueCounts
+from millrace.domain.request import JobSelection, Partition, Query, QueueCounts
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec, seconds, specs
 from millrace.testing.clock import VirtualClock
@@ -308,6 +311,61 @@ async def test_a_scan_comes_in_batches_no_larger_than_asked(store: Store, clock:
 async def test_an_empty_store_has_nothing_to_scan(store: Store, clock: VirtualClock) -> None:
     assert [job for part in await store.partitions(4) async for batch in store.scan(part) for job in batch] == []
     assert (await store.find(Query())).jobs == ()
+
+
+async def test_a_scan_returns_the_jobs_that_a_query_selects(store: Store, clock: VirtualClock) -> None:
+    """The query selects as in `find`, but its limit, cursor and order do not count. Archived jobs belong to it, too, if
+    it says so.
+    """
+    ids = await one_of_each(store)
+    await put_dead(store, queue="mail", task="play", group="g", key="k")
+    hidden = await put_dead(store, queue="mail", task="send")
+    await store.archive([hidden.id])
+    clock.advance(10)
+    await put_completed(store, queue="mail", task="send")
+    now = clock()
+    queries: list[dict[str, Any]] = [
+        *({"state": word} for word in (*ids, "waiting", "failed")),
+        *({"queue": "mail"}, {"task": "send"}, {"queue": "mail", "task": "send", "state": "dead"}, {"queue": "none"}),
+        *({"group": "g"}, {"key": "k"}, {"enqueued_from": now}, {"finished_from": 0}, {"finished_to": now}, {}),
+        *({"state": "dead", "finished_from": 0}, {"state": "running", "queue": "default"}),
+    ]
+
+    for query in queries:
+        for archived in (False, True, None):
+            wanted = sorted(await found(store, archived=archived, **query))
+            selection = JobSelection(Query(archived=archived, limit=1, cursor="0", newest_first=True, **query))
+            seen = [
+                job.id
+                for part in await store.partitions(3)
+                async for batch in store.scan(part, 2, selection)
+                for job in batch
+            ]
+            assert sorted(seen) == wanted, (query, archived)
+
+
+async def test_a_scan_returns_payloads_and_results_if_asked(store: Store, clock: VirtualClock) -> None:
+    """What is not asked for may be missing; what is asked for is there, also if it is large."""
+    payload, result = b'"' + b"p" * 100_000 + b'"', b'"' + b"r" * 100_000 + b'"'
+    spec = await put_completed(store, result, payload=payload)
+    [part] = await store.partitions(1)
+    for payloads in (False, True):
+        for results in (False, True):
+            [[job]] = [batch async for batch in store.scan(part, 10, JobSelection(None, payloads, results))]
+
+            assert (job.id, job.state, job.spec.queue) == (spec.id, State.COMPLETED, spec.queue)
+            assert job.spec.payload == payload or not payloads
+            assert job.result == result or not results
+
+
+async def test_many_partitions_hold_every_job_once(store: Store, clock: VirtualClock) -> None:
+    asked = [a_spec(id=str(uuid4()) if n % 2 else f"job {n}") for n in range(60)]
+    await store.enqueue(asked)
+    parts = await store.partitions(200)
+    assert len({part.token for part in parts}) == len(parts) <= 200
+    seen = [job.id for part in parts async for batch in store.scan(part) for job in batch]
+
+    assert sorted(seen) == sorted(spec.id for spec in asked)
 
 
 async def test_a_scan_skips_what_was_removed_meanwhile(store: Store, clock: VirtualClock) -> None:

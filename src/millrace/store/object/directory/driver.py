@@ -82,6 +82,10 @@ class DirectoryBlobs:
         await asyncio.to_thread(self.home.open, allow_network=self._allow_network)
         self._threads = _Threads(self._object_files)
 
+    async def connect_for_reading(self) -> None:
+        await asyncio.to_thread(self.home.open_for_reading, allow_network=self._allow_network)
+        self._threads = _Threads(self._object_files)
+
     async def close(self) -> None:
         """Finish pending writes, then close the driver."""
         threads, self._threads = self._threads, None
@@ -92,7 +96,7 @@ class DirectoryBlobs:
         self.requests["get"] += len(wants)
         found, torn = await self._read_some(wants)
         if torn:
-            await self._commit([Inspect(key) for key in torn], durable=False)
+            await self._inspect(torn)
             found, torn = await self._read_some(wants)
             broken = Unavailable("the file could not be read")
             return [broken if want.key in torn else read for want, read in zip(wants, found, strict=True)]
@@ -142,8 +146,16 @@ class DirectoryBlobs:
             lambda: page(self.home, prefix, after, limit, self._object_files.markers, self._object_files.appended)
         )
         if short:
-            await self._commit([Inspect(key) for key in short], durable=False)
+            await self._inspect(short)
         return listing
+
+    async def _inspect(self, keys: Sequence[str]) -> None:
+        """Check files that seem damaged under their lock, and move damaged ones to the quarantine.
+
+        With read access, do nothing: the next read shows whether a file was only being written.
+        """
+        if not self.home.reads_only:
+            await self._commit([Inspect(key) for key in keys], durable=False)
 
     async def versions(self, key: str, after: str | None, limit: int) -> VersionPage:
         self.requests["versions"] += 1

@@ -36,6 +36,7 @@ class StoreFolder:
         self.root = os.path.realpath(root)
         self.own = f"{self.root}/{OWN}"
         self.reports: deque[str] = deque(maxlen=1000)  # files that were moved aside, newest last
+        self.reads_only = False  # whether strange files stay where they are
 
     def open(self, *, allow_network: bool = False) -> None:
         """Create the store, or check that the directory contains one. Several processes may call this at once."""
@@ -45,12 +46,7 @@ class StoreFolder:
                 refuse_network_file_system(self.root)
             if not os.path.exists(f"{self.own}/format"):
                 self._take_over()
-            found = Path(self.own, "format").read_text("utf-8", "replace")
-            if found != FORMAT:
-                raise StoreError(
-                    f"{self.root} is a store of another format ({found.strip()[:60]!r}, expected {FORMAT.strip()!r}). "
-                    "Use the version of millrace that made it, or another directory."
-                )
+            self._check_format()
             for folder in ("locks", "tmp", "bell", "versions", "quarantine"):
                 make_folders(f"{self.own}/{folder}")
         except OSError as error:
@@ -59,6 +55,31 @@ class StoreFolder:
                 "Name a directory that this user may create files in."
             ) from None
         self._sweep()
+
+    def open_for_reading(self, *, allow_network: bool = False) -> None:
+        """Check that the directory contains a store. Nothing is created, moved or removed from now on."""
+        self.reads_only = True
+        try:
+            if not allow_network:
+                refuse_network_file_system(self.root)
+            self._check_format()
+        except FileNotFoundError:
+            raise StoreError(
+                f"{self.root} is not a store of Millrace. Check the path; access=read creates none."
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"{self.root} cannot be read: {error.strerror or error}. Let this user read the directory and all that "
+                "is in it."
+            ) from None
+
+    def _check_format(self) -> None:
+        found = Path(self.own, "format").read_text("utf-8", "replace")
+        if found != FORMAT:
+            raise StoreError(
+                f"{self.root} is a store of another format ({found.strip()[:60]!r}, expected {FORMAT.strip()!r}). "
+                "Use the version of millrace that made it, or another directory."
+            )
 
     def _take_over(self) -> None:
         strangers = [name for name in os.listdir(self.root) if name not in (OWN, "lost+found")]
@@ -92,6 +113,9 @@ class StoreFolder:
 
     def put_aside(self, path: str, why: str) -> None:
         """Move a file that is not an object to the quarantine, where an operator can inspect it."""
+        if self.reads_only:
+            self.pass_over(path, why)
+            return
         name = f"{time.time_ns()}-{os.getpid()}-{os.path.basename(path)}"[:250]
         try:
             os.rename(path, f"{self.own}/quarantine/{name}")

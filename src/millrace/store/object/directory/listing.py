@@ -90,7 +90,7 @@ def _below(home: StoreFolder, folder: str, base: str, after: str) -> Iterator[tu
         items = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return  # removed because it was empty, or never there
-    if not items and base:
+    if not items and base and not home.reads_only:
         _remove_if_left(folder)
     for item in items:
         if not base and item.name in (OWN, "lost+found"):

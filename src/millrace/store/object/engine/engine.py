@@ -30,7 +30,16 @@ from millrace.store.object.engine.objects import Committed, Objects, SeenObject,
 from millrace.store.object.engine.plan import SwapGroup, WritePlan
 from millrace.store.object.engine.settings_locks import HeldSettings, SettingsLocks
 from millrace.store.object.engine.tables import ObjectTables
-from millrace.store.object.engine.values import JobValue, QueueValue, TasksValue, decode, encode, job_value, value_of
+from millrace.store.object.engine.values import (
+    LARGE_PARTS,
+    JobValue,
+    QueueValue,
+    TasksValue,
+    decode,
+    encode,
+    job_value,
+    value_of,
+)
 from millrace.store.object.engine.view import Need, View
 from millrace.store.object.events.publishing import EventPublisher
 from millrace.store.object.keys import TASKS, Layout
@@ -94,10 +103,11 @@ class Engine:
     def view(self) -> View:
         return View(self.objects, self.layout, self.ready, self.busy)
 
-    async def jobs(self, keys: Sequence[str]) -> list[Job | None]:
+    async def jobs(self, keys: Sequence[str], parts: frozenset[str] = LARGE_PARTS) -> list[Job | None]:
+        """Return the jobs of these keys. Of payloads and results that have their own objects, only `parts` are read."""
         view = self.view()
-        await view.load(keys)
-        return [job_value(view.seen[key].value, view.large).job for key in keys]
+        await view.load(keys, parts)
+        return [job_value(view.seen[key].value, view.large, parts).job for key in keys]
 
     async def decide(
         self, view: View, question: Question[T], options: TableOptions = NO_OPTIONS

@@ -33,6 +33,9 @@ class FeedEvent(msgspec.Struct, frozen=True, gc=False):
         return self.stamp, self.place, self.event.seq, self.event.n
 
 
+LARGE_PARTS = frozenset({"input", "output"})  # what a job may keep in objects of its own: its payload, its result
+
+
 class JobValue(msgspec.Struct, omit_defaults=True):
     """A job. `rev` grows with every write.
 
@@ -192,15 +195,17 @@ def needs_exact_counts(settings: QueueSettings) -> bool:
     return limited or counted or settings.dead_limit is not None
 
 
-def job_value(body: bytes | None, large: dict[str, bytes]) -> JobValue:
-    """Decode a job. `large` contains the bodies of the objects named in its `data`, by key."""
+def job_value(body: bytes | None, large: dict[str, bytes], parts: frozenset[str] = LARGE_PARTS) -> JobValue:
+    """Decode a job. `large` contains the bodies of the objects named in its `data`, by key. Those that are not in
+    `parts` are left out.
+    """
     if body is None:
         return JobValue()
     value = decode(body, JobValue)
     job = value.job
     if job is None:
         return value
-    data = value.data or {}
+    data = {part: key for part, key in (value.data or {}).items() if part in parts}
     payload = large[data["input"]] if "input" in data else value_bytes(value.input)
     if payload is not None:
         job.spec = msgspec.structs.replace(job.spec, payload=payload)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from millrace.domain.errors import StoreError
 from millrace.store.object.claims.ready import ReadyIndex
 from millrace.store.object.engine.objects import Objects, SeenObject
-from millrace.store.object.engine.values import FeedEvent, JobValue, Trigger, decode, events_in
+from millrace.store.object.engine.values import LARGE_PARTS, FeedEvent, JobValue, Trigger, decode, events_in
 from millrace.store.object.keys import IndexEntry, Layout
 
 TRIES = 5
@@ -111,12 +111,12 @@ class View:
         if missing:
             raise Need(missing)
 
-    async def load(self, keys: Sequence[str]) -> None:
+    async def load(self, keys: Sequence[str], parts: frozenset[str] = LARGE_PARTS) -> None:
         for seen in await self.objects.read(keys):
             self.seen[seen.key] = seen
             self.guessed.discard(seen.key)
         for _ in range(TRIES):
-            gone = await self._load_large([self.seen[key] for key in keys])
+            gone = await self._load_large([self.seen[key] for key in keys], parts)
             if not gone:
                 return
             for seen in await self.objects.read(gone):  # it was replaced or pruned meanwhile
@@ -126,14 +126,15 @@ class View:
             "Restore it from a version or a copy, or obliterate the job."
         )
 
-    async def _load_large(self, found: Sequence[SeenObject]) -> list[str]:
+    async def _load_large(self, found: Sequence[SeenObject], parts: frozenset[str]) -> list[str]:
         """Read payloads and results that have their own objects. Return the keys of jobs whose payload or result is
         missing.
         """
         wanted: dict[str, list[str]] = {}
         for seen in found:
             if seen.value is not None and b'"data":{' in seen.value and seen.key.startswith("tasks/"):
-                wanted[seen.key] = list((decode(seen.value, JobValue).data or {}).values())
+                data = decode(seen.value, JobValue).data or {}
+                wanted[seen.key] = [key for part, key in data.items() if part in parts]
         missing = [key for keys in wanted.values() for key in keys if key not in self.large]
         if missing:
             blobs = await self.objects.blobs.get_many([*dict.fromkeys(missing)])

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_PAGE = 1_000  # the most keys in one LIST response
+# The places that this process has probed, with the spelling of their tags.
+_proved: dict[BucketAddress, tuple[bool, Findings]] = {}
 
 
 class S3Blobs:
@@ -68,6 +70,7 @@ class S3Blobs:
         self._given_clock = clock
         self._timeout = timeout
         self._check = check
+        self._reads_only = False
         self._turns = asyncio.Semaphore(concurrency)
         self._process = os.getpid()
 
@@ -77,6 +80,8 @@ class S3Blobs:
 
     @property
     def keeps_versions(self) -> bool:
+        if self._reads_only:  # not probed: a store that was opened for writing has required versions
+            return self.address.versioning == "required"
         return self.findings is not None and self.findings.versioned
 
     def __repr__(self) -> str:
@@ -121,9 +126,24 @@ class S3Blobs:
         return BucketAdmin(self.address, self._timeout)
 
     async def connect(self) -> None:
-        """Probe the bucket, and find out how it expects tags to be spelled."""
+        """Probe the bucket, and find out how it expects tags to be spelled. Once it has passed, this process does not
+        probe it again.
+        """
         if not self._check:
             return
+        proved = _proved.get(self.address)
+        if proved is not None:
+            self.quotes, self.findings = proved
+            return
+        await self._prove()
+        assert self.findings is not None
+        _proved[self.address] = self.quotes, self.findings
+
+    async def connect_for_reading(self) -> None:
+        """Do nothing: a probe writes, and a reader does not depend on conditional writes."""
+        self._reads_only = True
+
+    async def _prove(self) -> None:
         try:
             self.findings = await probe(self)
         except UnsafeStore as error:

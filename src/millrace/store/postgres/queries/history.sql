@@ -16,6 +16,31 @@ INSERT INTO millrace.outbox (event, size, at) VALUES ($1::bigint, $2::integer, $
 -- name: number_events
 SELECT millrace.number_events($1::integer);
 
+-- name: settled_place
+-- The last place of the events without a number, and whether a transaction may still write an event before it: every
+-- transaction that has taken a place holds a lock on the table until its end. The place is read before the locks. A
+-- standby does not know the locks.
+SELECT max(place), pg_is_in_recovery() OR EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'relation' AND relation = 'millrace.outbox'::regclass AND mode LIKE '%Exclusive%'
+      AND mode <> 'ShareUpdateExclusiveLock'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+FROM millrace.outbox;
+
+-- name: unnumbered
+-- Rows of events without a number, up to a limit: the number that the last event of the row gets if no other row comes
+-- before it, the number of its events, its id, and its place.
+SELECT (store.numbered + sum(waiting.size) OVER (ORDER BY waiting.place))::bigint, waiting.size, waiting.event,
+       waiting.place
+FROM millrace.store CROSS JOIN (SELECT * FROM millrace.outbox ORDER BY place LIMIT $1::integer) AS waiting
+ORDER BY waiting.place;
+
+-- name: event_rows
+SELECT id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
+       workers, leases, delays, durations, reasons, errors
+FROM millrace.event WHERE id = ANY ($1::bigint[]);
+
 -- name: feed_bounds
 SELECT trimmed, numbered, trimmed_mark FROM millrace.store;
 
