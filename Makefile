@@ -90,5 +90,5 @@ lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to t
 	  --custom-compile-command 'make lock' $(UPGRADE)
 
 clean: ## Remove the environment and everything that was built or cached
-	rm -rf $(VENV) .ceph .coverage* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .ceph .contrib .coverage* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +

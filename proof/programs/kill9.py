@@ -2,6 +2,7 @@
 
     python -m proof.programs.kill9 --seconds 60 --jobs 50000
     python -m proof.programs.kill9 --store redis --seconds 150
+    python -m proof.programs.kill9 --store directory --jobs 5000
     python -m proof.programs.kill9 --url postgresql://localhost/empty
 
 Eight workers and two producers are processes of their own. Every 0.3 to 2 seconds one of them is killed and started
@@ -31,6 +32,8 @@ from proof.programs.kill9_judge import Verdict, count_lines, judge, unfinished
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "proof.programs"
 SERVERS = {"redis": "tests.servers.redis_server", "postgres": "tests.servers.postgres"}
+# Workers of a store without a server repair it every five seconds, and a process that crashes leaves a trace.
+ENVIRONMENT = {"MILLRACE_MONITOR_SWEEP_INTERVAL": "5", "PYTHONFAULTHANDLER": "1"}
 LEAST = 8  # mishaps: a busy machine takes longer, and has no fewer of them
 STOPPED = 1.5 * LEASE / 1000  # seconds: past the lease
 
@@ -46,7 +49,7 @@ class Settings:
     patience: float = 240.0  # seconds after the last kill within which everything must have ended
     quickest: float = 0.3
     slowest: float = 2.0
-    url: str | None = None  # of a store on a server; else it is a SQLite file
+    url: str | None = None  # else it is a SQLite file
 
 
 @dataclass
@@ -104,7 +107,9 @@ class Fleet:
         places = ["--database", str(self.place), "--ledgers", str(self.ledgers), "--name", name]
         command = [sys.executable, "-m", f"{PROGRAMS}.{program}", *places, *more]
         with (self.folder / f"{name}.err").open("ab") as errors:
-            return Child(name, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors))
+            environment = os.environ | ENVIRONMENT
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        return Child(name, process)
 
     def kill_worker(self, index: int) -> None:
         child = self.workers[index]
@@ -246,6 +251,14 @@ def _progress(fleet: Fleet, seconds: float) -> str:
     )
 
 
+def url_of(store: str, folder: Path) -> str | None:
+    """Where a store of this kind keeps its jobs; None is a SQLite file. A server is started if it needs one."""
+    if store in SERVERS:
+        url: str = import_module(SERVERS[store]).url_for(folder)
+        return url
+    return f"file://{folder}/store" if store == "directory" else None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAMS}.kill9", description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -253,16 +266,19 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
-    parser.add_argument("--store", choices=["sqlite", *SERVERS], default="sqlite", help="a server is started for it")
+    parser.add_argument(
+        "--store",
+        choices=["sqlite", "directory", *SERVERS],
+        default="sqlite",
+        help="a new one, with its server",
+    )
     parser.add_argument("--url", help="an empty store that is there already")
     options = parser.parse_args()
     settings = Settings(options.seconds, options.jobs, workers=options.workers, slots=options.slots, seed=options.seed)
     settings.patience = max(60.0, 2 * options.seconds)
     on_terminal = sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="millrace-kill9-") as folder:
-        settings.url = options.url
-        if options.url is None and options.store != "sqlite":
-            settings.url = import_module(SERVERS[options.store]).url_for(Path(folder))
+        settings.url = options.url or url_of(options.store, Path(folder))
         verdict = run(settings, Path(folder), lambda line: print(line, end="\r" if on_terminal else "\n", flush=True))
     print(f"\nseed {options.seed}")
     print(verdict)

@@ -24,10 +24,10 @@ GROUPS = 60
 QUEUES = ("mail", "reports")
 
 
-def store_at(place: str | Path, durability: str = "full") -> Store:
-    """A SQLite file, or what a URL names."""
+def store_at(place: str | Path, durability: str = "full", *, ahead: int = 0) -> Store:
+    """A SQLite file, or what a URL names. The clock may run `ahead`, in milliseconds, where no server has one."""
     if "://" in str(place):
-        return connect(str(place))
+        return connect(str(place), clock=(lambda: milliseconds() + ahead) if ahead else None)
     return connect(f"sqlite:///{place}" + ("?durability=relaxed" if durability == "relaxed" else ""))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
+from millrace.domain.job import Job, Lease
+from millrace.domain.request import Extension, Receipt
 from millrace.store.object.engine import numbers
 from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_claim, a_spec
@@ -132,6 +136,94 @@ async def test_an_enqueuer_who_is_only_slow_tells_nothing_twice(late: World) -> 
     events = await told(worker.store)
     assert sorted((event.job, event.n) for event in events) == [("one", 1), ("one", 2), ("one", 3), ("two", 1)]
     assert [event.n for event in events if event.job == "one"] == [1, 2, 3]
+
+
+# a client that is suspended between the swap of the record and the feed
+
+
+async def followed(late: World, reader: Client, cursor: str) -> list[int]:
+    """The numbers of the events that a reader hears of in the next minute, after it has read up to `cursor`."""
+    late.clock.advance(60)
+    return [event.n for event in await told(reader.store, cursor)]
+
+
+async def test_a_client_that_was_suspended_after_its_swap_publishes_its_event_once_and_a_reader_hears_it(
+    late: World,
+) -> None:
+    slow, reader = await late.client(own_numbers=True), await late.client(own_numbers=True)
+    cursors: list[str] = []
+
+    async def others() -> None:
+        await reader.store.enqueue([a_spec(id="other", queue="else")])
+        late.clock.advance(5)
+        cursors.append((await reader.store.events(None, 10)).cursor)
+
+    await meanwhile(slow.store.enqueue([a_spec(id="slow")]), slow.stop("write", "tasks/", after=True), others)
+
+    assert await followed(late, reader, cursors[0]) == [1]
+    assert sorted(event.job for event in await told(reader.store)) == ["other", "slow"]
+    assert [event.n for event in await reader.store.history("slow")] == [1]
+    assert (await reader.store.sweep(full=True)).repairs == {}
+
+
+async def test_an_event_that_another_client_has_published_for_a_suspended_one_is_not_published_again(
+    late: World,
+) -> None:
+    """The worker found the enqueue missing in the feed, and ran the job."""
+    slow, worker = await late.client(own_numbers=True), await late.client(own_numbers=True)
+
+    async def others() -> None:
+        late.clock.advance(5)
+        await run(worker)
+
+    await meanwhile(slow.store.enqueue([a_spec(id="slow")]), slow.stop("write", "tasks/", after=True), others)
+
+    assert await followed(late, worker, "0-0-0") == [1, 2, 3]
+
+
+async def test_of_the_jobs_of_a_suspended_client_only_those_that_nobody_has_published_are_published_late(
+    late: World,
+) -> None:
+    slow, worker = await late.client(own_numbers=True), await late.client(own_numbers=True)
+
+    async def others() -> None:
+        late.clock.advance(5)
+        [job] = await worker.store.claim(a_claim(1))
+        await worker.store.settle([(job.lease, Change.completed())])
+
+    jobs = [a_spec(id="one"), a_spec(id="two")]
+    await meanwhile(slow.store.enqueue(jobs), slow.stop("write", "tasks/", skip=1, after=True), others)  # the primary
+
+    late.clock.advance(60)
+    events = [(event.job, event.n) for event in await told(worker.store)]
+    assert sorted(events) == [("one", 1), ("one", 2), ("one", 3), ("two", 1)]
+
+
+async def test_a_job_that_is_changed_while_its_late_event_moves_keeps_both_changes(late: World) -> None:
+    """An extension writes no event, and wins against the first attempt to move the event of the claim."""
+    worker = await late.client(own_numbers=True)
+    await worker.store.enqueue([a_spec(id="only", lease=60_000)])
+    extending = worker.stop("write", "tasks/", skip=1)
+
+    async def suspended() -> None:
+        late.clock.advance(5)
+
+    async def claim() -> list[Job]:
+        return await meanwhile(worker.store.claim(a_claim()), worker.stop("write", "tasks/", after=True), suspended)
+
+    claiming = asyncio.create_task(claim())
+    await extending.reached()
+    other = await late.client(own_numbers=True)
+    [held] = await other.store.get(["only"])
+    assert held is not None and held.lease_id is not None
+    lease = Lease("only", held.seq, held.lease_id)
+    assert await other.store.extend([Extension(lease, 120_000)]) == [Receipt.OK]
+    extending.go()
+    [job] = await claiming
+
+    assert (await worker.job("only")).lease_until == late.clock() + 120_000
+    await worker.store.settle([(job.lease, Change.completed())])
+    assert await followed(late, worker, "0-0-0") == [1, 2, 3]
 
 
 async def test_a_job_whose_events_were_cut_off_the_feed_is_not_told_of_again(late: World) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = (
+    "airflow",
     "asyncpg",
     "boto3",
     "cronsim",
+    "dagster",
     "hypothesis",
     "obstore",
     "opentelemetry",

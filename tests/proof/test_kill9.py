@@ -1,4 +1,6 @@
-"""Processes that die without a word, on one SQLite file or one server: nothing is lost, nothing is held twice."""
+"""Processes that die without a word, on one SQLite file, one server or one directory: nothing is lost, nothing is held
+twice.
+"""
 
 import asyncio
 import fcntl
@@ -11,10 +13,9 @@ import pytest
 from millrace.app.app import App
 from millrace.domain.job import Spec
 from millrace.store.sqlite import SqliteStore
-from proof.programs.kill9 import Fleet, Settings, run
+from proof.programs.kill9 import Fleet, Settings, run, url_of
 from proof.programs.kill9_jobs import QUEUES, read_ledger
 from tests.narrowing import the
-from tests.servers import postgres, redis_server
 
 
 @pytest.mark.slow
@@ -33,13 +34,28 @@ def test_nothing_is_lost_or_held_twice_while_workers_are_killed(tmp_path):
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_held_twice_on_a_server_while_workers_are_killed(tmp_path):
-    verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=redis_server.url_for(tmp_path)), tmp_path)
+    verdict = run(Settings(seconds=8, jobs=3_000, seed=2, slowest=1.0, url=url_of("redis", tmp_path)), tmp_path)
 
     print(verdict)
     assert verdict.problems == []
     assert verdict.facts["kills"] >= 5
     assert verdict.facts["completed"] == 3_000
     assert verdict.facts["takeovers"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_or_held_twice_in_a_directory_while_workers_are_killed(tmp_path):
+    settings = Settings(seconds=6, jobs=600, workers=4, seed=3, slowest=0.8, url=url_of("directory", tmp_path))
+
+    verdict = run(settings, tmp_path)
+
+    print(verdict)
+    assert verdict.problems == []
+    assert verdict.facts["kills"] >= 5
+    assert verdict.facts["completed"] == 600
+    assert verdict.facts["takeovers"] > 0
+    assert verdict.facts["stops past the lease"] > 0
 
 
 @pytest.mark.nightly
@@ -55,14 +71,15 @@ def test_fifty_thousand_jobs_outlive_a_minute_of_kills(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("place", [redis_server.url_for, postgres.url_for], ids=["redis", "postgres"])
-def test_a_server_outlives_a_hundred_kills_of_its_clients(tmp_path, place):
-    verdict = run(Settings(seconds=150, jobs=30_000, patience=240, slowest=1.5, url=place(tmp_path)), tmp_path)
+@pytest.mark.parametrize(("store", "jobs"), [("redis", 30_000), ("postgres", 30_000), ("directory", 3_000)])
+def test_a_store_outlives_a_hundred_kills_of_its_clients(tmp_path, store, jobs):
+    settings = Settings(seconds=150, jobs=jobs, patience=240, slowest=1.5, url=url_of(store, tmp_path))
+    verdict = run(settings, tmp_path)
 
     print(verdict)
     assert verdict.problems == []
     assert verdict.facts["kills"] >= 100
-    assert verdict.facts["completed"] == 30_000
+    assert verdict.facts["completed"] == jobs
 
 
 @pytest.mark.slow

@@ -29,11 +29,10 @@ class Server:
             raise QueueFull("default", 1, 1)
         return Enqueued("queued", spec.id, 1, 1, State.WAITING)
 
-    async def _together(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
+    async def _together(self, specs: Sequence[Spec]) -> list[Enqueued | None]:
         await self._reply_to(specs)
-        if any("bad" in spec.id for spec in specs):
-            return None
-        return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs)]
+        answers = [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs)]
+        return [None if "bad" in answer.id else answer for answer in answers]
 
     async def _reply_to(self, specs: Sequence[Spec]) -> None:
         self.calls.append([spec.id for spec in specs])
@@ -104,7 +103,16 @@ async def test_a_refused_enqueue_does_not_refuse_the_others(server: Server) -> N
 
     assert [task.exception() is None for task in tasks] == [True, True, False, True]
     assert isinstance(tasks[2].exception(), QueueFull)
-    assert server.calls[2:] == [["good"], ["bad"], ["also good"]]
+    assert server.calls == [["first"], ["good", "bad", "also good"], ["bad"]]
+
+
+async def test_specs_with_the_same_id_or_key_are_sent_in_order(server: Server) -> None:
+    tasks = [server.put("first"), server.put("same"), server.put("same"), server.put("other")]
+    tasks += [asyncio.ensure_future(server.enqueues.put(a_spec(id=f"keyed-{n}", key="k"))) for n in range(2)]
+    await server.until(calls=2)
+    await server.reply_to_all(*tasks)
+
+    assert server.calls == [["first"], ["same", "other", "keyed-0"], ["same", "keyed-1"]]
 
 
 async def test_all_callers_learn_that_the_server_does_not_answer_and_none_asks_again(server: Server) -> None:

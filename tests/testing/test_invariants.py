@@ -329,6 +329,50 @@ async def test_what_others_wrote_down_is_compared(evidence: Evidence, what: str)
     assert name in {violation.name for violation in check(evidence)}
 
 
+@pytest.fixture
+async def in_turn(clock: VirtualClock) -> Evidence:
+    """Three runs, one after the other: two jobs of a group, and a child of the second one."""
+    store = MemoryStore(clock=clock)
+    await put(store, id="job-0", group="g")
+    await put(store, id="job-1", group="g")
+    await put(store, id="job-2", after=("job-1",))
+    for _ in range(3):
+        job = await take(store)
+        clock.advance(1)
+        await complete(store, job)
+    evidence = await gather(store, since=START)
+    claims = [each for each in evidence.events if each.kind is Kind.CLAIMED]
+    evidence.runs = [
+        ReportedRun(e.job, e.seq, e.attempt, e.worker or "", e.at, e.at + 1_000, "returned") for e in claims
+    ]
+    return evidence
+
+
+@pytest.mark.parametrize("late_events", [False, True])
+@pytest.mark.parametrize(("nth", "name"), [(0, "two_in_line"), (1, "before_parent")])
+async def test_runs_that_overlap_are_found_whatever_the_order_of_the_feed(
+    in_turn: Evidence, nth: int, name: str, late_events: bool
+) -> None:
+    in_turn.late_events = late_events
+    assert check(in_turn) == []
+    assert in_turn.runs is not None
+    set_run(nth, ended=in_turn.runs[nth + 1].began + 1)(in_turn)
+
+    assert [violation.name for violation in check(in_turn)] == [name]
+
+
+async def test_late_events_may_be_repeated_and_may_follow_those_of_other_jobs(in_turn: Evidence) -> None:
+    in_turn.events.append(in_turn.events[event(in_turn, "job-0", Kind.CLAIMED)])
+    move_before(in_turn, ("job-1", Kind.CLAIMED), ("job-0", Kind.CLAIMED))
+    assert {violation.name for violation in check(in_turn)} >= {"numbering", "finished_runs", "two_in_line"}
+
+    in_turn.late_events = True
+    assert check(in_turn) == []
+
+    change(in_turn, "job-0", Kind.CLAIMED, 1, worker="another")
+    assert "numbering" in {violation.name for violation in check(in_turn)}
+
+
 def a_queued(event: Event) -> Enqueued:
     return Enqueued("queued", event.job, event.seq, event.generation, State.WAITING)
 

@@ -1,9 +1,10 @@
 """Enqueues of one event loop that share calls to the server.
 
 While the enqueue of one caller is on its way, those of other callers are collected and sent together: one round trip
-and one commit for all of them. Callers do not affect each other: a shared call is given up if it would have to wait for
-a lock, or if one spec needs more than the fast path. Each spec is sent alone then. A caller waits only for a short time
-for the reply to others, which may take as long as a failover.
+and one commit for all of them. Two calls may be on their way: the server works on one while this process prepares the
+other. Callers do not affect each other: a spec that needs more than the fast path is sent alone, and so are all specs
+of a call that would have to wait for a lock. A caller waits only for a short time for the reply to others, which may
+take as long as a failover.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from millrace.domain.errors import StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Enqueued
 
-_MOST_CALLS = 2  # on their way: the server works on one while this process prepares the other
+_MOST_CALLS = 2  # on their way, unless their replies take long
 _MOST_SPECS = 1_000  # in one call
 _MOST_BYTES = 4 << 20  # of payloads in one call
 _LONGEST_WAIT = 0.05  # seconds
@@ -30,13 +31,14 @@ class _Waiting(NamedTuple):
 class SharedEnqueues:
     """Collects the enqueues of concurrent callers.
 
-    `alone` enqueues one spec. `together` enqueues several, or returns None if they must be enqueued alone.
+    `alone` enqueues one spec. `together` enqueues several, which differ in their ids and keys. It returns an answer for
+    each of them, or None for a spec that must be enqueued alone.
     """
 
     def __init__(
         self,
         alone: Callable[[Spec], Awaitable[Enqueued]],
-        together: Callable[[Sequence[Spec]], Awaitable[list[Enqueued] | None]],
+        together: Callable[[Sequence[Spec]], Awaitable[Sequence[Enqueued | None]]],
     ) -> None:
         self._alone = alone
         self._together = together
@@ -90,27 +92,52 @@ class SharedEnqueues:
 
     def _send_next(self) -> None:
         """Send one call in a task of its own: a caller that is cancelled must not end it for the others."""
-        size, waiting = 0, [one for one in self._waiting if not one.enqueued.done()]
-        count = 0
-        for count, one in enumerate(waiting, 1):
-            size += len(one.spec.payload)
-            if count == _MOST_SPECS or size >= _MOST_BYTES:
-                break
-        self._waiting = waiting[count:]
-        if count:
+        shared = self._next_call()
+        if shared:
             self._calls += 1
-            task = asyncio.create_task(self._send_together(waiting[:count]), name="millrace-shared-enqueue")
+            task = asyncio.create_task(self._send_together(shared), name="millrace-shared-enqueue")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def _next_call(self) -> list[_Waiting]:
+        """Return the next specs to send together, without those whose callers have stopped waiting.
+
+        Of several specs with the same id or key, the first is sent. The others have to wait for the next call.
+        """
+        taken: list[_Waiting] = []
+        left: list[_Waiting] = []
+        names: set[str | tuple[str, str]] = set()
+        size = 0
+        for number, one in enumerate(self._waiting):
+            spec = one.spec
+            if len(taken) == _MOST_SPECS or (taken and size + len(spec.payload) > _MOST_BYTES):
+                left += self._waiting[number:]
+                break
+            if one.enqueued.done():
+                continue
+            key = spec.id if spec.key is None else (spec.queue, spec.key)
+            if spec.id in names or key in names:
+                left.append(one)
+                continue
+            names.update((spec.id, key))
+            size += len(spec.payload)
+            taken.append(one)
+        self._waiting = left
+        return taken
+
     async def _send_together(self, shared: Sequence[_Waiting]) -> None:
         try:
-            answers = await self._together([one.spec for one in shared]) if len(shared) > 1 else None
-            if answers is None:
-                await asyncio.gather(*map(self._send_alone, shared))
-            else:
-                for one, enqueued in zip(shared, answers, strict=True):
+            if len(shared) == 1:
+                await self._send_alone(shared[0])
+                return
+            answers = await self._together([one.spec for one in shared])
+            refused: list[_Waiting] = []
+            for one, enqueued in zip(shared, answers, strict=True):
+                if enqueued is None:
+                    refused.append(one)
+                else:
                     _answer(one, enqueued)
+            await asyncio.gather(*map(self._send_alone, refused))
         except asyncio.CancelledError:  # the event loop is ending
             for one in shared:
                 one.enqueued.cancel()

@@ -51,27 +51,32 @@ async def both(store: PostgresStore, spec: Spec, watched: dict[str, int]) -> dic
         "enqueue_one": fast_path.enqueue_one_arguments(*given),
         "enqueue_plain": [*(fast_path.enqueue_arguments(*given) or []), None, False],
     }
-    return {name: await outcome(store, name, arguments or []) for name, arguments in calls.items()}
-
-
-async def outcome(store: PostgresStore, name: str, arguments: list[Any]) -> Any:
-    schema = store.address.schema
     async with store.session().connections.one() as connection:
-        transaction = connection.transaction()
+        transaction = connection.transaction(isolation="repeatable_read")  # the store numbers its feed at any time
         await transaction.start()
         try:
-            for sequence in SEQUENCES:
-                await connection.execute(f"SELECT setval('\"{schema}\".{sequence}', 1000000)")
-            answer = await connection.fetchval(store.session().sql[name], NOW, *arguments)
-            rows = {
-                table: [tuple(row) for row in await connection.fetch(f'SELECT t.* FROM "{schema}".{table} AS t')]
-                for table in TABLES
-            }
-            return answer, rows
-        except asyncpg.PostgresError as error:
-            return error.sqlstate
+            return {name: await outcome(store, connection, name, arguments or []) for name, arguments in calls.items()}
         finally:
             await transaction.rollback()
+
+
+async def outcome(store: PostgresStore, connection: Any, name: str, arguments: list[Any]) -> Any:
+    schema = store.address.schema
+    savepoint = connection.transaction()
+    await savepoint.start()
+    try:
+        for sequence in SEQUENCES:
+            await connection.execute(f"SELECT setval('\"{schema}\".{sequence}', 1000000)")
+        answer = await connection.fetchval(store.session().sql[name], NOW, *arguments)
+        rows = {
+            table: [tuple(row) for row in await connection.fetch(f'SELECT t.* FROM "{schema}".{table} AS t')]
+            for table in TABLES
+        }
+        return answer, rows
+    except asyncpg.PostgresError as error:
+        return error.sqlstate
+    finally:
+        await savepoint.rollback()
 
 
 @pytest.mark.parametrize("name", OPTIONS)

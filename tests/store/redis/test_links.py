@@ -13,7 +13,6 @@ from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
 from millrace.store.redis import RedisStore
 from millrace.store.redis import store as module
-from millrace.store.redis.enqueues import NOT_APPLICABLE
 from millrace.testing import builders
 from millrace.testing.builders import a_claim
 from millrace.testing.clock import VirtualClock
@@ -82,10 +81,10 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     fast = RedisStore(url_for(tmp_path / "fast"), clock=clock, salt="pair")
     general = RedisStore(url_for(tmp_path / "general"), clock=clock, salt="pair")
 
-    async def never(specs: Sequence[Spec]) -> int:
-        return NOT_APPLICABLE
+    async def to_none(specs: Sequence[Spec], **_: bool) -> list[int]:
+        return list(range(len(specs)))
 
-    monkeypatch.setattr(general._here().enqueues, "put", never)
+    monkeypatch.setattr(general._here().enqueues, "on_fast_path", to_none)
     yield Pair(fast, general, clock)
     await fast.close()
     await general.close()

@@ -1,6 +1,8 @@
 """The record of a job: what the statements select is what `record.py` expects, and no field of a job is left out."""
 
 import re
+import sqlite3
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -24,6 +26,7 @@ from millrace.store.sql.record import (
     unpack_into,
 )
 from millrace.store.sqlite.connection import SQL
+from millrace.store.sqlite.file import MIGRATIONS
 from tests.narrowing import the
 
 
@@ -53,8 +56,9 @@ FACTS = {
     [("jobs_by_seq", COLUMNS), ("jobs_by_id", COLUMNS), ("ready_jobs", OPEN_COLUMNS)],
 )
 def test_sqlite_selects_the_columns_of_a_record(name, expected):
-    selected = re.search(r"SELECT (.*?)\s+FROM json_each", SQL[name], re.DOTALL)
-    columns = [column.strip().removeprefix("job.") for column in the(selected)[1].split(",")]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript("".join(MIGRATIONS))
+        columns = [column[0] for column in connection.execute(SQL[name], ("[]",)).description]
     assert [{"last_event": "newest"}.get(column, column) for column in columns] == list(expected)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import QueueFull, StoreError
 from millrace.store.sqlite import SqliteStore, process, threads, writer
 from millrace.store.sqlite.connection import Io
 from millrace.store.sqlite.writer import WriteLock
@@ -27,6 +27,7 @@ class Seen(Io):
         self.checkpoints = []
         self.reads = []
         self.busy_reads = 0
+        self.after_rollback = lambda: None
         self.before_commit = lambda: None
 
     def begin(self, connection):
@@ -42,6 +43,10 @@ class Seen(Io):
             raise error
         super().begin_read(connection)
 
+    def rollback(self, connection):
+        super().rollback(connection)
+        self.after_rollback()
+
     def commit(self, connection):
         self.before_commit()
         super().commit(connection)
@@ -50,6 +55,11 @@ class Seen(Io):
         if "wal_checkpoint" in sql:
             self.checkpoints.append(threading.current_thread())
         return super().execute(connection, sql, params)
+
+
+def refused_half_way(ledger, now):
+    ledger.enqueue([a_spec(id="half")], now)
+    raise QueueFull("q", 1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +81,11 @@ async def store(tmp_path, io):
     io.threads.clear()
     yield store
     await store.close()
+
+
+async def steps_of_several_tasks(store: SqliteStore):
+    """From now on, steps wait for those of other tasks."""
+    await asyncio.gather(*(store.enqueue([a_spec()]) for _ in range(3)))
 
 
 async def test_a_single_enqueue_runs_on_the_thread_of_its_event_loop(store: SqliteStore, io):
@@ -120,24 +135,54 @@ async def test_a_read_on_the_event_loop_waits_for_no_lock(store: SqliteStore, io
     assert HERE not in io.reads[1:]
 
 
-async def test_an_enqueue_yields_to_the_event_loop(store: SqliteStore):
-    """A task that enqueues in a loop leaves room for timers and other tasks."""
+@pytest.mark.parametrize("tasks", [1, 3])
+async def test_tasks_that_enqueue_in_a_loop_yield_to_the_event_loop(store: SqliteStore, tasks):
+    """They leave room for timers and other tasks, however long their commits take."""
     ticks: list[int] = []
 
     async def tick():
-        while True:
+        while len(ticks) < 5:
             await asyncio.sleep(0)
             ticks.append(1)
 
-    ticking = asyncio.create_task(tick())
-    for _ in range(5):
-        await store.enqueue([a_spec()])
-    ticking.cancel()
+    async def enqueue():
+        while len(ticks) < 5:
+            await store.enqueue([a_spec()])
 
-    assert len(ticks) >= 5
+    await asyncio.wait_for(asyncio.gather(tick(), *(enqueue() for _ in range(tasks))), 60)
+
+
+async def test_steps_of_one_task_run_at_once_until_their_time_is_up(store: SqliteStore, monkeypatch):
+    async def iterations(of):
+        loop, count, done = asyncio.get_running_loop(), 0, False
+
+        def iterate():
+            nonlocal count
+            count += 1
+            if not done:
+                loop.call_soon(iterate)
+
+        loop.call_soon(iterate)
+        for _ in range(of):
+            await store.enqueue([a_spec()])
+        done = True
+        return count
+
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 60.0)
+    await store.enqueue([a_spec()])
+    assert await iterations(10) == 0
+
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 0.0)
+    await asyncio.sleep(0)
+    assert await iterations(10) >= 10
 
 
 async def test_tasks_that_are_ready_together_share_a_commit(store: SqliteStore, io):
+    """Once the store has seen that steps of several tasks come together. Before that, the first task goes ahead."""
+    await steps_of_several_tasks(store)
+    assert io.threads == [HERE, HERE]
+    io.threads.clear()
+
     await asyncio.gather(*(store.enqueue([a_spec()]) for _ in range(process.FEW)))
     assert io.threads == [HERE]
     io.threads.clear()
@@ -146,6 +191,18 @@ async def test_tasks_that_are_ready_together_share_a_commit(store: SqliteStore, 
 
     assert len(io.threads) == 1
     assert HERE not in io.threads
+
+
+async def test_a_task_that_is_alone_again_does_not_wait_for_others(store: SqliteStore, monkeypatch):
+    monkeypatch.setattr(process, "AT_ONCE_FOR", 60.0)
+    await steps_of_several_tasks(store)
+    await store.enqueue([a_spec()])  # waits in vain
+    waited: list[bool] = []
+
+    asyncio.get_running_loop().call_soon(waited.append, True)
+    await store.enqueue([a_spec()])
+
+    assert not waited
 
 
 async def test_large_calls_run_on_the_writers_thread(store: SqliteStore, io):
@@ -205,6 +262,7 @@ async def test_checkpoints_run_on_the_writers_thread(store: SqliteStore, io, mon
 
 
 async def test_a_call_that_was_made_before_the_store_is_closed_is_finished(store: SqliteStore):
+    await steps_of_several_tasks(store)
     begun = asyncio.ensure_future(store.enqueue([a_spec(id="last")]))
     await asyncio.sleep(0)
     await store.close()
@@ -215,6 +273,7 @@ async def test_a_call_that_was_made_before_the_store_is_closed_is_finished(store
 
 
 async def test_a_cancelled_enqueue_that_has_not_begun_writes_nothing(store: SqliteStore):
+    await steps_of_several_tasks(store)
     begun = asyncio.ensure_future(store.enqueue([a_spec(id="never")]))
     await asyncio.sleep(0)
     begun.cancel()
@@ -226,6 +285,7 @@ async def test_a_cancelled_enqueue_that_has_not_begun_writes_nothing(store: Sqli
 
 async def test_a_refused_call_reaches_only_its_caller(store: SqliteStore, io):
     await store.control("queue", "small", {"max_depth": 1})
+    await steps_of_several_tasks(store)
     io.threads.clear()
 
     answers = await asyncio.gather(
@@ -237,6 +297,30 @@ async def test_a_refused_call_reaches_only_its_caller(store: SqliteStore, io):
 
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert io.threads == [HERE]
+
+
+@pytest.mark.parametrize("how", ["loop", "thread"])
+async def test_a_call_that_is_undone_and_waits_for_its_own_caller_gets_an_error(store: SqliteStore, io, how):
+    """It runs again after the rollback, and a transaction of the same thread has taken the lock in between."""
+    mine = sqlite3.connect(store.path, isolation_level=None)
+
+    def take_the_lock():
+        io.after_rollback = lambda: None
+        mine.execute("BEGIN IMMEDIATE")
+
+    async def call():
+        if how == "loop":
+            await store._here().write(refused_half_way, small=True)
+        else:
+            store._here().write_now(refused_half_way)
+
+    io.after_rollback = take_the_lock
+    with pytest.raises(StoreError, match="this is a deadlock"):
+        await call()
+    mine.close()
+
+    assert await store.get(["half"]) == [None]
+    assert (await store.enqueue([a_spec()]))[0].status == "queued"
 
 
 # ── without an event loop ─────────────────────────────────────────────────────────────────────

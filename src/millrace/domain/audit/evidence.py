@@ -48,6 +48,9 @@ class Evidence(msgspec.Struct):
     - `ordered_to`: a number of milliseconds if the feed has the events of different jobs in the order in which they
       happened. With such a feed, an event may be dated earlier than its predecessor by at most this number (0 for a
       virtual clock). None if this order is not known and cannot be checked.
+    - `late_events`: the store has no server, and clients died. The last events of such a client are published later
+      than events of other jobs that depend on them, and an event may be repeated. Rules that compare jobs by the order
+      of the feed are not checked then; `runs` shows which job ran before which.
     - `specs`: job id → spec, for jobs whose record was deleted.
     - `leases`: lease id → the instant until which the lease is valid.
     - `answers`: token and answer of each enqueue.
@@ -70,6 +73,7 @@ class Evidence(msgspec.Struct):
     pauses: tuple[Pause, ...] = ()
     concurrent_writes: bool = False
     ordered_to: int | None = None
+    late_events: bool = False
     specs: Mapping[str, Spec] = {}
     leases: Mapping[str, int] = {}
     answers: Sequence[tuple[str, Enqueued]] = ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from millrace.domain.audit.evidence import Evidence, ReportedRun, Violation, violation
+from millrace.domain.audit.evidence import Evidence, ReportedRun, Violation, find_line, find_spec, violation
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import LIVE
 from millrace.domain.request import Enqueued
@@ -31,7 +31,8 @@ def check_runs(evidence: Evidence) -> Iterable[Violation]:
     """Yield violations of the rules on runs.
 
     The rules are: each run belongs to one claim, made by the worker that ran it. The job returned to waiting before
-    each further claim. Each completed attempt has a run that returned.
+    each further claim. Each completed attempt has a run that returned. The runs that completed jobs of one line do not
+    overlap, and they begin after the runs that completed the parents.
     """
     if evidence.runs is None:
         return
@@ -51,10 +52,36 @@ def check_runs(evidence: Evidence) -> Iterable[Violation]:
             yield Violation("run_twice", run.job, f"{run} is the second under one lease; the first is {seen[fence]}")
         seen[fence] = run
         yield from _check_run(evidence, run, claims.get(fence))
+    completed: list[tuple[Event, ReportedRun]] = []
     for event in evidence.events:
         earned = seen.get((event.seq, event.attempt))
-        if event.kind is Kind.COMPLETED and (earned is None or earned.how != "returned"):
+        if event.kind is Kind.COMPLETED and earned is not None and earned.how == "returned":
+            completed.append((event, earned))
+        elif event.kind is Kind.COMPLETED:
             yield violation(event, "completed_without_run", f"completed attempt {event.attempt}; its run says {earned}")
+    yield from _check_order_of_runs(evidence, sorted(completed, key=lambda pair: pair[1].began))
+
+
+def _check_order_of_runs(evidence: Evidence, completed: Sequence[tuple[Event, ReportedRun]]) -> Iterable[Violation]:
+    """Yield violations of the rules that compare the runs of different jobs. Only runs that completed their jobs are
+    compared: another run may have gone on after its lease was lost.
+    """
+    line_of, spec_of = find_line(evidence), find_spec(evidence)
+    first_end: dict[str, int] = {}
+    for event, run in completed:
+        if run.ended is not None:
+            first_end[event.job] = min(run.ended, first_end.get(event.job, run.ended))
+    last: dict[tuple[str, str], ReportedRun] = {}
+    for event, run in completed:
+        spec, line = spec_of(event), line_of(event)
+        for parent in () if spec is None or spec.on_dependency == "run" else spec.after:
+            if parent in first_end and run.began < first_end[parent]:
+                yield violation(event, "before_parent", f"{run} began before {parent!r} had run")
+        if line is not None:
+            before = last.get((event.queue, line))
+            if before is not None and before.ended is not None and run.began < before.ended:
+                yield violation(event, "two_in_line", f"{run} overlaps {before} in line {line!r}")
+            last[event.queue, line] = run
 
 
 def _check_run(evidence: Evidence, run: ReportedRun, claim: Event | None) -> Iterable[Violation]:

@@ -52,6 +52,8 @@ def check_steps(evidence: Evidence) -> Iterator[Violation]:
             place: object = None  # where seqs are drawn in order: in the whole store, or in each line
             if evidence.concurrent_writes:
                 place = (event.queue, line_of(event) or event.seq)
+            if evidence.late_events:
+                place = event.seq
             yield from _check_first(evidence, event, last_seqs.get(place, 0))
             last_seqs[place] = max(last_seqs.get(place, 0), event.seq)
             lives[event.seq] = _Life(event, spec)

@@ -75,6 +75,7 @@ class ObjectStore(BaseStore):
     """The store. Each instance belongs to one event loop; `for_loop` returns a handle for another loop."""
 
     ids: Literal["sorted", "random"] = "random"  # the first characters determine the shard
+    concurrent_writes = True
 
     def __init__(
         self,

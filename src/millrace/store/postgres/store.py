@@ -269,14 +269,15 @@ class PostgresStore(BaseStore):
         [enqueued] = await self._enqueue([spec])
         return enqueued
 
-    async def _enqueue_together(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
-        """Enqueue the specs of several callers on the fast path. Return None if it does not apply to all of them."""
+    async def _enqueue_together(self, specs: Sequence[Spec]) -> Sequence[Enqueued | None]:
+        """Enqueue the specs of several callers on the fast path. If it does not apply to all, return None for each."""
+        answers: Sequence[Enqueued | None] | None = None
         try:
-            return await self._enqueue_plain(specs, brief=True)
+            answers = await self._enqueue_plain(specs, brief=True)
         except NotOnFastPath as error:
             if error.may_have_committed:
                 self.announce(fast_path.opened(specs), (), ())
-            return None
+        return [None] * len(specs) if answers is None else answers
 
     async def enqueue_behind(
         self, specs: Sequence[Spec], before: asyncio.Future[list[Enqueued]] | None

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
-from millrace.domain.job import Job, Lease, Spec, State
+from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
     Archived,
@@ -56,7 +56,6 @@ from millrace.store.redis.client_address import ClientAddress
 from millrace.store.redis.decode import (
     accepted,
     counts_from,
-    enqueued_from,
     event_from,
     jobs_from,
     lane_from,
@@ -68,9 +67,8 @@ from millrace.store.redis.encode import (
     encode,
     fast_path_completions,
     packed_changes,
-    packed_specs,
 )
-from millrace.store.redis.enqueues import FastEnqueues
+from millrace.store.redis.enqueues import RedisEnqueues, enqueued_on_fast_path
 from millrace.store.redis.health import ServerHealth, examine
 from millrace.store.redis.options import DURABILITY, RedisOptions
 from millrace.store.redis.waiting import RedisListener
@@ -150,22 +148,14 @@ class RedisStore(BaseStore):
         check_specs(specs)
         if not specs:
             return []
-        first = await self._here().enqueues.put(specs)
-        if first >= 0:
-            return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
-        bodies: list[bytes] = []
-        items = packed_specs(specs, bodies)
-        answers = accepted(await self._wire.change("enqueue", [items], bodies))
-        return [enqueued_from(answer, spec) for answer, spec in zip(answers, specs, strict=True)]
+        return await self._here().enqueues.put(specs)
 
     def enqueue_blocking(self, specs: Sequence[Spec]) -> list[Enqueued] | None:
         check_specs(specs)
         if not specs:
             return []
         first = self._blocking.enqueue(specs)
-        if first is None:
-            return None
-        return [Enqueued("queued", spec.id, seq, 1, State.WAITING) for seq, spec in enumerate(specs, first)]
+        return None if first is None else enqueued_on_fast_path(specs, first)
 
     def close_blocking(self) -> None:
         if "_blocking" in self.__dict__:
@@ -364,7 +354,7 @@ class _LoopConnections:
         connect = partial(address.client, options)
         self.wire = RedisWire(connect, options, store._clock, name, on_return=self._server_returned)
         self.listener = RedisListener(self.wire, name)
-        self.enqueues = FastEnqueues(self.wire, self.listener)
+        self.enqueues = RedisEnqueues(self.wire, self.listener)
 
     def _server_returned(self) -> None:
         self.listener.follow()

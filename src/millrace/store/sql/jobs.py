@@ -133,7 +133,7 @@ class Jobs:
         ids = list(ids)
         self.load_ids(ids)
         known = self._ids
-        return not any(known[job_id] is not None for job_id in ids) and not self._gone.has_any(ids)
+        return [known[job_id] for job_id in ids].count(None) == len(ids) and not self._gone.has_any(ids)
 
     def by_id(self, job_id: str) -> Job | None:
         if job_id not in self._ids:
@@ -178,15 +178,15 @@ class Jobs:
     def insert_open(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
         effects = self._effects
         effects.touched = True
-        by_seq = {job.seq: job for job in jobs}
-        self.loaded.update(by_seq)
-        self._ids.update(zip([job.spec.id for job in jobs], by_seq, strict=True))
-        self._simple.update(by_seq)
         self._events.append_first(events)
+        loaded, ids, simple = self.loaded, self._ids, self._simple
         soon, opened = effects.soon, effects.opened
         for job in jobs:
+            seq, spec = job.seq, job.spec
+            loaded[seq] = simple[seq] = job
+            ids[spec.id] = seq
             if job.available_at <= soon:
-                opened[job.spec.queue, job.spec.task] += 1
+                opened[spec.queue, spec.task] += 1
 
     def update(self, job: Job) -> None:
         effects, seq, spec = self._effects, job.seq, job.spec

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from millrace.domain.job import Job, Spec
 from millrace.domain.tables import Place
 
+_NOTHING_TO_SEND = nullcontext()
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 Row = Sequence[Any]
@@ -49,7 +50,7 @@ class Statements(ABC):
         """Allow the writes and deletes of the block to be sent together, at its end. No two of them may change the same
         row, and no read of the block may depend on them.
         """
-        return nullcontext()
+        return _NOTHING_TO_SEND
 
     def value(self, name: str, *args: Any) -> Any:
         return self.rows(name, *args)[0][0]

@@ -217,7 +217,7 @@ def job_from_row(row: Sequence[Any]) -> Job:
         events,
         blocked,
         None if line is None else lane_of(line),
-        is_open == 1,
+        bool(is_open),
         place == IN_LINE,
         place == HOLDS,
         worker,

@@ -136,12 +136,12 @@ class Unit:
         """Write all changes.
 
         Jobs come first, because writing them may create rows for queues and for combinations of queue, task and
-        priority.
+        priority. SQLite writes counters together with the events, so the registry follows them.
         """
         with self.statements.together():
             self.jobs.flush()
-            self._registry.flush()
             self._events.flush()
+            self._registry.flush()
             if self._gone.changed:
                 self._gone.flush()
             if self.lines.changed:

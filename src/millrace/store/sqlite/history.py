@@ -8,7 +8,6 @@ the job's row has the cursor of its newest event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import msgspec
 
@@ -67,13 +66,16 @@ class Events:
     def flush(self) -> None:
         if not self._events:
             return
-        first = self._registry.last_event() - len(self._events) + 1
         packed = list(map(msgspec.structs.astuple, self._events))
-        cuts = [*range(0, len(packed), PAGE), len(packed)]
-        for start, end in pairwise(cuts):
-            page = _encode((self._before[start:end], packed[start:end]))
-            self._db.rows("insert_page", first + end - 1, first + start, page)
+        before, last = self._before, self._registry.last_event()
         self._events, self._before = [], []
+        while len(packed) > PAGE:
+            first = last - len(packed) + 1
+            page = _encode((before[:PAGE], packed[:PAGE]))
+            self._db.rows("insert_page", first + PAGE - 1, first, 0, 0, None, page)
+            packed, before = packed[PAGE:], before[PAGE:]
+        page = _encode((before, packed))
+        self._db.rows("insert_page", last, last - len(packed) + 1, *self._registry.counters_for_page(), page)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from millrace.domain.job import Job, State
+from millrace.domain.job import Job, Spec, State
 from millrace.store.sql.jobs import Jobs
 from millrace.store.sql.lines import Lines
 from millrace.store.sql.ports import Effects, Row
@@ -34,6 +34,8 @@ from millrace.store.sqlite.registry import Registry
 
 SPAN_BLOCK = 10  # a block of seqs is 2^10 …
 SPAN_TIME = 12  # … and its instants are rounded to 2^12 ms, so that most transactions widen no block
+
+LONG_SPEC = 512  # bytes; each claim and settle of the job would write a longer spec again
 
 # Columns that neither a claim nor a completion changes; while they are unchanged, a narrow update is enough.
 _SETTLED = ("available_at", "failures", "blocked", "expires_at", "archived", "next_retry_at")
@@ -69,7 +71,12 @@ class SqliteRows:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     def load(self, jobs: Jobs, seqs: Sequence[int], ids: Sequence[str]) -> None:
-        self._take(jobs, self._db.rows("jobs_by_seq", list(seqs)) if seqs else self._db.rows("jobs_by_id", list(ids)))
+        if len(ids) == 1 and ids[0].isascii():
+            seqs, ids = self._db.seqs("seq_of", ids[0]), ()
+        if seqs:
+            self._take(jobs, self._db.rows("jobs_by_seq", list(seqs)))
+        if ids:
+            self._take(jobs, self._db.rows("jobs_by_id", list(ids)))
 
     def _take(self, jobs: Jobs, rows: Sequence[Row]) -> None:
         lined: list[Job] = []
@@ -113,14 +120,12 @@ class SqliteRows:
 
     def write(self, jobs: Jobs, simple: Mapping[int, Job], new: Mapping[int, Job], changed: Mapping[int, Job]) -> None:
         watched = self._effects.watched
-        expiring_or_watched = {
-            seq: job
-            for seq, job in simple.items()
-            if job.expires_at is not None or (watched and job.spec.id in watched)
-        }
-        if expiring_or_watched:
-            simple = {seq: job for seq, job in simple.items() if seq not in expiring_or_watched}
-            new = {**new, **expiring_or_watched}
+        marked = [
+            seq for seq, job in simple.items() if job.expires_at is not None or (watched and job.spec.id in watched)
+        ]
+        if marked:
+            new = {**new, **{seq: simple[seq] for seq in marked}}
+            simple = {seq: job for seq, job in simple.items() if seq not in new}
         if simple:
             self._insert_simple(simple)
         if new:
@@ -131,22 +136,35 @@ class SqliteRows:
     def _insert_simple(self, simple: Mapping[int, Job]) -> None:
         rows: list[Any] = []
         bodies: list[Any] = []
-        newest, stored, combo_id, encode = self._newest, self._stored, self._registry.combo_id, encode_spec
+        newest, stored, combo_id = self._newest, self._stored, self._registry.combo_id
+        last_due = self._registry.last_due
         facts: Settled = (-1, 0, 0, None, False, None, None)
         for seq, job in simple.items():
             spec = job.spec
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
             due = job.available_at
-            body = bytearray(encode(spec))  # sqlite3 binds it faster than bytes
-            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], 1)
-            bodies += (seq, body)
-            self.weight += len(body)
+            body = self._spec_column(seq, spec, bodies)
+            is_open = 1
+            if last_due <= due == job.enqueued_at:
+                is_open, last_due = 2, due
+            rows += (seq, spec.id, combo, queue, job.generation, job.enqueued_at, due, newest[seq], is_open, body)
             if due != facts[0]:
                 facts = (due, 0, 0, None, False, None, None)
             stored[seq] = facts
+        self._registry.last_due = last_due
         self._db.write_flat("insert_simple", rows)
-        self._db.write_flat("insert_body", bodies)
+        if bodies:
+            self._db.write_flat("insert_body", bodies)
         self._widen_spans(simple)
+
+    def _spec_column(self, seq: int, spec: Spec, bodies: list[Any]) -> bytearray | None:
+        """Return the value of the column `spec`. Add a spec that is too long for the column to `bodies`."""
+        body = bytearray(encode_spec(spec))  # sqlite3 binds it faster than bytes
+        self.weight += len(body)
+        if len(body) <= LONG_SPEC:
+            return body
+        bodies += (seq, body)
+        return None
 
     def _insert_marked(self, jobs: Jobs, new: Mapping[int, Job]) -> dict[int, Job]:
         """Insert the rows of new jobs. Return the jobs whose rows are incomplete and must be updated next.
@@ -164,9 +182,7 @@ class SqliteRows:
             if spec.after:
                 dependents += [(parent, seq) for parent in spec.after]
             combo, queue = combo_id((spec.queue, spec.task, spec.priority))
-            body = bytearray(encode_spec(spec))
-            bodies += (seq, body)
-            self.weight += len(body)
+            body = self._spec_column(seq, spec, bodies)
             due, blocked, expires_at = job.available_at, job.blocked, job.expires_at
             place, rank = (None, None) if line is None else (place_of(job, line), -spec.priority)
             rows.append(
@@ -188,6 +204,7 @@ class SqliteRows:
                     spec.key,
                     jobs.reply_for(job),
                     expires_at,
+                    body,
                 )
             )
             if job.events > 1:
@@ -197,7 +214,8 @@ class SqliteRows:
             if line is not None:
                 placed[seq] = 1, place
         self._db.write("insert_marked", rows)
-        self._db.write_flat("insert_body", bodies)
+        if bodies:
+            self._db.write_flat("insert_body", bodies)
         if dependents:
             self._db.write("put_dependents", dependents)
         self._widen_spans(new)
@@ -207,8 +225,8 @@ class SqliteRows:
         """Record for each block of seqs in which period its jobs were enqueued. A search by time skips all other
         blocks.
         """
-        instants = {job.enqueued_at >> SPAN_TIME for job in new.values()}
-        low, high = min(instants) << SPAN_TIME, (max(instants) + 1) << SPAN_TIME
+        instants = [job.enqueued_at for job in new.values()]
+        low, high = min(instants) >> SPAN_TIME << SPAN_TIME, (max(instants) >> SPAN_TIME) + 1 << SPAN_TIME
         for block in range(min(new) >> SPAN_BLOCK, (max(new) >> SPAN_BLOCK) + 1):
             known, known_low, known_high = self._span
             if block != known or low < known_low or high > known_high:

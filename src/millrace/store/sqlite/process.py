@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from millrace.store.sqlite.commit_watch import CommitWatch, JoinedStep
 from millrace.store.sqlite.connection import Io, OpenedFile
 from millrace.store.sqlite.file import check
 from millrace.store.sqlite.self_deadlock import bounded, bounded_now, joined_by_caller, may_wait_for_itself
-from millrace.store.sqlite.threads import BlockingCall, Call, Reader, set_error, set_futures
+from millrace.store.sqlite.threads import BlockingCall, Call, DirectCall, Reader, set_error, set_futures
 from millrace.store.sqlite.wake import Wake, mask_for
 from millrace.store.sqlite.writer import Writer
 from millrace.store.waiters import Sleeper, Sleepers, Waiters
@@ -31,7 +32,36 @@ from millrace.store.waiters import Sleeper, Sleepers, Waiters
 T = TypeVar("T")
 
 FEW = 8  # steps that an event loop runs on its own thread; more of them, and the writer's thread runs them
+AT_ONCE_FOR = 0.001  # seconds of an iteration of an event loop in which one task's small steps run at once
 FORK_PATIENCE = 5.0  # seconds for running calls to finish; then the fork proceeds, and the child cannot use the store
+
+
+class _LoopTurn:
+    """The small steps of one iteration of an event loop.
+
+    The first task that passes a small step in an iteration has its steps run at once, for `AT_ONCE_FOR` seconds. All
+    other steps wait for the end of the iteration, so that they share a commit, and so that other tasks have their turn.
+    No step runs at once if several had to wait for the last iteration: then steps of different tasks come together.
+    """
+
+    __slots__ = ("_task", "_until", "calls")
+
+    def __init__(self, at_once: bool) -> None:
+        self.calls: list[Call[Any]] = []
+        self._task = asyncio.current_task() if at_once else None
+        self._until = time.monotonic() + AT_ONCE_FOR if at_once else 0.0
+
+    def may_run_at_once(self) -> bool:
+        return (
+            not self.calls
+            and self._task is not None
+            and time.monotonic() < self._until
+            and asyncio.current_task() is self._task
+        )
+
+    def take(self) -> list[Call[Any]]:
+        calls, self.calls = self.calls, []
+        return calls
 
 
 class ProcessState:
@@ -53,7 +83,8 @@ class ProcessState:
         self._salt = os.urandom(6).hex() if salt is None else salt
         self._claims = itertools.count(1)
         self.last_claim = 0  # jobs that the last claim has returned
-        self._soon: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}  # small steps that have not begun
+        self._loop_turns: dict[asyncio.AbstractEventLoop, _LoopTurn] = {}
+        self._seems_alone = True  # in the last turn of a loop, at most one small step had to wait
         opened = OpenedFile(path)
         self._writer = Writer(
             path,
@@ -73,31 +104,39 @@ class ProcessState:
         self._commit_watch = CommitWatch(path, io, self._announce)
         register_for_forks(self)
 
-    def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True, small: bool = False) -> asyncio.Future[T]:
-        """Run one step of the ledger in a transaction. Return a future for its result.
+    async def write(self, run: Callable[[Ledger, int], T], *, durable: bool = True, small: bool = False) -> T:
+        """Run one step of the ledger in a transaction, and return its result.
 
         If `durable` is False, the step survives a crash of the process, but a crash of the machine may undo it. A
         `small` step may run on the thread of the event loop; any other step runs on the writer's thread.
         """
         if joined_by_caller.get() is not None and (joined := may_wait_for_itself(self)):  # see `self_deadlock.py`
-            return asyncio.ensure_future(bounded(joined, self._writer, run))
-        call = Call(run, durable)
-        soon = self._soon.get(call.loop)
-        if not small:
-            self._writer.submit(*self._soon.pop(call.loop, ()), call)
-        elif soon is not None:
-            soon.append(call)
+            return await bounded(joined, self._writer, run)
+        loop = asyncio.get_running_loop()
+        turn = self._loop_turns.get(loop)
+        if small:
+            if turn is None:
+                turn = self._loop_turns[loop] = _LoopTurn(self._seems_alone)
+                loop.call_soon(self._end_loop_turn, loop)
+            if turn.may_run_at_once():
+                direct = DirectCall(run, durable)
+                if self._writer.run_here([direct], on_loop=True):
+                    return direct.outcome()
+            call = Call(run, durable)
+            turn.calls.append(call)
         else:
-            self._soon[call.loop] = [call]
-            call.loop.call_soon(self._write_soon, call.loop)
-        return call.future
+            call = Call(run, durable)
+            self._writer.submit(*([] if turn is None else turn.take()), call)
+        return await call.future
 
-    def _write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the small steps of this event loop, one iteration after the first of them was passed to `write`.
+    def _end_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the small steps of this event loop that wait, one iteration after the first small step.
 
         By then, every task that was ready has passed its step, so that many tasks share one commit.
         """
-        calls = [call for call in self._soon.pop(loop, ()) if not call.future.cancelled()]
+        calls = self._loop_turns.pop(loop).take()
+        self._seems_alone = len(calls) <= 1
+        calls = [call for call in calls if not call.future.cancelled()]
         try:
             if 0 < len(calls) <= FEW and self._writer.run_here(calls, on_loop=True):
                 set_futures(calls)
@@ -111,7 +150,9 @@ class ProcessState:
 
     def write_on_thread(self) -> None:
         """Pass the small steps of the running event loop to the writer's thread, before the store is closed."""
-        self._writer.submit(*self._soon.pop(asyncio.get_running_loop(), ()))
+        turn = self._loop_turns.get(asyncio.get_running_loop())
+        if turn is not None:
+            self._writer.submit(*turn.take())
 
     def write_now(self, run: Callable[[Ledger, int], T]) -> T:
         """Like `write`, for a thread without an event loop: block until the step is committed, and return its result.
@@ -120,10 +161,12 @@ class ProcessState:
         """
         if joined := may_wait_for_itself(self):
             return bounded_now(joined, self._writer, run)
+        direct = DirectCall(run)
+        if self._writer.run_here([direct], on_loop=False):
+            return direct.outcome()
         call = BlockingCall(run)
-        if not self._writer.run_here([call], on_loop=False):
-            self._writer.submit(call)
-            call.ended()
+        self._writer.submit(call)
+        call.ended()
         return call.outcome()
 
     async def read(self, run: Callable[[Ledger, int], T], *, small: bool = False) -> T:

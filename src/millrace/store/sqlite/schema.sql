@@ -1,5 +1,5 @@
 -- Version 1 of the SQLite store.
--- The job row is narrow, because every claim and settle rewrites it; what never changes is in `body`.
+-- The job row has a short spec; a long one is in `body`, because every claim and settle rewrites the row.
 -- The indexes are partial, so a plain job (no line, no key, no reply address) is in few of them.
 -- In a SQLite record, 0, 1 and NULL take only a header byte, and most columns of a plain job are one of these.
 
@@ -7,8 +7,9 @@
 CREATE TABLE millrace_store (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     version     INTEGER NOT NULL DEFAULT 1,  -- of this schema
-    last_seq    INTEGER NOT NULL DEFAULT 0,  -- a seq is never reused, even after its job is deleted
-    last_event  INTEGER NOT NULL DEFAULT 0,
+    last_seq    INTEGER NOT NULL DEFAULT 0,  -- or that of the newest page of the feed, if it is greater
+    last_event  INTEGER NOT NULL DEFAULT 0,  -- likewise
+    last_due    INTEGER NOT NULL DEFAULT 0,  -- likewise; when the last job in order was due
     trimmed     INTEGER NOT NULL DEFAULT 0,  -- number of the newest event that retention deleted
     trimmed_mark TEXT NOT NULL DEFAULT '',   -- its mark, to check cursors that point right after it
     settings    BLOB
@@ -18,7 +19,7 @@ INSERT INTO millrace_store (one) VALUES (1);
 CREATE TABLE millrace_queue (
     id     INTEGER PRIMARY KEY,
     name   TEXT NOT NULL UNIQUE,
-    facts  BLOB NOT NULL                     -- QueueRow: settings and counters
+    facts  BLOB NOT NULL                     -- QueueRow: settings, and counters that the newest page may replace
 );
 
 CREATE TABLE millrace_task (
@@ -44,7 +45,7 @@ CREATE TABLE millrace_job (
     enqueued_at    INTEGER NOT NULL,
     available_at   INTEGER NOT NULL,
     last_event     INTEGER NOT NULL,         -- cursor of its newest event; each event has the cursor of the one before
-    open           INTEGER NOT NULL,         -- claimable as soon as it is due
+    open           INTEGER NOT NULL,         -- claimable as soon as it is due: 2 in order (see below), 1 otherwise
     state          INTEGER NOT NULL DEFAULT 0,  -- 0 waiting, 1 running, 2 completed, 3 dead, 4 cancelled
     events         INTEGER NOT NULL DEFAULT 1,
     attempt        INTEGER NOT NULL DEFAULT 0,
@@ -66,16 +67,19 @@ CREATE TABLE millrace_job (
     next_retry_at  INTEGER,
     result_until   INTEGER,
     extra          BLOB,                     -- all other fields, packed; NULL while they have their defaults
-    result         BLOB
+    result         BLOB,
+    spec           BLOB                      -- never changed; NULL: it is in `body`
 );
 CREATE UNIQUE INDEX millrace_job_id ON millrace_job (id);
-CREATE INDEX millrace_job_ready ON millrace_job (combo, available_at) WHERE open = 1;
+-- The open jobs of a combination that are in order become due in the order of their seqs: those enqueued without a
+-- delay, unless the clock was set back. So a plain job is in one index while it waits.
+CREATE INDEX millrace_job_waiting ON millrace_job (combo, open) WHERE state = 0;
 CREATE INDEX millrace_job_lease ON millrace_job (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX millrace_job_live ON millrace_job (combo) WHERE finished_at IS NULL;
 CREATE INDEX millrace_job_ended ON millrace_job (combo, state) WHERE finished_at IS NOT NULL;
 CREATE INDEX millrace_job_finished ON millrace_job (queue, finished_at) WHERE finished_at IS NOT NULL AND state <> 3;
 CREATE INDEX millrace_job_result ON millrace_job (result_until) WHERE result_until IS NOT NULL;
 -- Plain jobs are in none of the indexes below.
+CREATE INDEX millrace_job_ready ON millrace_job (combo, available_at) WHERE open = 1;
 CREATE INDEX millrace_job_dead ON millrace_job (queue, finished_at) WHERE state = 3;
 CREATE INDEX millrace_job_dead_shown ON millrace_job (queue, finished_at) WHERE state = 3 AND archived = 0;
 CREATE INDEX millrace_job_next_retry ON millrace_job (next_retry_at) WHERE next_retry_at IS NOT NULL;
@@ -88,7 +92,7 @@ CREATE INDEX millrace_job_aside ON millrace_job (queue, available_at) WHERE plac
 CREATE INDEX millrace_job_group ON millrace_job (grp) WHERE grp IS NOT NULL;
 CREATE INDEX millrace_job_key ON millrace_job (key) WHERE key IS NOT NULL;
 
--- The spec of each job; written once, never changed.
+-- The specs that are too long for the rows of their jobs.
 CREATE TABLE millrace_body (
     seq   INTEGER PRIMARY KEY,
     spec  BLOB NOT NULL
@@ -102,10 +106,14 @@ CREATE TABLE millrace_span (
 );
 
 -- The feed, in pages: the events of one commit in order, at most 256 per page. The cursor of an event is its number.
+-- The newest page also has counters of the store and of queues, so that most commits write no further row for them.
 CREATE TABLE millrace_event (
-    last   INTEGER PRIMARY KEY,
-    first  INTEGER NOT NULL,
-    page   BLOB NOT NULL
+    last      INTEGER PRIMARY KEY,
+    first     INTEGER NOT NULL,
+    last_seq  INTEGER NOT NULL,              -- a seq is never reused, even after its job is deleted
+    last_due  INTEGER NOT NULL,
+    counters  BLOB,                          -- of the queues that changed last, by their ids
+    page      BLOB NOT NULL
 );
 
 -- Generations whose record is deleted.

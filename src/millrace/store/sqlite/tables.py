@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 
 from millrace.domain.event import Event
-from millrace.domain.job import FINISHED, LIVE, State
+from millrace.domain.job import FINISHED, State
 from millrace.domain.tables import Range
 from millrace.store.sql.jobs import Gone
 from millrace.store.sql.lines import Lines
@@ -25,13 +25,15 @@ from millrace.store.sqlite.registry import Registry
 
 MOST_LOADED = 20_000  # records cached between transactions …
 MOST_BYTES = 32 << 20  # … and bytes of their specs
+OPEN = (0, 1, 2)  # values of the column `open`
 _FIRST_LOOK = 16  # entries read from a range at least
 
 
 class _Due:
-    """The open, due jobs of one combination in the order of claims, read from the index some at a time.
+    """Open, due jobs of one combination in the order of claims, read some at a time by one of two statements.
 
-    This is a `Range` of domain/tables.py.
+    `in_order` finds those that are in order (see schema.sql), and `ready` the others. This is a `Range` of
+    domain/tables.py.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class _Due:
         "_next",
         "_now",
         "_shown",
+        "_statement",
         "_tables",
         "_whole",
         "priority",
@@ -56,8 +59,10 @@ class _Due:
         now: int,
         look: int,
         shown: list[int],
+        statement: str,
     ) -> None:
         self._tables = tables
+        self._statement = statement
         self.queue = queue
         self.task, self.priority, self._combo = combo
         self._now = now
@@ -70,7 +75,7 @@ class _Due:
     def read(self) -> int:
         """Read the next entries. Return the total number of entries read so far."""
         tables = self._tables
-        found = tables.statements.rows("ready", self._combo, self._now, self._look, len(self._heads))
+        found = tables.statements.rows(self._statement, self._combo, self._now, self._look, len(self._heads))
         seqs = [seq for _, seq in found]
         self._shown += seqs
         tables.jobs.shown.update(dict.fromkeys(seqs, self._shown))
@@ -181,7 +186,11 @@ class SqliteTables(Unit):
         for _, combos in sorted(by_priority.items(), reverse=True):
             look = min(most, max(_FIRST_LOOK, limit * 5 // (4 * len(combos)) + 1))  # a little more than its share
             shown: list[int] = []
-            level = [_Due(self, queue, combo, now, look, shown) for combo in combos]
+            level = [
+                _Due(self, queue, combo, now, look, shown, statement)
+                for combo in combos
+                for statement in ("in_order", "ready")
+            ]
             if known < limit:  # otherwise higher priorities have enough jobs, and this range is read on demand
                 found = [(due, due.read()) for due in level]
                 level = [due for due, heads in found if heads]
@@ -249,7 +258,11 @@ class _Indexes:
 
     def walks(self, combos: Iterable[int], states: frozenset[State]) -> list[Walk]:
         combos = list(combos)
-        live: list[Walk] = [("walk_live", (combo,)) for combo in combos if states & LIVE]
+        live: list[Walk] = []
+        if State.WAITING in states:
+            live = [("walk_waiting", (combo, is_open)) for combo in combos for is_open in OPEN]
+        if State.RUNNING in states:
+            live.append(("walk_running", (combos,)))
         ended: list[Walk] = [("walk_ended", (combo, NUMBER[state])) for combo in combos for state in states & FINISHED]
         return live + ended
 

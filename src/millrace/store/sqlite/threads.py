@@ -62,25 +62,18 @@ class Call(Generic[T]):
         self.suspected = False  # of a deadlock with its caller, see `self_deadlock.py`
 
 
-class BlockingCall(Call[T]):
-    """One step to run for a caller without an event loop. Unless `waits` is False, the caller's thread blocks for the
-    result.
-    """
+class DirectCall(Call[T]):
+    """One step that runs on the thread of its caller, which this blocks, or not at all (see `CallThread.run_here`)."""
 
-    __slots__ = ("_ended",)
+    __slots__ = ()
 
-    def __init__(self, run: Callable[[Any, int], T], *, waits: bool = True) -> None:
+    def __init__(self, run: Callable[[Any, int], T], durable: bool = True) -> None:
         self.run = run
-        self.blocks, self.thread = waits, threading.get_ident() if waits else None
+        self.durable = durable
+        self.blocks, self.thread = True, threading.get_ident()
         self.loop = self.future = _NO_LOOP
-        self.result, self.error, self.answered, self.durable = None, None, False, True
-        self.suspected = False
-        self._ended = threading.Lock()
-        self._ended.acquire()
-
-    def ended(self, timeout: float = -1) -> bool:
-        """Wait until the call has ended, for at most `timeout` seconds. Return whether it has ended."""
-        return self.answered or self._ended.acquire(timeout=timeout)
+        self.result = self.error = None
+        self.answered = self.suspected = False
 
     def outcome(self) -> T:
         """Return the result of the call, which has ended, or raise its error."""
@@ -89,13 +82,35 @@ class BlockingCall(Call[T]):
         return self.result  # type: ignore[return-value]
 
     def notify(self) -> None:
+        """Do nothing: nobody waits for this call."""
+
+
+class BlockingCall(DirectCall[T]):
+    """One step to run for a caller without an event loop. Unless `waits` is False, the caller's thread blocks for the
+    result.
+    """
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, run: Callable[[Any, int], T], *, waits: bool = True) -> None:
+        super().__init__(run)
+        if not waits:
+            self.blocks, self.thread = False, None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def ended(self, timeout: float = -1) -> bool:
+        """Wait until the call has ended, for at most `timeout` seconds. Return whether it has ended."""
+        return self.answered or self._ended.acquire(timeout=timeout)
+
+    def notify(self) -> None:
         self._ended.release()
 
 
 class _NoLoop:
-    """Takes the place of the event loop and the future of a blocking call. Wakes its thread directly."""
+    """Takes the place of the event loop and the future of a direct or blocking call. Wakes its thread directly."""
 
-    def call_soon_threadsafe(self, _answer: Callable[..., None], calls: list[BlockingCall[Any]]) -> None:
+    def call_soon_threadsafe(self, _answer: Callable[..., None], calls: list[DirectCall[Any]]) -> None:
         for call in calls:
             call.notify()
 

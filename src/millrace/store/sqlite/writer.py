@@ -254,8 +254,7 @@ class Writer(CallThread):
             for call in calls:
                 self._commit_alone(call)
         finally:
-            with contextlib.suppress(OSError):  # then it is still held, and the next commit acquires it again
-                self._write_lock.release()
+            self._write_lock.release()
         if (file_error := self._opened.file_error()) is not None:
             set_error(calls, file_error)
         self._announce(*self._tables.effects.take())
@@ -414,12 +413,14 @@ class WriteLock:
         self._holder_known = True
 
     def release(self) -> None:
+        """Release the lock. If this fails, it is still held, and the next commit acquires it again."""
         try:
             self._io.unlock(self._file)
         except OSError:
-            os.close(self._file)  # closing releases the lock in any case
-            self._file = self._open()
-            self._holder_known = False
+            with contextlib.suppress(OSError):
+                os.close(self._file)  # closing releases the lock in any case
+                self._file = self._open()
+                self._holder_known = False
 
     def _open(self) -> int:
         return os.open(self._path + "-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

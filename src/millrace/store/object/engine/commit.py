@@ -9,6 +9,7 @@ prevents the steps after the swap, the next writer of the job or the sweep repea
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Container, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,7 +20,6 @@ from millrace.store.object.engine.numbers import COUNT
 from millrace.store.object.engine.objects import SeenObject
 from millrace.store.object.engine.plan import SwapGroup, WritePlan
 from millrace.store.object.engine.values import FeedEvent, JobValue, value_of
-from millrace.store.object.events.publishing import moved
 from millrace.store.object.keys import TASKS, is_data, name_in
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 YOUNG = 10_000  # milliseconds; no write takes that long
-LATE_ATTEMPTS = 3  # attempts to publish events that came late
 
 
 class EngineRun(Generic[T]):
@@ -97,7 +96,7 @@ class Commit:
         if not self._tables.feed_events:
             return False
         records = [(record.seen, record.value) for group in self._plan.groups for record in group.records]
-        return await self._engine.publisher.publish_before(records, self._tables.stamp, self._tables.now)
+        return await self._engine.publisher.publish_before(records, self._tables.stamp)
 
     # the swap
 
@@ -166,14 +165,16 @@ class Commit:
         """Publish the events, write triggers, and delete keys that have become stale."""
         done, tables, run = self._done, self._tables, self._run
         after = {key: body for group in done for key, body in group.after.items()}
-        feed_events = sorted((one for group in done for one in group.feed_events), key=lambda one: one.place)
+        events: defaultdict[str, list[FeedEvent]] = defaultdict(list)
+        for one in [one for group in done for one in group.feed_events]:
+            events[self._layout.job(one.event.job)].append(one)
         if done:
             after |= self._plan.triggers("upkeep")
             if await self._engine.clock() - tables.now > YOUNG // 2:
                 after |= self._keys_again()
-        publishing = self._engine.publisher.publish(feed_events, tables.now) if feed_events else _nothing()
-        _, run.settings, _ = await asyncio.gather(self._put(after), self._settings_after(), publishing)
-        await self._publish_again_if_late(feed_events)
+        _, run.settings, _ = await asyncio.gather(
+            self._put(after), self._settings_after(), self._engine.publisher.publish(events)
+        )
         deleted = [key for group in done for key in group.deleted]
         deleted += [key for key in tables.stale if key not in after]
         self._engine.ready.removed(deleted)
@@ -185,22 +186,6 @@ class Commit:
             await self._blobs.delete(deleted)
         jobs = [record.job for group in done for record in group.records]
         await self._engine.register_queues({job.queue for job in jobs if job is not None})
-
-    async def _publish_again_if_late(self, feed_events: Sequence[FeedEvent]) -> None:
-        """Publish the events again, under a new stamp, if they were published late. Readers stay `feed_delay` behind
-        the clock, so they may have missed late events.
-
-        The number of attempts is limited: if every write takes longer than `feed_delay`, that setting is too short for
-        this store.
-        """
-        engine = self._engine
-        for _ in range(LATE_ATTEMPTS if feed_events and engine.feed_delay else 0):
-            now = await engine.clock()
-            if now - (feed_events[0].stamp >> COUNT) <= engine.feed_delay * 3 // 4:
-                return
-            engine.tally["published_again"] += 1
-            feed_events = moved(feed_events, await engine.draw_stamp(now))
-            await engine.publisher.publish(feed_events, now)
 
     def _keys_again(self) -> dict[str, bytes]:
         """Return the index keys to write again after a late swap, because other processes may have deleted them as
@@ -258,9 +243,6 @@ class Commit:
                 if job.state in FINISHED:
                     ended.append(job.id)
         self._engine.on_news(opened, ended)
-
-
-async def _nothing() -> None: ...
 
 
 async def unbroken(work: Coroutine[Any, Any, T]) -> T:

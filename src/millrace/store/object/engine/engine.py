@@ -78,7 +78,7 @@ class Engine:
         self.on_news = on_news
         self.tally: Counter[str] = Counter()  # counts of lost races and of repairs
         self.dependents = Dependents(self)
-        self.publisher = EventPublisher(self.objects, self.draw_stamp, options.feed_delay)
+        self.publisher = EventPublisher(self.objects, clock, self.draw_stamp, options.feed_delay, self.tally)
         self.busy: set[str] = set()  # names of jobs that are being written
         self._recount = recount
         self._inline = options.inline_limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from millrace.domain.settings import QueueSettings, StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, TaskRow
 from millrace.store.object.driver import Blob
 from millrace.store.object.engine.objects import SeenObject, Value, value_bytes
+
+Identity: TypeAlias = tuple[int, int, int, int]  # of an event in the feed: stamp, place, seq, n
 
 
 class FeedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -25,6 +27,10 @@ class FeedEvent(msgspec.Struct, frozen=True, gc=False):
     @property
     def position(self) -> tuple[int, int]:
         return self.stamp, self.place
+
+    @property
+    def identity(self) -> Identity:
+        return self.stamp, self.place, self.event.seq, self.event.n
 
 
 class JobValue(msgspec.Struct, omit_defaults=True):

@@ -1,17 +1,21 @@
-"""Publishes events to the feed: each event once, the events of one job in order, and no event overwritten.
+"""Publishes events to the feed: the events of one job in order, and no event overwritten.
 
 An operation writes its events first to the jobs' records, in the swap, and then to a feed part. A feed part is an
-object named by the operation's stamp. It is created, or extended if it exists. After a crash in between, some events
-are in the record but not in the feed. The writer of the job's next event repairs that first, and the sweep does too:
+object named by the operation's stamp. It is created, or extended if it exists. A client that dies or is suspended in
+between leaves events in the record that are not in the feed. The writer of the job's next event publishes them first,
+and the sweep does too. A client that was only suspended publishes them itself:
 
 - If no reader can have passed the part yet, it is completed.
-- Otherwise the events get a new position, first in the record, then in the feed. After a crash in between, the events
-  are missing again, but no event is ever published twice.
+- Otherwise the events get a new position, first in the record, then in the feed. The swap of the record decides which
+  client publishes them. After a crash in between, the events are missing again.
+
+An event is published twice only if a client is suspended while it writes the part itself, until readers may have passed
+the part.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -20,10 +24,11 @@ import msgspec
 from millrace.domain.errors import StoreError
 from millrace.store.object.blobs import Won
 from millrace.store.object.engine.numbers import COUNT
-from millrace.store.object.engine.objects import Committed, Objects, SeenObject, Swap
+from millrace.store.object.engine.objects import Objects, SeenObject, Swap
 from millrace.store.object.engine.values import (
     FeedEvent,
     FeedPart,
+    Identity,
     JobValue,
     StoreValue,
     Trimmed,
@@ -33,35 +38,69 @@ from millrace.store.object.engine.values import (
 )
 from millrace.store.object.keys import STORE, Layout
 
-MARGIN = 5_000  # milliseconds before a reader may arrive, by which a part must be complete
 NEVER = 1 << 60  # milliseconds; with no reader delay, nothing counts as late
 KNOWN = 2_000  # the most operations remembered as published
 TRIES = 100
+LATE_ATTEMPTS = 3  # new positions for events that are late; then the delay of readers is too short for this store
 
 Record: TypeAlias = tuple[SeenObject, JobValue]
-Identity: TypeAlias = tuple[int, int, int, int]
-Draw: TypeAlias = Callable[[int], Awaitable[int]]
 
 
 class EventPublisher:
-    """Publishes events. `draw` returns a new stamp. Readers stay `delay` milliseconds behind the clock."""
+    """Publishes events. `draw` returns a new stamp. Readers stay `delay` milliseconds behind the clock.
 
-    def __init__(self, objects: Objects, draw: Draw, delay: int) -> None:
+    `tally` counts the events that got a new position (`events_moved`).
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        clock: Callable[[], Awaitable[int]],
+        draw: Callable[[int], Awaitable[int]],
+        delay: int,
+        tally: Counter[str],
+    ) -> None:
         self._objects = objects
+        self._clock = clock
         self._draw = draw
-        self._in_time = delay - min(MARGIN, delay // 2) if delay else NEVER
+        # In milliseconds after its stamp: when the write of a part may begin, and when it must have ended.
+        self._begin_by, self._end_by = (delay // 2, delay * 3 // 4) if delay else (NEVER, NEVER)
+        self._tally = tally
         self._known: dict[int, frozenset[Identity]] = {}  # published events by stamp
 
-    async def publish(self, feed_events: Sequence[FeedEvent], now: int) -> None:
-        """Publish the events of one operation in the feed part named by their stamp.
+    async def publish(self, events: Mapping[str, Sequence[FeedEvent]], attempts: int = LATE_ATTEMPTS) -> bool:
+        """Publish events that are in records, by the key of their record. Return whether records have changed.
 
-        If that part contains events of another operation, use a new stamp.
+        Readers may have passed the position of an event that is late. It gets a new position, which changes the record,
+        and so do later events of the same job, to keep the order. With no `attempts` left, it is published late.
         """
-        for _ in range(TRIES):
-            if await self.complete(feed_events):
-                return
-            feed_events = moved(feed_events, await self._draw(now))
-        raise StoreError(f"{self._objects.blobs.url}: no part of the feed could be written; report this")
+        by_stamp: defaultdict[int, list[tuple[str, FeedEvent]]] = defaultdict(list)
+        for key, of_job in events.items():
+            for one in of_job:
+                by_stamp[one.stamp].append((key, one))
+        late: defaultdict[str, list[FeedEvent]] = defaultdict(list)
+        for stamp, found in sorted(by_stamp.items()):
+            part = sorted((one for key, one in found if key not in late), key=lambda one: one.place)
+            if part and await self._is_published(stamp, part, in_time=attempts > 0):
+                found = [(key, one) for key, one in found if key in late]
+            for key, one in found:
+                late[key].append(one)
+        if late:
+            await self._move(late, attempts - 1)
+        return bool(late)
+
+    async def _is_published(self, stamp: int, part: Sequence[FeedEvent], *, in_time: bool) -> bool:
+        """Publish these events at their position, and return True. Return False if the position cannot be used.
+
+        With `in_time`, check the time before and after the write: a client may be suspended at any moment.
+        """
+        if not in_time:
+            await self.complete(part)
+            return True
+        at = stamp >> COUNT
+        if await self._clock() - at > self._begin_by or not await self.complete(part):
+            return False
+        return await self._clock() - at <= self._end_by
 
     async def complete(self, feed_events: Sequence[FeedEvent]) -> bool:
         """Add these events to the feed part named by their stamp. Return False if other events have their positions."""
@@ -74,8 +113,8 @@ class EventPublisher:
                 return True
             blob = written.current if written.looked else await blobs.get(key)
             there = events_in(blob)
-            taken = {one.place: _identity(one) for one in there}
-            if any(taken.get(one.place, _identity(one)) != _identity(one) for one in feed_events):
+            taken = {one.place: one.identity for one in there}
+            if any(taken.get(one.place, one.identity) != one.identity for one in feed_events):
                 return False
             new = [one for one in feed_events if one.place not in taken]
             if not new:
@@ -88,9 +127,58 @@ class EventPublisher:
                 written = await blobs.swap(key, body, blob.tag, durable=False)
         raise StoreError(f"{blobs.url}: {key!r} keeps changing; nothing is lost, the sweep repairs it")
 
+    async def _move(self, late: Mapping[str, Sequence[FeedEvent]], attempts: int) -> None:
+        """Give these events new positions, in their records and then in the feed.
+
+        Events that are not in their record are left out: another client has given them a new position.
+        """
+        for _ in range(TRIES):
+            found = await self._objects.read([*late])
+            locked = [seen for seen in found if seen.lock is not None]
+            for seen in locked:
+                await self._objects.unlock(seen)
+            here = [
+                (seen, value, events)
+                for seen in found
+                if seen.lock is None
+                and (value := value_of(seen, JobValue)) is not None
+                and (events := _those_in(value, late[seen.key]))
+            ]
+            moved = await self._swap_moved(here)
+            await self.publish(moved, attempts)
+            again = [seen.key for seen in locked] + [seen.key for seen, _, _ in here if seen.key not in moved]
+            if not again:
+                return
+            late = {key: late[key] for key in again}
+
+    async def _swap_moved(
+        self, records: Sequence[tuple[SeenObject, JobValue, Sequence[FeedEvent]]]
+    ) -> dict[str, list[FeedEvent]]:
+        """Write new positions of these events to their records. Return the moved events of the records that were
+        written, by key.
+        """
+        if not records:
+            return {}
+        stamp = await self._draw(await self._clock())
+        order = sorted((one for _, _, events in records for one in events), key=lambda one: one.position)
+        moved = {one.identity: FeedEvent(stamp, place, one.event) for place, one in enumerate(order)}
+        changes = [
+            Swap(seen, encode(msgspec.structs.replace(value, events=_with(value.events, moved))))
+            for seen, value, _ in records
+        ]
+        written = await self._objects.commit_all([([change], None) for change in changes], durable=False)
+        done: dict[str, list[FeedEvent]] = {}
+        for (seen, _, events), outcome in zip(records, written, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if not outcome.lost:
+                done[seen.key] = [moved[one.identity] for one in events]
+        self._tally["events_moved"] += sum(map(len, done.values()))
+        return done
+
     # events that a crash kept from the feed
 
-    async def publish_before(self, records: Iterable[Record], stamp: int, now: int) -> bool:
+    async def publish_before(self, records: Iterable[Record], stamp: int) -> bool:
         """Publish earlier events of these jobs that are missing in the feed. Call this before swapping in an operation.
 
         `stamp` is the stamp of that operation. Return True if records have changed; the caller must decide the
@@ -102,17 +190,12 @@ class EventPublisher:
         if not unknown:
             return False
         published = await self._published({one.stamp for one in unknown})
-        wrong = [seen.key for seen, value in records if seen.key in last and _identity(last[seen.key]) not in published]
-        wrong = [key for key in wrong if not self._is_known(last[key])]
+        wrong = [key for key, one in last.items() if one.identity not in published and not self._is_known(one)]
         if not wrong:
             return False
         found = [seen for seen in await self._objects.read(wrong) if seen.lock is None]
         there = [(seen, value) for seen in found if (value := value_of(seen, JobValue)) is not None]
-        missing = await self.missing(there, await self._trimmed())
-        if not missing:
-            return False
-        _, changed = await self.restore(there, missing, now)
-        return changed
+        return await self.publish(await self.missing(there, await self._trimmed()))
 
     async def missing(
         self, records: Sequence[Record], trimmed: Trimmed, since: int | None = None
@@ -129,54 +212,8 @@ class EventPublisher:
             for seen, value in records
         }
         published = await self._published({one.stamp for events in looked_for.values() for one in events})
-        found = {key: [one for one in events if _identity(one) not in published] for key, events in looked_for.items()}
+        found = {key: [one for one in events if one.identity not in published] for key, events in looked_for.items()}
         return {key: events for key, events in found.items() if events}
-
-    async def restore(
-        self, records: Sequence[Record], missing: Mapping[str, Sequence[FeedEvent]], now: int
-    ) -> tuple[int, bool]:
-        """Publish missing events. Return the number of published events, and whether records have changed.
-
-        An event that is too late for its position gets a new position, which changes the record of its job. Later
-        events of the same job that are missing move too, to keep the order.
-        """
-        in_time: defaultdict[int, list[FeedEvent]] = defaultdict(list)
-        late: defaultdict[str, list[FeedEvent]] = defaultdict(list)
-        for key, events in missing.items():
-            for one in sorted(events, key=lambda one: one.position):
-                if late[key] or (one.stamp >> COUNT) <= now - self._in_time:
-                    late[key].append(one)
-                else:
-                    in_time[one.stamp].append(one)
-        restored = 0
-        for _, events in sorted(in_time.items()):
-            if await self.complete(sorted(events, key=lambda one: one.place)):
-                restored += len(events)
-            else:
-                for one in events:
-                    late[_key_of(records, one)].append(one)
-        wrong = {key: events for key, events in late.items() if events}
-        if wrong:
-            restored += await self._publish_moved([one for one in records if one[0].key in wrong], wrong, now)
-        return restored, bool(wrong)
-
-    async def _publish_moved(self, records: Sequence[Record], late: Mapping[str, Sequence[FeedEvent]], now: int) -> int:
-        stamp = await self._draw(now)
-        order = sorted((one for events in late.values() for one in events), key=lambda one: one.position)
-        places = {_identity(old): new for old, new in zip(order, moved(order, stamp), strict=True)}
-        changes = [
-            ([Swap(seen, encode(msgspec.structs.replace(value, events=_with(value.events, places))))], None)
-            for seen, value in records
-        ]
-        written = await self._objects.commit_all(changes)
-        for outcome in written:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        done = [seen.key for (seen, _), one in zip(records, written, strict=True) if _is_done(one)]
-        moved_events = sorted((places[_identity(one)] for key in done for one in late[key]), key=lambda one: one.place)
-        if moved_events:
-            await self.publish(moved_events, now)
-        return len(moved_events)
 
     # what is in the feed
 
@@ -187,7 +224,7 @@ class EventPublisher:
             wanted, await self._objects.blobs.get_many([Layout.feed(one) for one in wanted]), strict=True
         ):
             events = events_in(blob)
-            published.update(map(_identity, events))
+            published.update(one.identity for one in events)
             self._note(stamp, events)
         return published
 
@@ -196,18 +233,13 @@ class EventPublisher:
         return (value_of(seen, StoreValue) or StoreValue()).trimmed
 
     def _is_known(self, event: FeedEvent) -> bool:
-        return _identity(event) in self._known.get(event.stamp, ())
+        return event.identity in self._known.get(event.stamp, ())
 
     def _note(self, stamp: int, feed_events: Sequence[FeedEvent]) -> None:
         if feed_events:
-            self._known[stamp] = self._known.get(stamp, frozenset()).union(map(_identity, feed_events))
+            self._known[stamp] = self._known.get(stamp, frozenset()).union(one.identity for one in feed_events)
         if len(self._known) > KNOWN:
             del self._known[next(iter(self._known))]
-
-
-def moved(feed_events: Sequence[FeedEvent], stamp: int) -> list[FeedEvent]:
-    """Return these events with new positions, in the operation with this stamp."""
-    return [FeedEvent(stamp, place, one.event) for place, one in enumerate(feed_events)]
 
 
 def _before(value: JobValue, stamp: int) -> list[FeedEvent]:
@@ -216,17 +248,11 @@ def _before(value: JobValue, stamp: int) -> list[FeedEvent]:
     return older if len(older) < len(value.events) else []
 
 
-def _with(events: Sequence[FeedEvent], places: Mapping[Identity, FeedEvent]) -> tuple[FeedEvent, ...]:
-    return tuple(places.get(_identity(one), one) for one in events)
+def _those_in(value: JobValue, events: Sequence[FeedEvent]) -> list[FeedEvent]:
+    """Return those of these events that are in the record, at the same positions."""
+    wanted = {one.identity for one in events}
+    return [one for one in value.events if one.identity in wanted]
 
 
-def _key_of(records: Sequence[Record], event: FeedEvent) -> str:
-    return next(seen.key for seen, value in records if event in value.events)
-
-
-def _is_done(outcome: Committed | BaseException) -> bool:
-    return isinstance(outcome, Committed) and not outcome.lost
-
-
-def _identity(event: FeedEvent) -> Identity:
-    return (event.stamp, event.place, event.event.seq, event.event.n)
+def _with(events: Sequence[FeedEvent], moved: Mapping[Identity, FeedEvent]) -> tuple[FeedEvent, ...]:
+    return tuple(moved.get(one.identity, one) for one in events)

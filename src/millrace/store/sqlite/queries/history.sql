@@ -1,7 +1,11 @@
 -- history.sql: the feed of events in pages, and past generations of deleted jobs.
 
 -- name: insert_page
-INSERT INTO millrace_event (last, first, page) VALUES (:last, :first, :page);
+INSERT INTO millrace_event (last, first, last_seq, last_due, counters, page)
+VALUES (:last, :first, :last_seq, :last_due, :counters, :page);
+
+-- name: put_page_counters
+UPDATE millrace_event SET counters = :counters WHERE last = :last;
 
 -- name: pages_after
 -- Pages of the feed after a cursor.

@@ -6,33 +6,38 @@
 -- Records for a JSON list of seqs.
 SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
-       result, extra, last_event, reply, spec
+       result, extra, last_event, reply,
+       coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq)) AS spec
 FROM json_each(:seqs) AS wanted
-CROSS JOIN millrace_job AS job ON job.seq = wanted.value
-CROSS JOIN millrace_body AS body ON body.seq = job.seq;
+CROSS JOIN millrace_job AS job ON job.seq = wanted.value;
 
 -- name: jobs_by_id
 -- Records for a JSON list of ids.
 SELECT job.seq, generation, state, enqueued_at, available_at, expires_at, started_at, finished_at, attempt, failures,
        blocked, events, line, open, place, worker, lease_id, lease_until, archived, next_retry_at, result_until,
-       result, extra, last_event, reply, spec
+       result, extra, last_event, reply,
+       coalesce(spec, (SELECT body.spec FROM millrace_body AS body WHERE seq = job.seq)) AS spec
 FROM json_each(:ids) AS wanted
-CROSS JOIN millrace_job AS job ON job.id = wanted.value
-CROSS JOIN millrace_body AS body ON body.seq = job.seq;
+CROSS JOIN millrace_job AS job ON job.id = wanted.value;
+
+-- name: seq_of
+-- Most ids that are looked up alone are new. sqlite3 takes longer to name the columns of a record than to find no row.
+SELECT seq FROM millrace_job WHERE id = :id;
 
 -- name: insert_simple
 -- New open jobs without a line.
-INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, spec)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_marked
 -- New jobs with a line, parents, a key, a reply address or an expiry. If a job was changed since it was added, for
 -- example buried, update_all writes its other columns.
 INSERT INTO millrace_job (seq, id, combo, queue, generation, enqueued_at, available_at, last_event, open, blocked,
-                          place, line, rank, grp, key, reply, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                          place, line, rank, grp, key, reply, expires_at, spec)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_body
+-- Specs that are too long for the job's row.
 INSERT INTO millrace_body (seq, spec) VALUES (?, ?);
 
 -- name: update_running

@@ -38,12 +38,24 @@ WHERE (rank, seq) < (:rank, :seq);
 -- name: ready_before
 -- How many open jobs of one combination come before an instant and seq, counted up to a limit.
 SELECT count(*)
-FROM (SELECT 1 FROM millrace_job
-      WHERE combo = :combo AND open = 1 AND available_at <= :at AND (available_at < :at OR seq < :seq) LIMIT :most);
+FROM (SELECT * FROM (SELECT 1 FROM millrace_job
+                     WHERE combo = :combo AND open = 1 AND available_at <= :at AND (available_at < :at OR seq < :seq)
+                     LIMIT :most)
+      UNION ALL
+      SELECT 1 FROM (SELECT available_at, seq FROM millrace_job
+                     WHERE combo = :combo AND open = 2 AND state = 0 ORDER BY seq LIMIT :most)
+      WHERE (available_at, seq) < (:at, :seq)
+      LIMIT :most);
 
 -- name: ready_by
 -- How many open jobs of one combination are due by an instant, counted up to a limit.
-SELECT count(*) FROM (SELECT 1 FROM millrace_job WHERE combo = :combo AND open = 1 AND available_at <= :at LIMIT :most);
+SELECT count(*)
+FROM (SELECT * FROM (SELECT 1 FROM millrace_job WHERE combo = :combo AND open = 1 AND available_at <= :at LIMIT :most)
+      UNION ALL
+      SELECT 1 FROM (SELECT available_at FROM millrace_job
+                     WHERE combo = :combo AND open = 2 AND state = 0 ORDER BY seq LIMIT :most)
+      WHERE available_at <= :at
+      LIMIT :most);
 
 -- name: holds
 -- For a JSON list of [queue, key].

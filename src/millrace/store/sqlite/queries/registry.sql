@@ -1,13 +1,21 @@
 -- registry.sql: queues, tasks, workers and the store's own row.
 
 -- name: store_row
-SELECT last_seq, last_event, trimmed, settings FROM millrace_store;
+-- The store's row, and the counters in the newest page of the feed.
+SELECT max(store.last_seq, coalesce(page.last_seq, 0)), max(last_event, coalesce(page.last, 0)), trimmed,
+       max(store.last_due, coalesce(page.last_due, 0)), settings, counters
+FROM millrace_store AS store
+LEFT JOIN millrace_event AS page ON page.last = (SELECT max(last) FROM millrace_event);
 
 -- name: put_store_row
-UPDATE millrace_store SET last_seq = :last_seq, last_event = :last_event, trimmed = :trimmed, settings = :settings;
+UPDATE millrace_store
+SET last_seq = :last_seq, last_event = :last_event, trimmed = :trimmed, last_due = :last_due, settings = :settings;
 
 -- name: queue
 SELECT id, facts FROM millrace_queue WHERE name = :name;
+
+-- name: queue_name
+SELECT name FROM millrace_queue WHERE id = :id;
 
 -- name: queue_names
 SELECT name FROM millrace_queue ORDER BY name;

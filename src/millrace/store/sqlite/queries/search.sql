@@ -32,7 +32,12 @@ LIMIT :limit;
 
 -- name: ready_later
 -- How many open jobs of one combination are not due yet.
-SELECT count(*) FROM millrace_job WHERE combo = :combo AND open = 1 AND available_at > :now;
+SELECT (SELECT count(*) FROM millrace_job WHERE combo = :combo AND open = 1 AND available_at > :now)
+     + CASE WHEN :now < (SELECT available_at FROM millrace_job
+                         WHERE seq = (SELECT max(seq) FROM millrace_job WHERE combo = :combo AND open = 2 AND state = 0))
+            THEN (SELECT count(*) FROM millrace_job
+                  WHERE combo = :combo AND open = 2 AND state = 0 AND available_at > :now)
+            ELSE 0 END;
 
 -- name: aside_later
 -- How many members of a queue's lines are neither open nor due yet.
@@ -44,7 +49,7 @@ FROM millrace_job
 WHERE queue = :queue AND state = 0 AND failures > 0 AND blocked = 0 AND available_at > :now;
 
 -- name: seq_bounds
-SELECT (SELECT min(seq) FROM millrace_job), last_seq FROM millrace_store;
+SELECT (SELECT min(seq) FROM millrace_job), (SELECT max(seq) FROM millrace_job);
 
 -- name: walk_all
 SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq LIMIT :limit;
@@ -52,18 +57,33 @@ SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq L
 -- name: walk_all_back
 SELECT seq FROM millrace_job WHERE seq > :after AND seq < :before ORDER BY seq DESC LIMIT :limit;
 
--- name: walk_live
--- Waiting and running jobs of one combination.
+-- name: walk_waiting
+-- Waiting jobs of one combination with one value of `open`.
 SELECT seq
 FROM millrace_job
-WHERE combo = :combo AND finished_at IS NULL AND seq > :after AND seq < :before
+WHERE combo = :combo AND open = :open AND state = 0 AND seq > :after AND seq < :before
 ORDER BY seq
 LIMIT :limit;
 
--- name: walk_live_back
+-- name: walk_waiting_back
 SELECT seq
 FROM millrace_job
-WHERE combo = :combo AND finished_at IS NULL AND seq > :after AND seq < :before
+WHERE combo = :combo AND open = :open AND state = 0 AND seq > :after AND seq < :before
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: walk_running
+-- Running jobs of a JSON list of combinations, found among all running jobs.
+SELECT seq
+FROM millrace_job
+WHERE lease_until IS NOT NULL AND combo IN (SELECT value FROM json_each(:combos)) AND seq > :after AND seq < :before
+ORDER BY seq
+LIMIT :limit;
+
+-- name: walk_running_back
+SELECT seq
+FROM millrace_job
+WHERE lease_until IS NOT NULL AND combo IN (SELECT value FROM json_each(:combos)) AND seq > :after AND seq < :before
 ORDER BY seq DESC
 LIMIT :limit;
 

@@ -5,4 +5,4 @@
 UPDATE millrace_store SET one = 1 WHERE one = 1;
 
 -- name: newest_event
-SELECT last_event FROM millrace_store;
+SELECT max(last_event, (SELECT coalesce(max(last), 0) FROM millrace_event)) FROM millrace_store;
