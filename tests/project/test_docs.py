@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks make up a project, which a test of their own puts together and runs.
 ELSEWHERE = {
+    "docs/analytics.md": "tests/spark/analytics/test_docs.py",  # where there is a Spark session
     "docs/lake.md": "tests/spark/lake/test_docs.py",  # likewise
     "docs/report.md": "tests/spark/report/test_docs.py",  # likewise
     "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session

@@ -5,6 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from millrace.spark.report.analytics_model import (
+    Analytics,
+    CauseTrend,
+    Cost,
+    Forecast,
+    ObjectiveFigures,
+    TaskTrend,
+)
 from millrace.spark.report.model import (
     AuditFigures,
     BrokenPromise,
@@ -69,9 +77,57 @@ def a_report(**changes: Any) -> Report:
                 [FigureGroup("acme", 900, 90_000, 0.9, 12.5, 30.0), FigureGroup("globex", 9, 1, 0.1, None, None)],
             )
         ],
+        "analytics": an_analytics(),
         "audit": SOUND,
     }
     return Report(**{**facts, **changes})
+
+
+def an_analytics(**changes: Any) -> Analytics:
+    hourly = Period(PERIOD.since, PERIOD.until, HOUR)
+    end = PERIOD.until
+    facts: dict[str, Any] = {
+        "length": DAY,
+        "period": hourly,
+        "open_at": [(queue, [hour % 24 * size for hour in range(48)]) for queue, size in (("mail", 9), ("images", 4))],
+        "forecasts": [
+            Forecast("mail", 207, 40, 100, "draining", end + 3 * HOUR, end + 2 * HOUR, end + 5 * HOUR),
+            Forecast("images", 92, 60.5, 20, "growing"),
+        ],
+        "objectives": [
+            ObjectiveFigures(
+                *(
+                    "send",
+                    "start",
+                    30_000,
+                    0.99,
+                    5_000,
+                    120,
+                    0.976,
+                    -1.4,
+                    [16.2, 7.0, 1.1],
+                    "page",
+                    [0] * 26 + [20, 100],
+                )
+            ),
+            ObjectiveFigures(*("make_thumbnail", "finish", 60_000, 0.95, 900, 9, 0.99, 0.8, [None, 0.0, 0.2], None)),
+        ],
+        "trends": [
+            TaskTrend("make_thumbnail", "slower", 1_900, 800, 4_000, 2_100, 0.83),
+            TaskTrend("send", "faster", 120, 240, 300, 420, 0.2),
+        ],
+        "compared": 6,
+        "task_costs": [
+            Cost("make_thumbnail", "images", 900, 7_200_000, 360_000, 0.9),
+            Cost("send", "mail", 90, 800_000, 0, 0.1),
+        ],
+        "group_costs": [Cost("acme", None, 900, 7_200_000, 360_000, 0.9), Cost("no group", None, 90, 800_000, 0, 0.1)],
+        "causes": [
+            CauseTrend("ab12", "send", "Refused", "421 busy", "job-18", "new", 12, 0, end - 2 * HOUR, end - HOUR),
+            CauseTrend("cd34", "make_thumbnail", "TooLarge", "9 MB", "job-19", "rising", 40, 6.5, end - DAY, end),
+        ],
+    }
+    return Analytics(**{**facts, **changes})
 
 
 def a_cause(**changes: Any) -> CauseFigures:

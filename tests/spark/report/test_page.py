@@ -14,6 +14,7 @@ from importlib.resources import files
 import pytest
 
 from millrace.spark.report import html
+from millrace.spark.report.analytics_model import Analytics, CauseTrend, Cost, Forecast, TaskTrend
 from millrace.spark.report.model import (
     Failures,
     Fairness,
@@ -27,10 +28,15 @@ from millrace.spark.report.model import (
     WorkerFigures,
     WorkerTable,
 )
+from millrace.spark.report.period import DAY
 from tests.narrowing import the
-from tests.spark.report.made import BEGIN, BROKEN, HOSTILE, STEPS, a_cause, a_report, nothing
+from tests.spark.report.made import BEGIN, BROKEN, HOSTILE, PERIOD, STEPS, a_cause, a_report, an_analytics, nothing
 
-SECTIONS = ["throughput", "waiting", "running", "failures", "workers", "tasks", "fairness", "audit"]
+ALWAYS = ["throughput", "waiting", "running", "failures", "workers", "tasks", "fairness", "audit"]
+SECTIONS = [
+    *("throughput", "backlog", "waiting", "running", "trends", "objectives", "failures", "causes"),
+    *("workers", "tasks", "cost", "fairness", "audit"),
+]
 STYLE = (files("millrace.spark.report") / "style.css").read_text()
 
 
@@ -57,6 +63,46 @@ def text_of(report: Report) -> str:
     return re.sub(r"\s+", " ", Reader(page).text)
 
 
+def test_a_section_of_the_analytics_without_anything_to_say_is_left_out():
+    for analytics in (None, Analytics(DAY, PERIOD)):
+        page = html(a_report(analytics=analytics))
+        assert re.findall(r'<section id="(\w+)"', page) == ALWAYS
+
+
+def test_tasks_that_were_compared_and_did_not_change_are_counted():
+    assert "No task became clearly slower or faster than in the day before; 6 tasks were compared." in text_of(
+        a_report(analytics=an_analytics(trends=[]))
+    )
+
+
+def test_the_analytics_say_what_matters_in_a_sentence():
+    text = text_of(a_report())
+
+    for words in (
+        "299 jobs are open at the end. The backlog grows in images.",
+        "mail is empty in 2 h to 5 h.",
+        "make_thumbnail became slower than in the day before.",
+        "the new one takes longer in 83 of 100 cases, rather than in 50.",
+        "1 of 2 objectives was missed over 28 days. send: 120 of 5,000 jobs were too late or died.",
+        "In the last day: 1 new cause of failure, and 1 that is much more frequent than before.",
+        "In the last day, make_thumbnail took 90 % of the time of all handlers. 4.5 % of the time went to runs that",
+    ):
+        assert words in text
+
+
+def test_names_in_the_analytics_are_text():
+    hostile = an_analytics(
+        open_at=[(HOSTILE, [1] * 48)],
+        forecasts=[Forecast(HOSTILE, 1, 1, 1, "growing")],
+        trends=[TaskTrend(HOSTILE, "slower", 2, 1, 2, 1, 0.9)],
+        task_costs=[Cost(HOSTILE, HOSTILE, 1, 1, 1, 1.0)],
+        group_costs=[Cost(HOSTILE, None, 1, 1, 1, 1.0)],
+        causes=[CauseTrend(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, "new", 1, 0, BEGIN, BEGIN)],
+    )
+
+    assert "<script>alert" not in html(a_report(analytics=hostile))
+
+
 def test_every_section_is_there_in_order_with_its_figures():
     page = html(a_report())
     text = text_of(a_report())
@@ -74,14 +120,14 @@ def test_every_section_is_there_in_order_with_its_figures():
     assert "make_thumbnail took 98.8 % of all running time" in text
     assert "In mail, acme held 90 % of the time that its 2 groups got" in text
     assert "3 more causes, with 17 failures" in text and "2 more workers, with 12 s of work" in text
-    assert page.count('class="wide"') == page.count('class="narrow"') == 5
+    assert page.count('class="wide"') == page.count('class="narrow"') == 7
 
 
 def test_every_section_says_so_when_there_is_nothing_to_show():
     page, text = html(nothing()), text_of(nothing())
 
-    assert re.findall(r'<section id="(\w+)"', page) == SECTIONS
-    assert page.count('class="none"') == len(SECTIONS) and 'class="chart"' not in page and "<table" not in page
+    assert re.findall(r'<section id="(\w+)"', page) == ALWAYS
+    assert page.count('class="none"') == len(ALWAYS) and 'class="chart"' not in page and "<table" not in page
     for sentence in (
         "No job was completed in this period.",
         "Nothing failed in this period.",

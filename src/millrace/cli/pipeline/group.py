@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("millrace.cli.pipeline.run", "run"),
     "audit": ("millrace.cli.pipeline.audit", "audit"),
     "report": ("millrace.cli.pipeline.report", "report"),
+    "views": ("millrace.cli.pipeline.views", "views"),
     "compact": ("millrace.cli.pipeline.compact", "compact"),
     "load": ("millrace.cli.pipeline.load", "load"),
     "drain": ("millrace.cli.pipeline.drain", "drain"),

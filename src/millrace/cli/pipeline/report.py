@@ -15,6 +15,7 @@ from millrace.cli import exits
 from millrace.cli.output import Cell
 from millrace.cli.paths import path_option
 from millrace.cli.pipeline.options import AsOf, Comparing, LakePath, SparkOptions, as_of, instant, options_for, url_of
+from millrace.cli.pipeline.views import Objectives, objectives_of
 from millrace.cli.session import CommandSession
 from millrace.domain.errors import InvalidInput
 
@@ -26,7 +27,8 @@ EXAMPLES = {
         "Examples:\n"
         "  millrace pipeline report --lake lake --out report.html\n"
         "  millrace pipeline report --lake lake --out day.html --since 1d --title 'Yesterday and today'\n"
-        "  millrace pipeline report --lake lake --out report.html --url sqlite:///jobs.db    audited against the store",
+        "  millrace pipeline report --lake lake --out report.html --url sqlite:///jobs.db    audited with the store\n"
+        "  millrace pipeline report --lake lake --out report.html --objective 'send_receipt start 30s 99%'",
         "One file that needs no network: open it, print it, send it. Exit 0 if the page was written, even if\n"
         "its audit failed; for an exit code, see millrace pipeline audit.",
     )
@@ -59,10 +61,11 @@ async def report(
     ] = True,
     store: Comparing = True,
     take: AsOf = None,
+    objective: Objectives = None,
     *,
     spark_options: SparkOptions,
 ) -> int:
-    """Write a page with charts about a lake: throughput, times, failures, workers, fairness, audit."""
+    """Write a page with charts about a lake: throughput, backlog, times, failures, workers, cost, audit."""
     began, now = monotonic(), int(time() * 1000)
     _check_target(out)
     past = as_of(take)
@@ -70,6 +73,7 @@ async def report(
     until = None if part.until is None else instant("--until", part.until, now)
     if since is not None and until is not None and since >= until:
         raise InvalidInput(f"--since {part.since} must be earlier than --until {part.until}")
+    objectives = objectives_of(objective)
     url = url_of(session) if store else None
     where = None if url is None else options_for(url)
     with spark_options.session() as spark:
@@ -77,7 +81,7 @@ async def report(
         from millrace.spark.report import Wanted, html, report_of
 
         feed = None if where is None else StoreFeed(spark, **where)
-        found = report_of(Lake(lake, spark, past), Wanted(since, until, title, audit, feed))
+        found = report_of(Lake(lake, spark, past), Wanted(since, until, title, audit, feed, objectives))
     size = write_whole(out, html(found))
     _print_result(session, out, found, size, monotonic() - began)
     return exits.OK

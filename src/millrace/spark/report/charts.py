@@ -148,6 +148,30 @@ def heat(period: Period, rows: Sequence[tuple[str, Sequence[float | None]]], wid
     return _svg(width, area.bottom + _foot(across), label, _times(across, area), *drawn, hover)
 
 
+def shifts(rows: Sequence[tuple[str, float, float, str]], width: int, label: str) -> Markup:
+    """Return a chart with one row for each (name, earlier duration, later duration, class): a dot for each duration,
+    and a line between them, on a logarithmic axis.
+    """
+    high = 26
+    area = Area(170 if width >= WIDE else 110, 4, width - 16, 4.0 + len(rows) * high)
+    values = [value for _, before, now, _ in rows for value in (before, now)]
+    along = of_lengths(min(values, default=1), max(values, default=1), area.left + 8, area.right)
+    drawn: list[Markup] = []
+    for value, text in along.ticks:
+        x = along.at(value)
+        drawn.append(tag("line", x1=x, x2=x, y1=area.top, y2=area.bottom, class_="grid"))
+        drawn.append(tag("text", text, x=x, y=area.bottom + 16, class_="time"))
+    for n, (name, before, now, look) in enumerate(rows):
+        y = area.top + (n + 0.5) * high
+        title = tag("title", f"{name}: {formats.length(before)} before, {formats.length(now)} now")
+        shown = _fitting(name, int(area.left / 6.4))
+        drawn.append(tag("text", tag("title", name), shown, x=area.left - 8, y=y + 4, class_="name"))
+        drawn.append(tag("line", x1=along.at(before), x2=along.at(now), y1=y, y2=y, class_=f"shift {look}"))
+        drawn.append(tag("circle", title, cx=along.at(before), cy=y, r=5, class_="s0"))
+        drawn.append(tag("circle", title, cx=along.at(now), cy=y, r=6, class_=look))
+    return _svg(width, area.bottom + 22, label, *drawn)
+
+
 def level_of(value: float, greatest: float) -> int:
     """Return the shade of a value, from 1 to LEVELS. Even the smallest value above 0 has a visible shade."""
     return max(1, min(LEVELS, -int(-value * LEVELS // greatest)))

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Kind
 from millrace.domain.job import State
+from millrace.spark.analytics import Objective
 from millrace.spark.lake import Lake
 from millrace.spark.lake.analysis import fairness
 from millrace.spark.lake.audit import audit
@@ -27,11 +28,13 @@ from millrace.spark.lake.instants import millis
 from millrace.spark.lake.reading import settings
 from millrace.spark.lake.verdict import AuditResult
 from millrace.spark.report import frames, model, values
+from millrace.spark.report.analytics import analytics_of
 from millrace.spark.report.model import Report
-from millrace.spark.report.period import HOUR, MINUTE, Period
+from millrace.spark.report.period import DAY, HOUR, MINUTE, Period
 
 QUEUES, WORKERS, TASKS, CAUSES, GROUPS, GROUPED_QUEUES = 40, 20, 15, 15, 10, 6
 AT_ONCE = 3
+WEEK = 7 * DAY
 TITLE = "Job history"
 
 
@@ -46,6 +49,7 @@ class Wanted:
     title: str = TITLE
     audit: bool = True
     feed: FeedWithRecords | None = None
+    objectives: Sequence[Objective] = ()
 
 
 ALL = Wanted()
@@ -60,6 +64,9 @@ def report_of(lake: Lake, wanted: Wanted = ALL) -> Report:
         reading = _Reading(lake, *_hours(wanted))
         period = reading.period
         report = {} if period is None else reading.parts(period)
+        if period is not None:
+            whole = wanted.since is None
+            report["analytics"] = analytics_of(lake, period, wanted.objectives, WEEK if whole else period.length)
         judged = _judged(lake, wanted.feed) if wanted.audit else None
         source = _source(lake, reading.newest_at, wanted.feed)
     return Report(wanted.title, made_at, source, period, audit=judged, **report)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millrace.spark.report.analytics_model import Analytics
 from millrace.spark.report.period import Period
 
 Counts = Sequence[int]
@@ -224,4 +225,5 @@ class Report:
     tasks: Tasks = field(default_factory=Tasks)
     fairness: Sequence[Fairness] = ()
     groups_known: bool = True
+    analytics: Analytics | None = None
     audit: AuditFigures | None = None

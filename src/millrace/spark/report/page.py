@@ -7,11 +7,26 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
-from millrace.spark.report import findings, formats
+from millrace.spark.report import analytics_sections, findings, formats, sections
 from millrace.spark.report.formats import count, length
 from millrace.spark.report.model import Quantiles, Report
-from millrace.spark.report.sections import SECTIONS
 from millrace.spark.report.svg import Markup, tag
+
+SECTIONS = (
+    sections.throughput,
+    analytics_sections.backlog,
+    sections.waits,
+    sections.runs,
+    analytics_sections.trends,
+    analytics_sections.objectives,
+    sections.failures,
+    analytics_sections.causes,
+    sections.workers,
+    sections.tasks,
+    analytics_sections.cost,
+    sections.fairness,
+    sections.audit,
+)
 
 
 def html(report: Report) -> str:

@@ -1,4 +1,6 @@
-"""The sections of a report page. Each has a heading, the main result, a chart, and a table of the exact figures."""
+"""The sections of a report page. Each has a heading, the main result, a chart, and a table of the exact figures. The
+sections from the analytics views are in analytics_sections.py.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ COLOURS = 6  # series with their own colour; the rest is combined
 
 
 def throughput(report: Report) -> Markup:
-    series, looks = _by_queue(report.queues)
+    series, looks = by_queue(report.queues)
     finding = findings.throughput(report)
     chart = None
     if report.period is not None and any(any(one.values) for one in series):
         named = f"jobs completed per {formats.step_name(report.period.step)}"
-        chart = _chart(charts.columns, report.period, series, finding, named)
+        chart = draw_chart(charts.columns, report.period, series, finding, named)
     rows = tables.queues(report.queues, looks) if report.queues else None
-    return _section("throughput", "Throughput", finding, chart, rows)
+    return section("throughput", "Throughput", finding, chart, rows)
 
 
-def _by_queue(queues: Sequence[QueueFlow]) -> tuple[list[Series], dict[str, str]]:
+def by_queue(queues: Sequence[QueueFlow]) -> tuple[list[Series], dict[str, str]]:
     """Return the series of the busiest queues, and one more series for all other queues. Also return the CSS class of
     each of the busiest queues. The combined series is the last, so it is on top of the stacked columns.
     """
@@ -71,8 +73,8 @@ def _lengths(name: str, title: str, what: str, found: Lengths, period: Period | 
             Series("p95", [None if one is None else one.p95 for one in found.over_time], "q95"),
             Series("p99", [None if one is None else one.p99 for one in found.over_time], "q99"),
         ]
-        chart = _chart(charts.lines, period, series, finding, f"{what}; logarithmic")
-    return _section(name, title, finding, chart, tables.lengths(title, found) if found.in_all else None)
+        chart = draw_chart(charts.lines, period, series, finding, f"{what}; logarithmic")
+    return section(name, title, finding, chart, tables.lengths(title, found) if found.in_all else None)
 
 
 def failures(report: Report) -> Markup:
@@ -81,13 +83,14 @@ def failures(report: Report) -> Markup:
     chart = None
     if period is not None and (any(found.retries_at) or any(found.deaths_at)):
         series = [Series("died", found.deaths_at, "died"), Series("tried again", found.retries_at, "retried")]
-        chart = _chart(charts.columns, period, series, finding, f"failures per {formats.step_name(period.step)}", FULL)
+        unit = f"failures per {formats.step_name(period.step)}"
+        chart = draw_chart(charts.columns, period, series, finding, unit, FULL)
     last = None
     if found.other_causes:
         last = f"{count(found.other_causes)} more causes, with {count(found.other_failures)} failures."
     rows = tables.causes(found.causes, last) if found.causes else None
     calm = None if chart is None or any(found.deaths_at) else tag("p", "No dead letters in this period.", class_="calm")
-    return _section("failures", "Retries and dead letters", finding, chart, rows, calm, stacked=True)
+    return section("failures", "Retries and dead letters", finding, chart, rows, calm, stacked=True)
 
 
 def workers(report: Report) -> Markup:
@@ -97,10 +100,10 @@ def workers(report: Report) -> Markup:
     if period is not None and found.busiest:
         rows = [(worker.name, worker.held_at) for worker in found.busiest]
         greatest = max((value or 0 for _, values in rows for value in values), default=0)
-        drawn = _drawn(lambda width: charts.heat(period, rows, width, finding))
+        drawn = in_widths(lambda width: charts.heat(period, rows, width, finding))
         chart = join([_shades(greatest), drawn])
     last = f"{count(found.others)} more workers, with {length(found.others_busy)} of work." if found.others else None
-    return _section(
+    return section(
         "workers", "Worker use", finding, chart, tables.workers(found.busiest, last) if found.busiest else None
     )
 
@@ -115,7 +118,7 @@ def tasks(report: Report) -> Markup:
     found = report.tasks
     last = f"{count(found.others)} more tasks, with {length(found.others_total)} in all." if found.others else None
     rows = tables.tasks(found.slowest, last) if found.slowest else None
-    return _section("tasks", "Slowest tasks", findings.tasks(found), None, rows, stacked=True)
+    return section("tasks", "Slowest tasks", findings.tasks(found), None, rows, stacked=True)
 
 
 def fairness(report: Report) -> Markup:
@@ -134,7 +137,7 @@ def fairness(report: Report) -> Markup:
         class_="rest",
     )
     rows = join([*parts, note]) if parts else None
-    return _section(
+    return section(
         "fairness",
         "Fairness over groups",
         findings.fairness(report.fairness, report.groups_known),
@@ -152,13 +155,13 @@ def audit(report: Report) -> Markup:
         if found.findings:
             parts.append(tables.findings(found))
         rows = join(parts)
-    return _section("audit", "Audit", findings.audit(report), None, rows, stacked=True)
+    return section("audit", "Audit", findings.audit(report), None, rows, stacked=True)
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _section(
+def section(
     name: str,
     title: str,
     finding: str,
@@ -185,18 +188,15 @@ def _section(
 Draw = Callable[[Period, Sequence[Series], int, str], Markup]
 
 
-def _chart(draw: Draw, period: Period, series: Sequence[Series], label: str, unit: str, *more: int) -> Markup:
+def draw_chart(draw: Draw, period: Period, series: Sequence[Series], label: str, unit: str, *more: int) -> Markup:
     marks = [tag("li", charts.swatch(one.look), " ", one.name) for one in series] if len(series) > 1 else []
     legend = tag("ul", *marks, tag("li", unit, class_="unit"), class_="legend")
-    return join([legend, _drawn(lambda width: draw(period, series, width, label), *more)])
+    return join([legend, in_widths(lambda width: draw(period, series, width, label), *more)])
 
 
-def _drawn(draw: Callable[[int], Markup], *more: int) -> Markup:
+def in_widths(draw: Callable[[int], Markup], *more: int) -> Markup:
     """Return the chart drawn for a screen, for a phone, and in the widths in `more`. CSS shows one of these
     drawings.
     """
     sizes = {FULL: "full", WIDE: "wide", NARROW: "narrow"}
     return join(tag("div", draw(width), class_=sizes[width]) for width in (*more, WIDE, NARROW))
-
-
-SECTIONS = (throughput, waits, runs, failures, workers, tasks, fairness, audit)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.spark.report import charts, formats
+from millrace.spark.report.analytics_model import CauseTrend
 from millrace.spark.report.formats import count, length, percent
 from millrace.spark.report.model import (
     AuditFigures,
@@ -76,7 +77,7 @@ def causes(found: Sequence[CauseFigures], last: str | None) -> Markup:
     ]
     rows = [
         [
-            _cause(one),
+            cause_cell(one, one.cause if one.sample is None else one.sample, one.error_type or one.cause or "no error"),
             charts.spark(one.failures_at, "died" if one.deaths else "retried") if one.failures_at else "",
             count(one.retries),
             tag("strong", count(one.deaths)) if one.deaths else "0",
@@ -86,10 +87,9 @@ def causes(found: Sequence[CauseFigures], last: str | None) -> Markup:
     return tag("div", table("Causes of failure", columns, rows, last), class_="causes")
 
 
-def _cause(one: CauseFigures) -> Markup:
-    sample = one.sample if one.sample is not None else one.cause
+def cause_cell(one: CauseFigures | CauseTrend, sample: str, name: str) -> Markup:
     sample = sample if len(sample) <= LONGEST_MESSAGE else sample[:LONGEST_MESSAGE] + "…"
-    title = join([tag("strong", one.error_type or one.cause or "no error"), " in ", one.task])
+    title = join([tag("strong", name), " in ", one.task])
     seen = f"{formats.stamp(one.first_at)} to {formats.stamp(one.last_at)}"
     where = join([seen, " · job ", tag("code", one.sample_job), " · ", tag("code", one.fingerprint)])
     return join([tag("div", title), tag("div", sample, class_="message"), tag("div", where, class_="where")])
