@@ -30,7 +30,7 @@ async def test_its_example_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "lake").symlink_to(lake_of_two_weeks.place.path)
+    (tmp_path / "lake").symlink_to(lake_of_two_weeks.place.location.root)
     monkeypatch.chdir(tmp_path)
     [block] = blocks_of(PAGE)
     session = Session(FILE, tmp_path, lambda: capsys.readouterr().out)
@@ -47,7 +47,7 @@ def test_the_notebook_runs_from_top_to_bottom(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     notebook = json.loads((ROOT / "examples" / "lake.ipynb").read_text("utf-8"))
-    (tmp_path / "lake").symlink_to(lake_of_two_weeks.place.path)
+    (tmp_path / "lake").symlink_to(lake_of_two_weeks.place.location.root)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for cell in notebook["cells"]:

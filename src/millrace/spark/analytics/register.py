@@ -68,7 +68,7 @@ def _objectives(lake: Lake, objectives: Sequence[Objective]) -> DataFrame:
 
 def _end(lake: Lake) -> int:
     """Return the end of the minute of the newest event, in milliseconds; 0 if there are no events."""
-    newest = lake.parts("throughput").agg(F.max(millis("minute"))).collect()[0][0]
+    newest = lake.rows("throughput", None, None).agg(F.max(millis("minute"))).collect()[0][0]
     return 0 if newest is None else int(newest) + MINUTE
 
 
