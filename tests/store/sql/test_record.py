@@ -26,7 +26,7 @@ from millrace.store.sql.record import (
     unpack_into,
 )
 from millrace.store.sqlite.connection import SQL
-from millrace.store.sqlite.file import MIGRATIONS
+from millrace.store.sqlite.file import SCHEMA
 from tests.narrowing import the
 
 
@@ -57,7 +57,7 @@ FACTS = {
 )
 def test_sqlite_selects_the_columns_of_a_record(name, expected):
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript("".join(MIGRATIONS))
+        connection.executescript(SCHEMA)
         columns = [column[0] for column in connection.execute(SQL[name], ("[]",)).description]
     assert [{"last_event": "newest"}.get(column, column) for column in columns] == list(expected)
 

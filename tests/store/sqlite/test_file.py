@@ -20,7 +20,7 @@ from millrace.domain.job import Spec
 from millrace.store.connect import connect
 from millrace.store.file_system import file_system_of
 from millrace.store.sqlite import SqliteStore, connection
-from millrace.store.sqlite.file import MIGRATIONS, refuse_network_file_system
+from millrace.store.sqlite.file import VERSION, refuse_network_file_system
 from millrace.testing.builders import a_claim, a_spec, specs
 
 MOUNTS = r"""
@@ -96,14 +96,15 @@ async def test_sharing_is_said_by_yes_or_no():
         connect("sqlite:///jobs.db?shared=perhaps")
 
 
-async def test_a_newer_schema_asks_for_a_newer_millrace(tmp_path):
+@pytest.mark.parametrize(("version", "advice"), [(VERSION + 1, "Upgrade millrace"), (VERSION - 1, "choose a new file")])
+async def test_a_file_with_another_schema_version_is_refused_with_advice(tmp_path, version, advice):
     path = tmp_path / "jobs.db"
     await open_and_close(path)
-    with closing(sqlite3.connect(path)) as newer:
-        newer.execute(f"UPDATE millrace_store SET version = {len(MIGRATIONS) + 1}")
-        newer.commit()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE millrace_store SET version = {version}")
+        other.commit()
 
-    with pytest.raises(StoreError, match=rf"schema version {len(MIGRATIONS) + 1}.*[Uu]pgrade millrace"):
+    with pytest.raises(StoreError, match=rf"schema version {version}.*{advice}"):
         await open_and_close(path)
 
 

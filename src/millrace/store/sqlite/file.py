@@ -17,10 +17,8 @@ CACHE_KIB = 16 * 1024  # a larger cache is slower: SQLite walks all of it after 
 CHECKPOINT_PAGES = 4_000  # 16 MiB of log; then the writer's thread checkpoints it, and it is reused from its start
 MAX_LOG = 64 << 20
 BUSY_MS = 200  # SQLite's own busy timeout; then `retry_while_busy` retries
-# In order: the first creates version 1, and each of the others upgrades the version before it.
-MIGRATIONS = tuple(
-    resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("schema.sql", "schema_2.sql")
-)
+SCHEMA = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
+VERSION = 3  # of the schema, as in schema.sql; no release has made files of an earlier version
 _QUICK_CHECK_UP_TO = 256 << 20  # bytes; a larger file is checked on demand only
 
 
@@ -59,26 +57,24 @@ def make_file(path: str, io: Io) -> None:
 _WHO = "Run as a user who may write both the file and its directory: SQLite keeps its log beside the file."
 
 
-def migrate(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) -> None:
-    """Upgrade the schema to the current version. If several processes call this at once, one of them does the upgrade.
+def create_tables(connection: sqlite3.Connection, io: Io, path: str, *, shared: bool) -> None:
+    """Create the tables if there are none. If several processes call this at once, one of them creates the tables.
 
-    Raise StoreError if the schema version is newer than this program. Raise it also if another program created the
-    file, unless `shared` is set.
+    Raise StoreError if the tables have another version. Raise it also if another program created the file, unless
+    `shared` is set.
     """
 
     def read(sql: str) -> Rows:
         return io.execute(connection, sql)
 
-    if _checked_version(read, path, shared) == len(MIGRATIONS):
+    if _checked_version(read, path, shared):
         return
     io.begin(connection)
     try:
-        version = _checked_version(read, path, shared)
-        if _is_empty(read):
-            read(f"PRAGMA application_id = {APPLICATION_ID}")  # for tools that identify files
-        for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
-            io.script(connection, step)
-            io.execute(connection, "UPDATE millrace_store SET version = ?", (number,))
+        if not _checked_version(read, path, shared):
+            if _is_empty(read):
+                read(f"PRAGMA application_id = {APPLICATION_ID}")  # for tools that identify files
+            io.script(connection, SCHEMA)
         io.commit(connection)
     except BaseException:
         io.rollback(connection)
@@ -90,12 +86,7 @@ def require_version(read: Callable[[str], Rows], path: str) -> None:
     version = schema_version(read)
     if not version:
         raise StoreError(f"{path} has no tables of Millrace. Check the path; access=read creates none.")
-    if version < len(MIGRATIONS):
-        raise StoreError(
-            f"{path} has schema version {version}, and access=read cannot upgrade it to {len(MIGRATIONS)}. Open it "
-            "once without access=read."
-        )
-    _refuse_newer(version, path)
+    _refuse_other(version, path)
 
 
 def schema_version(read: Callable[[str], Rows]) -> int:
@@ -118,15 +109,21 @@ def _checked_version(read: Callable[[str], Rows], path: str, shared: bool) -> in
             "if it is yours and jobs are to commit together with your own tables, add ?shared=yes to the URL: "
             "Millrace then keeps its tables, all named millrace_…, beside yours."
         )
-    _refuse_newer(version, path)
+    if version:
+        _refuse_other(version, path)
     return version
 
 
-def _refuse_newer(version: int, path: str) -> None:
-    if version > len(MIGRATIONS):
+def _refuse_other(version: int, path: str) -> None:
+    if version > VERSION:
         raise StoreError(
-            f"{path} has schema version {version}, and this millrace knows versions up to {len(MIGRATIONS)}. "
+            f"{path} has schema version {version}, and this millrace knows versions up to {VERSION}. "
             "Upgrade millrace in this environment."
+        )
+    if version < VERSION:
+        raise StoreError(
+            f"{path} has schema version {version}, of a millrace before the first release, which this one cannot read. "
+            "Finish its jobs with that millrace, and choose a new file."
         )
 
 

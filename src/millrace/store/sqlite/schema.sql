@@ -1,4 +1,4 @@
--- Version 1 of the SQLite store.
+-- The tables of the SQLite store.
 -- The job row has a short spec; a long one is in `body`, because every claim and settle rewrites the row.
 -- The indexes are partial, so a plain job (no line, no key, no reply address) is in few of them.
 -- In a SQLite record, 0, 1 and NULL take only a header byte, and most columns of a plain job are one of these.
@@ -6,7 +6,7 @@
 -- One row: counters that never decrease, and the settings of the store.
 CREATE TABLE millrace_store (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
-    version     INTEGER NOT NULL DEFAULT 1,  -- of this schema
+    version     INTEGER NOT NULL,            -- of this schema
     last_seq    INTEGER NOT NULL DEFAULT 0,  -- or that of the newest page of the feed, if it is greater
     last_event  INTEGER NOT NULL DEFAULT 0,  -- likewise
     last_due    INTEGER NOT NULL DEFAULT 0,  -- likewise; when the last job in order was due
@@ -14,7 +14,7 @@ CREATE TABLE millrace_store (
     trimmed_mark TEXT NOT NULL DEFAULT '',   -- its mark, to check cursors that point right after it
     settings    BLOB
 );
-INSERT INTO millrace_store (one) VALUES (1);
+INSERT INTO millrace_store (one, version) VALUES (1, 3);
 
 CREATE TABLE millrace_queue (
     id     INTEGER PRIMARY KEY,
@@ -170,4 +170,9 @@ CREATE TABLE millrace_dependent (
 CREATE TABLE millrace_worker (
     id      TEXT PRIMARY KEY,
     record  BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE millrace_schedule (
+    name    TEXT PRIMARY KEY,
+    record  BLOB NOT NULL                    -- Schedule: definition, mark, revision
 ) WITHOUT ROWID;

@@ -32,7 +32,7 @@ from millrace.store.sqlite.borrow import (
 from millrace.store.sqlite.commit_watch import JoinedStep
 from millrace.store.sqlite.connection import SQL
 from millrace.store.sqlite.errors import is_busy, store_error
-from millrace.store.sqlite.file import MIGRATIONS, schema_version
+from millrace.store.sqlite.file import VERSION, schema_version
 from millrace.store.sqlite.self_deadlock import remember_joined
 from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.writer import SOON
@@ -180,7 +180,7 @@ class _Attempt(Generic[T]):
         refuse_converted(lambda sql: cast("tuple[object, ...]", borrowed.execute(sql).fetchone()))
 
     def _check_tables(self, raw: sqlite3.Connection, borrowed: Borrowed) -> None:
-        if schema_version(lambda sql: borrowed.execute(sql).fetchall()) != len(MIGRATIONS):
+        if schema_version(lambda sql: borrowed.execute(sql).fetchall()) != VERSION:
             if not raw.in_transaction:
                 raise _NoTables
             raise InvalidInput(

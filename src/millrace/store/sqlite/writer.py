@@ -26,7 +26,7 @@ from millrace.domain.tables import Place
 from millrace.store.clock import Clock
 from millrace.store.sqlite.connection import Io, OpenedFile, retry_while_busy
 from millrace.store.sqlite.errors import is_busy, store_error
-from millrace.store.sqlite.file import CHECKPOINT_PAGES, check, make_file, migrate, open_writer
+from millrace.store.sqlite.file import CHECKPOINT_PAGES, check, create_tables, make_file, open_writer
 from millrace.store.sqlite.self_deadlock import self_deadlocks
 from millrace.store.sqlite.tables import SqliteTables
 from millrace.store.sqlite.threads import Call, CallThread, answer_all, fail_all, log, set_error
@@ -111,7 +111,7 @@ class Writer(CallThread):
         self._connection = open_writer(self._path, self._io, self._durability)
         undo.callback(self._io.close, self._connection)
         retry_while_busy(
-            lambda: migrate(self._connection, self._io, self._path, shared=self._shared), self._refuse_waiting
+            lambda: create_tables(self._connection, self._io, self._path, shared=self._shared), self._refuse_waiting
         )
         if crashed and (wrong := check(self._connection, self._io, self._path, thorough=False)):
             raise StoreError(
