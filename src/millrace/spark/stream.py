@@ -179,7 +179,7 @@ class JobStreamReader(FeedStreamReader):
         if cursor_in(start) == cursor_in(end):
             return []
         seen: dict[str, None] = {}
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             [span] = found.run(self._spans(found.store, cursor_in(start), 1, until=cursor_in(end)))
             for events in found.each(self._events(found.store, span)):
                 seen.update(dict.fromkeys(event.job for event in events))
@@ -189,7 +189,7 @@ class JobStreamReader(FeedStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
         batches = Batches(self._table)
-        with opened(url_from(self._options)) as found:
+        with opened(url_from(self._options), reads=True) as found:
             for ids in _parts(partition.ids, self._options["batchRows"]):
                 jobs = found.run(found.store.get(ids))
                 batch = batches.batch([job for job in jobs if job is not None])

@@ -98,7 +98,7 @@ class StoreFeed:
         self.name = masked(self._url).partition("?")[0]
 
     def ahead(self, after: str | None, limit: int | None, since: int | None = None) -> Stretch:
-        with opened(self._url) as found:
+        with opened(self._url, reads=True) as found:
             spans = found.run(found.store.event_spans(since if after is None else after, 1, limit))
             until = spans[-1].until
             rest = found.run(found.store.event_spans(until, 1, 1)) if limit is not None else []
@@ -123,7 +123,7 @@ class StoreFeed:
         return self._table("jobs", columns=columns, compacted="without")
 
     def has_few_jobs(self) -> bool:
-        with opened(self._url) as found:
+        with opened(self._url, reads=True) as found:
             counts = found.run(found.store.count())
         records = sum(one.waiting + one.running + one.completed + one.dead + one.cancelled for one in counts)
         return records <= FEW_JOBS
