@@ -309,9 +309,11 @@ def test_a_bad_option_of_a_task_is_refused_at_registration(app: App):
 
 def test_every_option_of_a_spec_can_be_written_by_people(app: App):
     by_itself = {"task", "payload", "serde", "token", "hook", "origin"}
+    not_stored = {"wait", "within", "at"}  # `at` becomes a delay
 
-    assert set(Spec.__struct_fields__) - by_itself == set(JobKeywords.__annotations__) - {"wait", "within"}
+    assert set(Spec.__struct_fields__) - by_itself == set(JobKeywords.__annotations__) - not_stored
     beside = {"backoff", "wait", "serde", "result_serde", "process"}  # the serdes of payload and result are one field
+    beside |= {"retry_on", "dont_retry_on"}  # a worker reads them of its own task
     assert set(TaskOptions.__struct_fields__) - beside <= set(Spec.__struct_fields__)
 
 
@@ -452,7 +454,9 @@ async def test_many_jobs_cannot_share_one_id_and_items_must_be_parameters(app: A
 
     with pytest.raises(InvalidInput, match="many jobs of task .* cannot share one id"):
         await send.options(id="x").enqueue_many([{"n": 1}])
-    with pytest.raises(InvalidInput, match="an item is a dict by name or a tuple by position, not 7"):
+    with pytest.raises(
+        InvalidInput, match="an item is a dict by name, a tuple by position or a spec of the task, not 7"
+    ):
         await send.enqueue_many([7])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="chunk must be at least 1"):
         await send.enqueue_many([], chunk=0)

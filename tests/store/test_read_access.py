@@ -99,7 +99,7 @@ async def test_reading_creates_no_store(scheme: str, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_an_old_schema_is_not_upgraded(tmp_path: Path):
+async def test_a_file_with_an_old_schema_is_refused_and_stays_as_it_is(tmp_path: Path):
     import sqlite3
 
     path = tmp_path / "jobs.db"
@@ -108,8 +108,10 @@ async def test_an_old_schema_is_not_upgraded(tmp_path: Path):
         connection.execute("UPDATE millrace_store SET version = 1")
     connection.close()
 
-    with pytest.raises(StoreError, match="Open it once without access=read"):
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="schema version 1.*choose a new file"):
         await connect(f"sqlite:///{path}?access=read").connect()
+    assert path.read_bytes() == before
 
 
 @asynccontextmanager

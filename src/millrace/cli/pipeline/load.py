@@ -62,7 +62,7 @@ class LoadChoice(Confirmation):
     queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="The queue of the jobs.")] = None
     rejects: Annotated[
         str | None,
-        typer.Option("--rejects", metavar="DIR", help="Write invalid rows there, and load the others."),
+        typer.Option("--rejects", metavar="DIR|URL", help="Write invalid rows there, and load the others."),
     ] = None
     option: Annotated[
         list[str] | None,
