@@ -298,9 +298,9 @@ def job_rows(reader: JobStreamReader, start: dict[str, Any], end: dict[str, Any]
 def test_a_micro_batch_of_jobs_has_each_job_that_changed_once_in_its_latest_state(place: Place):
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
-    reader = JobStreamReader(read_options({"url": place.url, "table": "jobs", "partitions": "3"}, "stream"), JOBS)
-    start = reader.initialOffset()
     with place.open() as found:
+        reader = JobStreamReader(read_options({"url": place.url, "table": "jobs", "partitions": "3"}, "stream"), JOBS)
+        start = reader.initialOffset()
         found.run(work(found.store, "done", 7))  # three events each
         found.run(found.store.enqueue([Spec("later", "t")]))
         middle = reader.latestOffset(start, ReadMaxRows(1_000))

@@ -12,12 +12,17 @@ import pytest
 from millrace.spark.report import Report, html
 from millrace.spark.report.model import QueueFlow, WorkerFigures, WorkerTable
 from tests.spark.report.browser import Browser, chromium
-from tests.spark.report.made import BEGIN, BROKEN, STEPS, a_cause, a_report, nothing
+from tests.spark.report.made import BEGIN, BROKEN, STEPS, a_cause, a_report, an_analytics, nothing
 
 VISIBLE = (
     "[...document.querySelectorAll('section')].filter(s => s.offsetHeight > 60 && s.offsetWidth > 200).map(s => s.id)"
 )
 SECTIONS = ["throughput", "waiting", "running", "failures", "workers", "tasks", "fairness", "audit"]
+WITH_ANALYTICS = [
+    *("throughput", "backlog", "waiting", "running", "trends", "objectives", "failures", "causes", "workers", "tasks"),
+    *("cost", "fairness", "audit"),
+]
+CHARTS = 7
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,15 @@ def with_long_names() -> Report:
         failures=replace(usual.failures, causes=[a_cause(task=long, sample=long * 2, sample_job=long)]),
         workers=WorkerTable([WorkerFigures(long, 1, 1, 1, 1.0, [1.0] * len(STEPS), BEGIN, BEGIN)]),
         tasks=replace(usual.tasks, slowest=[replace(usual.tasks.slowest[0], task=long)]),
+        analytics=an_analytics(
+            open_at=[(long, [1] * 48)],
+            forecasts=[replace(usual.analytics.forecasts[0], queue=long)],
+            objectives=[replace(usual.analytics.objectives[0], task=long)],
+            trends=[replace(usual.analytics.trends[0], task=long)],
+            task_costs=[replace(usual.analytics.task_costs[0], name=long)],
+            group_costs=[replace(usual.analytics.group_costs[0], name=long)],
+            causes=[replace(usual.analytics.causes[0], task=long, sample=long, sample_job=long)],
+        ),
         audit=replace(BROKEN, findings=[replace(one, job=long, text=long) for one in BROKEN.findings]),
     )
 
@@ -66,7 +80,7 @@ def test_it_asks_for_nothing_and_has_nothing_to_complain_about(browser: Browser,
     assert asked == [(tmp_path / "report.html").as_uri()]
     assert complaints == []
     assert browser.ask("document.querySelector('.tip').textContent").startswith("Mon 2 Nov, 00:00–00:30\n")
-    assert browser.ask(VISIBLE) == SECTIONS
+    assert browser.ask(VISIBLE) == WITH_ANALYTICS
     assert (
         browser.ask("getComputedStyle(document.querySelector('section')).borderRadius") == "10px"
     )  # the style is let in
@@ -91,7 +105,7 @@ def test_nothing_sticks_out_at_any_width(browser: Browser, tmp_path: Path, made,
     show(browser, made(), tmp_path)
 
     assert browser.ask("document.documentElement.scrollWidth") <= width
-    assert browser.ask(VISIBLE) == SECTIONS
+    assert browser.ask(VISIBLE) == (SECTIONS if made is nothing else WITH_ANALYTICS)
 
 
 def test_letters_in_charts_are_readable_on_a_phone_and_on_a_desk(browser: Browser, tmp_path: Path):
@@ -101,7 +115,7 @@ def test_letters_in_charts_are_readable_on_a_phone_and_on_a_desk(browser: Browse
         show(browser, a_report(), tmp_path)
         heights = browser.ask(seen)
         shown = "[...document.querySelectorAll('.chart')].filter(c => c.getBoundingClientRect().height > 0).length"
-        assert browser.ask(shown) == 5, width
+        assert browser.ask(shown) == CHARTS, width
         assert len(heights) > 30 and min(heights) >= 10 and max(heights) <= 24, width
 
 
@@ -133,5 +147,5 @@ def test_it_prints_on_a_few_pages_without_cutting_charts(browser: Browser, tmp_p
         browser.do("Emulation.setEmulatedMedia", media="")
     paper = base64.b64decode(browser.do("Page.printToPDF", printBackground=True)["data"])
 
-    assert kept == ["avoid"] * 5 and shown == 0
+    assert kept == ["avoid"] * CHARTS and shown == 0
     assert paper.startswith(b"%PDF") and 2 <= paper.count(b"/Type /Page\n") <= 8

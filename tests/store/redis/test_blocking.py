@@ -74,16 +74,16 @@ def test_enqueues_of_many_threads_need_no_event_loop(app: App, monkeypatch: pyte
             answers = list(threads.map(lambda n: enqueue(app, n), range(200)))
         app.find_task("work").sync.enqueue_many([{"n": n} for n in range(2_500)])
 
-    assert {answer.status for answer in answers} == {"queued"}
+    assert {answer.enqueued.status for answer in answers} == {"queued"}
     assert len({answer.seq for answer in answers}) == 200
     assert app.sync.queue("default").counts().waiting == 2_701
 
 
 def test_what_the_fast_path_cannot_do_is_done_on_the_event_loop(app: App):
-    assert [enqueue(app, n, id="same").status for n in range(3)] == ["queued", "duplicate", "duplicate"]
-    assert [enqueue(app, n, key="k").status for n in range(2)] == ["queued", "duplicate"]
+    assert [enqueue(app, n, id="same").enqueued.status for n in range(3)] == ["queued", "duplicate", "duplicate"]
+    assert [enqueue(app, n, key="k").enqueued.status for n in range(2)] == ["queued", "duplicate"]
     app.sync.queue("default").set(max_depth=10)
-    assert enqueue(app, 7).status == "queued"
+    assert enqueue(app, 7).enqueued.status == "queued"
 
 
 def test_an_enqueue_whose_reply_is_lost_is_repeated_and_takes_effect_once(app: App, monkeypatch: pytest.MonkeyPatch):
@@ -91,7 +91,7 @@ def test_an_enqueue_whose_reply_is_lost_is_repeated_and_takes_effect_once(app: A
     lost = enqueue(app, 1)
     after = enqueue(app, 2)
 
-    assert (lost.status, after.status) == ("queued", "queued")
+    assert (lost.enqueued.status, after.enqueued.status) == ("queued", "queued")
     assert app.sync.queue("default").counts().waiting == 2
 
 
@@ -120,7 +120,7 @@ def test_connections_that_the_server_has_closed_are_replaced(app: App, tmp_path:
         client.script_flush()
         client.client_kill_filter(_type="normal", skipme=True)
 
-    assert [enqueue(app, n).status for n in range(3)] == ["queued"] * 3
+    assert [enqueue(app, n).enqueued.status for n in range(3)] == ["queued"] * 3
 
 
 def test_no_more_connections_are_opened_than_allowed(tmp_path: Path):
@@ -152,10 +152,10 @@ def test_a_forked_child_opens_its_own_connections(app: App):
     if child == 0:
         fine = False
         try:
-            fine = all(enqueue(app, n).status == "queued" for n in range(20))
+            fine = all(enqueue(app, n).enqueued.status == "queued" for n in range(20))
         finally:
             os._exit(0 if fine else 1)
-    here = [enqueue(app, n).status for n in range(20)]
+    here = [enqueue(app, n).enqueued.status for n in range(20)]
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
@@ -175,4 +175,4 @@ def test_a_node_that_redirects_in_turn_is_forgotten(app: App, monkeypatch: pytes
 
     assert followed is not None
     assert app.store._blocking._place is None
-    assert enqueue(app, 4).status == "queued"
+    assert enqueue(app, 4).enqueued.status == "queued"
