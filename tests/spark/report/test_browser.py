@@ -11,6 +11,7 @@ import pytest
 
 from millrace.spark.report import Report, html
 from millrace.spark.report.model import QueueFlow, WorkerFigures, WorkerTable
+from tests.narrowing import the
 from tests.spark.report.browser import Browser, chromium
 from tests.spark.report.made import BEGIN, BROKEN, STEPS, a_cause, a_report, an_analytics, nothing
 
@@ -45,6 +46,7 @@ def show(browser: Browser, report: Report, folder: Path) -> None:
 def with_long_names() -> Report:
     long = "a-name-without-any-place-to-break-" * 6
     usual = a_report()
+    analytics = the(usual.analytics)
     return a_report(
         title=long,
         queues=[QueueFlow(long, 1, 1, 0, 0, [1] * len(STEPS))],
@@ -53,12 +55,12 @@ def with_long_names() -> Report:
         tasks=replace(usual.tasks, slowest=[replace(usual.tasks.slowest[0], task=long)]),
         analytics=an_analytics(
             open_at=[(long, [1] * 48)],
-            forecasts=[replace(usual.analytics.forecasts[0], queue=long)],
-            objectives=[replace(usual.analytics.objectives[0], task=long)],
-            trends=[replace(usual.analytics.trends[0], task=long)],
-            task_costs=[replace(usual.analytics.task_costs[0], name=long)],
-            group_costs=[replace(usual.analytics.group_costs[0], name=long)],
-            causes=[replace(usual.analytics.causes[0], task=long, sample=long, sample_job=long)],
+            forecasts=[replace(analytics.forecasts[0], queue=long)],
+            objectives=[replace(analytics.objectives[0], task=long)],
+            trends=[replace(analytics.trends[0], task=long)],
+            task_costs=[replace(analytics.task_costs[0], name=long)],
+            group_costs=[replace(analytics.group_costs[0], name=long)],
+            causes=[replace(analytics.causes[0], task=long, sample=long, sample_job=long)],
         ),
         audit=replace(BROKEN, findings=[replace(one, job=long, text=long) for one in BROKEN.findings]),
     )
