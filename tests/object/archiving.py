@@ -86,7 +86,7 @@ class Reading:
         loop = asyncio.get_running_loop()
 
         @contextmanager
-        def opened(url: str) -> Iterator[_Waiting]:
+        def opened(url: str, *, reads: bool) -> Iterator[_Waiting]:  # reads: with read access, as the tests of Spark do
             yield _Waiting(self._store, loop)
 
         with pytest.MonkeyPatch.context() as patched:

@@ -449,8 +449,8 @@ async def test_jobs_that_were_just_met_in_the_store_are_not_shown_again_from_the
     await yard.archived(*(f"j{n}" for n in range(8)))
     stop = yard.store.scan
 
-    async def scan_then_compact(part, batch=1_000):
-        async for jobs in stop(part, batch):
+    async def scan_then_compact(*arguments):
+        async for jobs in stop(*arguments):
             yield jobs
         if (await yard.store.compacted.value()).files == ():
             await compact(yard.store)
