@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace proof tools $(wildcard benchmarks) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports check test coverage test-ceph test-valkey nightly bench lock clean
+.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey nightly bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,9 @@ coverage: setup ## Run every test under coverage, and show lines and branches pe
 	@$(BIN)/coverage run tools/run_areas.py
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o .coverage.json && $(BIN)/python tools/coverage_table.py .coverage.json
 
+docs: setup ## Build the documentation site into site/, and fail on warnings such as broken links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Debian's packages; ARGS are for pytest
 	@$(BIN)/python tools/ceph.py $(ARGS)
 
@@ -90,5 +93,5 @@ lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to t
 	  --custom-compile-command 'make lock' $(UPGRADE)
 
 clean: ## Remove the environment and everything that was built or cached
-	rm -rf $(VENV) .ceph .contrib .coverage* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .ceph .contrib .coverage* build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -85,14 +85,18 @@ def test_every_choice_is_explained():
     assert set(get_args(OnDependency)) <= in_code(page("howto/flows.md"))
 
 
-def test_every_error_is_listed():
+def test_every_error_has_an_anchor_a_cause_and_a_fix():
     errors = {
         name
         for name in millrace.__all__
         if isinstance(found := getattr(millrace, name), type) and issubclass(found, QueueError)
     }
 
-    assert first_column(section("howto/errors.md", "All errors")) == errors - {"QueueError"}
+    sections = re.split(r"^### ", section("howto/errors.md", "All errors"), flags=re.MULTILINE)[1:]
+    assert {text.partition("\n")[0] for text in sections} == errors - {"QueueError"}
+    for text in sections:
+        assert re.search(r"^\*\*Cause:\*\* \S", text, re.MULTILINE), text
+        assert re.search(r"^\*\*Fix:\*\* \S", text, re.MULTILINE), text
 
 
 def test_every_local_event_is_listed():

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "docs/spark-operations.md": "tests/spark/test_docs.py",  # likewise
     "docs/spark-upkeep.md": "tests/spark/test_docs.py",  # likewise
     "docs/testing.md": "tests/testing/test_user_docs.py",
+    "docs/tutorial.md": "tests/project/test_tutorial.py",  # with its commands
 }
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")
 
