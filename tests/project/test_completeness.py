@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 import millrace
+import millrace.testing
 from millrace import Cancelled, Context, QueueError, Spec, Worker
 from millrace.app.local_events import KINDS
 from millrace.app.options import JobKeywords, TaskKeywords, TaskOptions
@@ -179,3 +180,37 @@ def test_r_34_every_example_of_job_queue_has_its_like(example):
     blocks = re.findall(r"^```python\n.*?^```$|^## .*\n", page(name), re.DOTALL | re.MULTILINE)
 
     assert any(re.search(pattern, block) for block in blocks)
+
+
+def public_members(kind: type) -> list[tuple[str, object]]:
+    """The methods and properties that a class of Millrace defines itself, or overrides."""
+    if not kind.__module__.startswith("millrace"):
+        return []
+    members = [(name, value) for name, value in vars(kind).items() if not name.startswith("_")]
+    return [
+        (name, value)
+        for name, value in members
+        if isinstance(value, property | classmethod) or inspect.isfunction(value)
+    ]
+
+
+@pytest.mark.parametrize("module", [millrace, millrace.testing], ids=["millrace", "millrace.testing"])
+def test_every_public_name_has_a_docstring(module):
+    names = [name for name in module.__all__ if not name.startswith("__") and name != "CallNext"]  # a type alias
+    bare = [name for name in names if not inspect.getdoc(getattr(module, name))]
+    classes = [(name, getattr(module, name)) for name in names if inspect.isclass(getattr(module, name))]
+    for name, kind in classes:
+        if kind is not millrace.testing.FaultyStore:  # its methods are those of the protocol
+            bare += [
+                f"{name}.{member}" for member, _ in public_members(kind) if not inspect.getdoc(getattr(kind, member))
+            ]
+
+    assert bare == []
+
+
+@pytest.mark.parametrize("module", [millrace, millrace.testing], ids=["millrace", "millrace.testing"])
+def test_every_public_name_is_in_the_reference(module):
+    pages = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = set(re.findall(rf"^::: {module.__name__}\.(\w+)$", pages, re.MULTILINE))
+
+    assert {name for name in module.__all__ if not name.startswith("__")} - listed == set()

@@ -86,6 +86,7 @@ class App(Crontab):
 
     @property
     def store(self) -> Store:
+        """The store, as it was opened for the running event loop."""
         return self._connection.store
 
     async def connected(self) -> Store:
@@ -95,6 +96,7 @@ class App(Crontab):
         return await self._connection.connected()
 
     async def close(self) -> None:
+        """Close the connections of the app. It opens them again at its next use."""
         await self._connection.close()
 
     def use(self, store: str | Store) -> None:

@@ -33,42 +33,52 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
+        """The job's id."""
         return self.record.spec.id
 
     @property
     def task(self) -> str:
+        """The name of the job's task."""
         return self.record.spec.task
 
     @property
     def queue(self) -> str:
+        """The job's queue."""
         return self.record.spec.queue
 
     @property
     def priority(self) -> int:
+        """0 to 15, higher first."""
         return self.record.spec.priority
 
     @property
     def group(self) -> str | None:
+        """The group whose jobs run one at a time, in order; in a pool, the partition key."""
         return self.record.spec.group
 
     @property
     def key(self) -> str | None:
+        """The key that prevents duplicates."""
         return self.record.spec.key
 
     @property
     def lane(self) -> int | None:
+        """The job's lane in its pool, counted from 0; None if the job is not in a pool."""
         return self.record.lane
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers that the job was enqueued with."""
         return dict(self.record.spec.headers or {})
 
     @property
     def seq(self) -> int:
+        """The job's number in the store: a later enqueue has a higher one."""
         return self.record.seq
 
     @property
     def generation(self) -> int:
+        """How often this id was enqueued, including this job: 1 for the first."""
         return self.record.generation
 
     @property
@@ -122,20 +132,24 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def worker(self) -> str | None:
+        """The worker that runs the job; None if it is not running."""
         return self.record.worker
 
     @property
     def cancel_requested(self) -> bool:
+        """Whether a running job was requested to stop."""
         return self.record.cancel_requested
 
     @property
     def archived(self) -> bool:
+        """Whether the job is hidden from lists."""
         return self.record.archived
 
     # ── when ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def enqueued_at(self) -> datetime:
+        """When the job was enqueued."""
         return as_datetime(self.record.enqueued_at)
 
     @property
@@ -150,10 +164,12 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def finished_at(self) -> datetime | None:
+        """When the job finished; None if it has not."""
         return _optional(self.record.finished_at)
 
     @property
     def lease_until(self) -> datetime | None:
+        """When the lease of the run expires; None if the job is not running."""
         return _optional(self.record.lease_until)
 
     @property

@@ -131,9 +131,12 @@ class Jobs:
 
     @overload
     async def unarchive(self, jobs: OneJob) -> Archived: ...  # type: ignore[overload-overlap]
+
     @overload
     async def unarchive(self, jobs: Many) -> list[Archived]: ...
+
     async def unarchive(self, jobs: OneJob | Many) -> Archived | list[Archived]:
+        """Make archived jobs visible in lists again."""
         store = await self._app.connected()
         return await _each(lambda ids: store.archive(ids, False), jobs)
 

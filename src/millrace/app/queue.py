@@ -76,6 +76,7 @@ class Queue:
         return cast("QueueSettings", await store.control("queue", self.name, _values(settings)))
 
     async def settings(self) -> QueueSettings:
+        """Return the stored settings of the queue."""
         return await self.set()
 
     async def drain(self, progress: Progress | None = None, *, lane: int | None = None) -> int:
@@ -101,6 +102,7 @@ class Queue:
         return await _repeat(store.obliterate, self.name, progress)
 
     async def counts(self) -> QueueCounts:
+        """Return the number of jobs by state."""
         store = await self._connected()
         found = [counts for counts in await store.count() if counts.queue == self.name]
         return found[0] if found else QueueCounts(self.name)

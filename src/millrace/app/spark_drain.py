@@ -70,6 +70,7 @@ class DrainWorker(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> int:
+        """Number of failed runs: of jobs that are retried, and of jobs that are dead."""
         return self.retried + self.dead
 
 
@@ -80,10 +81,12 @@ class DrainOutcome(msgspec.Struct, frozen=True):
     seconds: float
 
     def total(self, what: str) -> int:
+        """Return the sum of a field over all workers."""
         return sum(getattr(worker, what) for worker in self.workers)
 
     @property
     def completed(self) -> int:
+        """Number of completed jobs."""
         return self.total("completed")
 
     @property
@@ -112,9 +115,13 @@ class Drain(Protocol):
     id: str
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether the drain has ended."""
+        ...
 
-    def progress(self) -> DrainProgress: ...
+    def progress(self) -> DrainProgress:
+        """Return the current counts of its queues."""
+        ...
 
     def wait(self, timeout: float | None = None) -> DrainOutcome:
         """Block until the drain has ended, and return its outcome.

@@ -232,6 +232,7 @@ class Task(Generic[P, R]):
             return self._result_of(await result_wait.finished(store, watch, *self._awaited(answer)), spec)
 
     def refuse_within(self) -> None:
+        """Raise InvalidInput if the task has `within`: a call cannot wait for a job of an open transaction."""
         if self.connection is not None:
             raise InvalidInput(
                 "call would wait for a job that no worker sees before you commit. Enqueue it within the transaction, "

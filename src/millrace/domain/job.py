@@ -79,10 +79,12 @@ class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def payload_serde(self) -> str:
+        """The name of the serde of the payload."""
         return self.serde.partition("/")[0]
 
     @property
     def result_serde(self) -> str:
+        """The name of the serde of the result."""
         return self.serde.rpartition("/")[2]
 
 
@@ -156,22 +158,27 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def id(self) -> str:
+        """The job's id."""
         return self.spec.id
 
     @property
     def queue(self) -> str:
+        """The job's queue."""
         return self.spec.queue
 
     @property
     def task(self) -> str:
+        """The name of the job's task."""
         return self.spec.task
 
     @property
     def payload(self) -> bytes:
+        """The encoded arguments."""
         return self.spec.payload
 
     @property
     def priority(self) -> int:
+        """0 to 15, higher first."""
         return self.spec.priority
 
     @property
@@ -183,6 +190,7 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def lease(self) -> Lease:
+        """The lease of the run. Raises ValueError if the job is not running."""
         if self.lease_id is None:
             raise ValueError(f"job {self.id!r} is not running, so it has no lease")
         return Lease(self.spec.id, self.seq, self.lease_id)

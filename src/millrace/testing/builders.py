@@ -22,14 +22,17 @@ def seconds(number: float) -> int:
 
 
 def minutes(number: float) -> int:
+    """Return a number of minutes as milliseconds."""
     return seconds(number * 60)
 
 
 def hours(number: float) -> int:
+    """Return a number of hours as milliseconds."""
     return minutes(number * 60)
 
 
 def days(number: float) -> int:
+    """Return a number of days as milliseconds."""
     return hours(number * 24)
 
 
@@ -67,6 +70,7 @@ def a_claim(
     tasks: Iterable[str] | None = None,
     lease: float | None = None,
 ) -> Claim:
+    """Return a claim. By default it is for one job of the queue `default`."""
     return Claim(
         (queue,) if queues is None else tuple(queues),
         worker,
@@ -97,23 +101,28 @@ def a_reclaim(
 
 
 def an_extension(held: Job | Lease, by: float | None = None, progress: bytes | None = None) -> Extension:
+    """Return an extension of a job's lease, by a number of seconds or by the lease duration."""
     lease = held.lease if isinstance(held, Job) else held
     return Extension(lease, None if by is None else seconds(by), progress)
 
 
 def a_failure(message: str = "it broke", kind: str = "RuntimeError") -> Failure:
+    """Return the error of a handler."""
     return Failure(kind, message, f"Traceback (most recent call last):\n{kind}: {message}")
 
 
 def a_retry_change(delay: float = 0, message: str = "it broke", stalled: int = 0) -> Change:
+    """Return the change that retries a job after a delay in seconds."""
     return Change.retry(a_failure(message), delay=seconds(delay), stalled=stalled)
 
 
 def a_burial(reason: str = "explicit_fail", message: str = "it broke") -> Change:
+    """Return the change that buries a job."""
     return Change.bury(a_failure(message), reason)
 
 
 def a_worker(worker_id: str = "worker", **facts: Any) -> WorkerInfo:
+    """Return the record of a worker."""
     return WorkerInfo(worker_id, **facts)
 
 

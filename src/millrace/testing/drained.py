@@ -39,6 +39,7 @@ class Drained:
 
     @classmethod
     def from_events(cls, events: Sequence[Event], counts: Sequence[QueueCounts]) -> Drained:
+        """Return what these events say of the jobs that ran."""
         kinds = Counter(event.kind for event in events)
         left = {name: sum(getattr(queue, name) for queue in counts) for name in _LEFT}
         return cls(

@@ -166,12 +166,14 @@ class Worker:
 
     @property
     def queues(self) -> tuple[str, ...]:
+        """The queues that the worker serves."""
         if self._queues is not None:
             return self._queues
         return _names(sorted({task.options.queue for task in self.tasks.values()}))
 
     @property
     def stats(self) -> Stats:
+        """The counts of its runs so far."""
         stats = self._reporter.stats
         if self._components is not None:
             self._components.count(stats)

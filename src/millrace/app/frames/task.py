@@ -57,6 +57,8 @@ class FrameTask(BatchTask[P, R, Q, D], Generic[P, R, Q, D]):
         )
 
     def one(self, name: str, handler: Callable[..., Any], parameters: list[str]) -> Callable[..., Any]:
+        """Return a function with the signature of one row, from which the payload of a job is read."""
+
         def one(**columns: Any) -> Any:
             raise NotImplementedError  # only its signature is read
 
@@ -66,6 +68,7 @@ class FrameTask(BatchTask[P, R, Q, D], Generic[P, R, Q, D]):
         return one
 
     def item_of(self, job: str, arguments: dict[str, Any]) -> object:
+        """Return the job with its row."""
         return job, arguments
 
     def invoke(self, contexts: list[Context] | None, items: list[Any]) -> Any:

@@ -58,6 +58,8 @@ class ContextLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class Context:
+    """What a handler knows of its run: annotate a parameter with `Context`, and the worker passes it."""
+
     def __init__(self, run: RunningAttempt) -> None:
         self._run = run
         self._why: Abort | None = None
@@ -74,14 +76,17 @@ class Context:
 
     @property
     def id(self) -> str:
+        """The job's id."""
         return self._run.job.spec.id
 
     @property
     def queue(self) -> str:
+        """The job's queue."""
         return self._run.job.spec.queue
 
     @property
     def task(self) -> str:
+        """The name of the job's task."""
         return self._run.job.spec.task
 
     @property
@@ -91,6 +96,7 @@ class Context:
 
     @property
     def is_retry(self) -> bool:
+        """Whether the job was claimed before."""
         return self._run.job.attempt > 1
 
     @property
@@ -100,10 +106,12 @@ class Context:
 
     @property
     def seq(self) -> int:
+        """The job's number in the store: a later enqueue has a higher one."""
         return self._run.job.seq
 
     @property
     def generation(self) -> int:
+        """How often this id was enqueued, including this job: 1 for the first."""
         return self._run.job.generation
 
     @property
@@ -134,6 +142,7 @@ class Context:
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers that the job was enqueued with."""
         return dict(self._run.job.spec.headers or {})
 
     @property
@@ -204,6 +213,7 @@ class Context:
 
     @property
     def log(self) -> ContextLog:
+        """A logger that adds the job to each record: `ctx.log.info("resizing %s", name)`."""
         if self._log is None:
             self._log = ContextLog(
                 _log, {"job": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}

@@ -16,6 +16,7 @@ class Verdict(Exception):  # an exception, so that it ends a run from any depth
     """Base class of the verdicts Retry, Snooze and Bury."""
 
     def outcome(self) -> Outcome:
+        """Return how the run ended, for the rules of the queue."""
         raise NotImplementedError
 
 

@@ -21,9 +21,17 @@ class Serde(Protocol):
     """The interface of a custom serde. The name of the serde is stored with each job."""
 
     @property
-    def name(self) -> str: ...
-    def encode(self, value: Any, /) -> bytes: ...
-    def decode(self, data: bytes, /) -> Any: ...
+    def name(self) -> str:
+        """The name that is stored with each job."""
+        ...
+
+    def encode(self, value: Any, /) -> bytes:
+        """Return a value as bytes."""
+        ...
+
+    def decode(self, data: bytes, /) -> Any:
+        """Return the value of these bytes."""
+        ...
 
 
 @runtime_checkable
@@ -34,9 +42,17 @@ class TypedSerde(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
-    def encode_as(self, value: Any, kind: Any, /) -> bytes: ...
-    def decode_as(self, data: bytes, kind: Any, /) -> Any: ...
+    def name(self) -> str:
+        """The name that is stored with each job."""
+        ...
+
+    def encode_as(self, value: Any, kind: Any, /) -> bytes:
+        """Return a value of this type as bytes."""
+        ...
+
+    def decode_as(self, data: bytes, kind: Any, /) -> Any:
+        """Return the value of this type from these bytes."""
+        ...
 
 
 AnySerde = Serde | TypedSerde

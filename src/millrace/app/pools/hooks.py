@@ -48,6 +48,7 @@ class DeadJob:
 
     @property
     def instance(self) -> str | None:
+        """The pool and the lane in one name, such as `workerPool:orders:3`; None if the job had no lane."""
         return None if self.lane is None else instance_id(self.pool, self.lane)
 
     def __repr__(self) -> str:
@@ -64,6 +65,7 @@ class Emptied:
 
     @property
     def instance(self) -> str:
+        """The pool and the lane in one name, such as `workerPool:orders:3`."""
         return instance_id(self.pool, self.lane)
 
     def __repr__(self) -> str:

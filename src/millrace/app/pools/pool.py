@@ -115,6 +115,7 @@ class Pool:
 
     @property
     def task(self) -> PoolTask[..., Any, ..., Any]:
+        """The task of the pool's handler."""
         if self._task is None:
             raise InvalidInput(f"pool {self.name!r} has no handler yet: decorate one with @pool.handler")
         return self._task
@@ -145,14 +146,17 @@ class Pool:
 
     @property
     def dead_letter_task(self) -> str:
+        """The name of the task that runs the hook for dead jobs."""
         return f"{self.name}.on_dead_letter"
 
     @property
     def empty_task(self) -> str:
+        """The name of the task that runs the hook for empty lanes."""
         return f"{self.name}.on_empty"
 
     @property
     def tells_of_deaths(self) -> bool:
+        """Whether the pool has a hook for dead jobs."""
         return self.dead_letter_task in self._app.tasks
 
     def read(self, payload: bytes, serde: str) -> dict[str, Any]:
@@ -163,6 +167,7 @@ class Pool:
 
     @property
     def is_declared(self) -> bool:
+        """Whether the settings in the code were written to the present store."""
         return self._declared == (self._app.store, self._on_empty)
 
     async def declare(self, within: object = None) -> None:

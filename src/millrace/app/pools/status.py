@@ -28,6 +28,7 @@ class LaneState(msgspec.Struct, frozen=True):
 
     @property
     def instance(self) -> str:
+        """The pool and the lane in one name, such as `workerPool:orders:3`."""
         return instance_id(self.pool, self.lane)
 
     @property
@@ -43,28 +44,34 @@ class PoolStatus(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> Activity:
+        """What the pool does: paused, processing or idle."""
         if self.paused:
             return "paused"
         return "processing" if self.running else "idle"
 
     @property
     def waiting(self) -> int:
+        """Number of waiting jobs, over all lanes."""
         return sum(lane.waiting for lane in self.lanes)
 
     @property
     def running(self) -> int:
+        """Number of running jobs, over all lanes."""
         return sum(lane.running for lane in self.lanes)
 
     @property
     def pending(self) -> int:
+        """Number of jobs that have not finished."""
         return self.waiting + self.running
 
     @property
     def processed(self) -> int:
+        """Number of jobs that have ever completed."""
         return sum(lane.processed for lane in self.lanes)
 
     @property
     def dead(self) -> int:
+        """Number of dead jobs."""
         return sum(lane.dead for lane in self.lanes)
 
 

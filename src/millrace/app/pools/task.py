@@ -94,6 +94,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         return PoolOptions(task=self, **fields)
 
     def bound(self, changes: Mapping[str, Any]) -> Self:
+        """Return the same task with other options. Users call `options(…)` instead."""
         changes = dict(changes)
         self._refuse(changes)
         if "partition" in changes:
@@ -173,6 +174,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         return await self._with_room(lambda: plain(*args, **kwargs))
 
     def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
+        """Return the spec that `enqueue` would store, with its partition."""
         with self._saying_which():
             return self._routed(super().spec(*args, **kwargs))
 
@@ -183,6 +185,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
             return [self._routed(spec) for spec in specs] if isinstance(specs, Checked) else specs
 
     def refuse_too_many(self, items: Sequence[Any]) -> None:
+        """Raise InvalidInput if one step would enqueue too many jobs."""
         if len(items) > MOST_AT_ONCE:
             raise InvalidInput(
                 f"pool {self.name!r} accepts at most {MOST_AT_ONCE:,} jobs in one step, and there are more. Nothing "

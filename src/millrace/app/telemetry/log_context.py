@@ -22,6 +22,7 @@ class JobLogFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields to the record, and keep it."""
         job = current_job.get()
         facts = vars(record)
         facts.setdefault("job", None if job is None else job.spec.id)

@@ -26,6 +26,7 @@ class JsonLogFormatter(logging.Formatter):
         self._rule = Redaction(redact)
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
         facts = vars(record).items()
         more = {name: self._shown(name, value) for name, value in facts if name not in _STANDARD and value is not None}
         line: dict[str, Any] = {

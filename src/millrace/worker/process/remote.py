@@ -44,6 +44,7 @@ class RemoteError(OutcomeError):
         super().__init__(f"{failure.type}: {failure.message}")
 
     def outcome(self) -> Outcome:
+        """Return how the run ended, for the rules of the queue."""
         return self._outcome
 
 
