@@ -57,14 +57,14 @@ async def test_after_enough_short_jobs_a_claim_takes_more_than_the_free_slots(st
 @virtual
 async def test_a_claim_waits_for_the_end_of_a_settle_rather_than_take_few_jobs(stage: Stage):
     """A claim of few jobs costs as much as one of many."""
-    await a_short_task(stage, 0.0001).enqueue_many([{}] * 3_000)
+    await a_short_task(stage, 0.0001).enqueue_many([{}] * (15 * MOST))
     stage.store.delays["settle"] = 0.01  # longer than the jobs of a claim take to run
     worker = await stage.burst(slots=SLOTS)
 
     ahead = [limit for limit in limits(stage) if limit > SLOTS]
     assert len(ahead) > 10
     assert min(ahead) >= (MOST - SLOTS) // 2
-    assert worker.stats.completed == 3_000
+    assert worker.stats.completed == 15 * MOST
 
 
 @virtual

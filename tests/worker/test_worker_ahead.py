@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from millrace import Job, State
 from millrace.domain.request import Claim
+from millrace.worker.ahead import MOST
 from tests.worker.stage import Stage, until, virtual
 
-SLOTS = 200
+SLOTS = MOST  # with fewer, a worker also claims ahead of its slots
+HALF = SLOTS // 2
 
 
 def apart(story: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
@@ -31,14 +33,14 @@ async def test_the_next_claim_is_sent_before_the_jobs_of_the_last_begin(stage: S
     async def quick() -> None:
         stage.store.calls.append("run")
 
-    await quick.enqueue_many([{}] * 600)
+    await quick.enqueue_many([{}] * (3 * SLOTS))
     await stage.burst(slots=SLOTS)
 
     calls = stage.store.calls
     claims = [at for at, name in enumerate(calls) if name == "claim"]
-    assert [claim.limit for claim in stage.store.claims[:4]] == [100, 100, 100, 100]
+    assert [claim.limit for claim in stage.store.claims[:4]] == [HALF] * 4
     assert "run" not in calls[claims[0] : claims[1]]
-    assert calls.count("run") == 600
+    assert calls.count("run") == 3 * SLOTS
 
 
 @apart
@@ -67,11 +69,11 @@ async def test_no_more_are_claimed_than_the_worker_may_run(stage: Stage):
     async def quick() -> None:
         pass
 
-    await quick.enqueue_many([{}] * 600)
-    worker = stage.worker(slots=SLOTS, max_jobs=250)
+    await quick.enqueue_many([{}] * (3 * SLOTS))
+    worker = stage.worker(slots=SLOTS, max_jobs=SLOTS + 50)
     await worker.run(handle_signals=False)
 
-    assert (worker.stats.claimed, worker.stats.completed) == (250, 250)
+    assert (worker.stats.claimed, worker.stats.completed) == (SLOTS + 50, SLOTS + 50)
 
 
 @apart
@@ -103,15 +105,15 @@ async def test_what_was_claimed_ahead_is_given_back_by_a_stop(stage: Stage):
     async def work() -> None:
         await asyncio.sleep(10)
 
-    jobs = await work.enqueue_many([{}] * 600)
+    jobs = await work.enqueue_many([{}] * (3 * SLOTS))
     stage.store.delays["claim"] = 0.5
     async with stage.working(slots=SLOTS) as worker:
-        await until(lambda: worker.stats.running == 100)
+        await until(lambda: worker.stats.running == HALF)
         await worker.stop()
 
     states = [(await stage.job(job.id)).state for job in jobs]
-    assert states.count(State.COMPLETED) == 100
-    assert states.count(State.WAITING) == 500
+    assert states.count(State.COMPLETED) == HALF
+    assert states.count(State.WAITING) == len(jobs) - HALF
 
 
 @virtual
@@ -120,10 +122,10 @@ async def test_a_store_in_this_process_is_asked_for_all_at_once(stage: Stage):
     async def quick() -> None:
         pass
 
-    await quick.enqueue_many([{}] * 600)
+    await quick.enqueue_many([{}] * (3 * SLOTS))
     await stage.burst(slots=SLOTS)
 
-    assert [claim.limit for claim in stage.store.claims[:3]] == [200, 200, 200]
+    assert [claim.limit for claim in stage.store.claims[:3]] == [SLOTS] * 3
 
 
 @apart

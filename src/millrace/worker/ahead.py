@@ -22,7 +22,7 @@ from millrace.store.protocol import Store, Target
 from millrace.worker.executor import Executor
 from millrace.worker.run import Run
 
-MOST = 200  # jobs that a worker holds, running and waiting, if it claims ahead
+MOST = 400  # jobs that a worker holds, running and waiting, if it claims ahead
 HORIZON = 0.1  # seconds within which a job that is claimed ahead should start
 LONGEST_WAIT = 0.25  # seconds after which waiting jobs are given back
 LATE = 0.05  # seconds by which the event loop must be late for waiting jobs to get more time

@@ -106,10 +106,11 @@ class Step:
         if not is_new:
             self.elect(line)
             return
-        self.elect(line, jobs)  # which updates the job that it makes open
+        line.open = first_in_line(jobs)  # as `elect` does: a new line has no holder, and groups are not paused
         for job in jobs:
-            if not job.open:
-                self.tables.update(job)
+            job.open = job.seq == line.open
+            self.tables.update(job)
+        self.tables.put_line(line)
 
     def place(self, job: Job, line: Line | None) -> None:
         """Make a waiting, unblocked job claimable, or let it enter its line.
@@ -135,13 +136,12 @@ class Step:
             return None
         return self.tables.line(job.spec.queue, name) or Line(job.spec.queue, name)
 
-    def elect(self, line: Line, members: Sequence[Job] | None = None) -> None:
+    def elect(self, line: Line) -> None:
         """Make the job of a line that may run next open (claimable once it is due), and no other job. Store the line.
 
-        This must be called after every change of a line, in the same step. `members` are all jobs of the line, if they
-        are known; otherwise the tables find the first waiting one.
+        This must be called after every change of a line, in the same step.
         """
-        wanted = self._next_of(line, members)
+        wanted = self._next_of(line)
         if wanted != line.open:
             if line.open is not None:
                 self._set_open(line.open, False)
@@ -153,15 +153,13 @@ class Step:
         else:
             self.tables.put_line(line)
 
-    def _next_of(self, line: Line, members: Sequence[Job] | None) -> int | None:
+    def _next_of(self, line: Line) -> int | None:
         if self._paused(line):
             return None
         if line.holder is not None:
             holder = self.tables.by_seq(line.holder)
             return line.holder if holder is not None and holder.state is State.WAITING else None
-        if members is None:
-            return self.tables.best_in_line(line.queue, line.name)
-        return first_in_line(members)
+        return self.tables.best_in_line(line.queue, line.name)
 
     def _paused(self, line: Line) -> bool:
         if not line.name.startswith("l:"):
