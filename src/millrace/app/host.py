@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.app.handler.context import Context
 from millrace.app.payloads.serde import Serdes
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store, Within
+
+if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
+    from millrace.domain.job import Job
 
 CallNext = Callable[[], Awaitable[Any]]
 
@@ -79,6 +83,12 @@ class Runnable(Protocol):
     def dump_result(self, value: Any, serde: str | None = None) -> bytes:
         """Return the encoded result. `serde` is the serde of the job; None uses the task's. Raises ResultInvalid."""
         ...
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        """Return the status of each job that this one ran after."""
+        ...
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]: ...
 
     def join(self, connection: object) -> Within:
         """Return the store operations that run inside the handler's own transaction on `connection`.

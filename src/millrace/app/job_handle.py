@@ -6,7 +6,7 @@ changes nothing by itself: each method is one call of `app.jobs` with the job's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -44,6 +44,14 @@ class BaseHandle(msgspec.Struct, Generic[R_co], frozen=True, gc=False, eq=False)
                 "Read the job instead: await job.status()"
             )
         return self._answer
+
+    @property
+    def output(self) -> R_co:
+        """The job's future result, as an argument of a job that runs after it: `await album.enqueue(photo.output)`.
+
+        This is the handle itself. The worker replaces it by the result before it runs the other job.
+        """
+        return cast("R_co", self)
 
     @property
     def is_duplicate(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -20,6 +20,9 @@ from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
 from millrace.domain.rules.lanes import instance_id
+
+if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
 
 _log = logging.getLogger("millrace.handler")
 
@@ -38,6 +41,8 @@ class RunningAttempt(Protocol):
     def clock(self) -> Callable[[], float]: ...
     @property
     def completing(self) -> bool: ...
+    async def parents(self) -> list[JobStatus]: ...
+    def parents_sync(self) -> list[JobStatus]: ...
     async def complete(self, value: Any, connection: object) -> None: ...
     def complete_sync(self, value: Any, connection: object) -> None: ...
 
@@ -153,6 +158,18 @@ class Context:
         it refuses the writes of stale runs.
         """
         return self._run.job.fence
+
+    async def parents(self) -> list[JobStatus]:
+        """Read the jobs that this job ran after, in the order of `after`: id, state, result, error, …
+
+        This is one call of the store for 500 parents; a handler that does not call it reads nothing. Raises JobNotFound
+        if the record of a parent was removed.
+        """
+        return await self._run.parents()
+
+    def parents_sync(self) -> list[JobStatus]:
+        """Read the parents like `parents`, for `def` handlers. This blocks the calling thread."""
+        return self._run.parents_sync()
 
     @property
     def remaining(self) -> float | None:

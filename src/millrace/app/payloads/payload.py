@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from millrace.app.payloads.inputs import is_input
 from millrace.app.payloads.jsonable import may_be_deep, refuse_unsafe, too_deep
 from millrace.app.payloads.serde import AnySerde, Codec, Serde, TypedSerde
 from millrace.app.payloads.signature import Signature, contents
@@ -57,6 +58,8 @@ class Payload:
             raise too_deep(f"task {self._task!r}") from None
         except Exception as error:  # a custom serde may raise anything
             raise self._explained(values, error) from error
+        if (self._objects or self._open) and (refused := self._refusal_of_inputs(values)) is not None:
+            raise refused
         if self._floats or self._open:
             self._look_inside(values, data)
         if len(data) > LARGE_PAYLOAD:
@@ -74,6 +77,8 @@ class Payload:
         try:
             plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE) if self._objects else many
             packed = [encode(one) for one in msgspec.convert(plain, self._many)]
+            if (self._objects or self._open) and any(map(self._refusal_of_inputs, many)):
+                return self._one_by_one(many, first)
             if self._floats or self._open:
                 for values, data in zip(many, packed, strict=True):
                     self._look_inside(values, data)
@@ -138,6 +143,16 @@ class Payload:
         if (self._floats and b"null" in data) or (self._open and may_be_deep(data, self._json)):
             refuse_unsafe(f"task {self._task!r}", msgspec.to_builtins(values), finite=self._floats, keys=False)
 
+    def _refusal_of_inputs(self, values: Mapping[str, Any]) -> PayloadInvalid | None:
+        """Return an error if a value is a spec or a handle, else None. Some types accept these as data."""
+        for name, value in values.items():
+            if is_input(value):
+                return PayloadInvalid(
+                    f"task {self._task!r}: parameter {name!r} is a job whose result is not known yet. "
+                    "Make the spec with task.spec(…)"
+                )
+        return None
+
     def _explained(self, values: object, error: Exception) -> PayloadInvalid:
         """Return a PayloadInvalid for this error that names the task and the parameter."""
         if isinstance(error, PayloadInvalid):
@@ -148,6 +163,8 @@ class Payload:
         if unknown:
             takes = ", ".join(self._signature.names) or "none"
             return PayloadInvalid(f"task {self._task!r} has no parameter {unknown[0]!r}; its parameters are: {takes}")
+        if (refused := self._refusal_of_inputs(values)) is not None:
+            return refused
         missing = [name for name in self._signature.names if name in self._required and name not in values]
         if missing:
             return PayloadInvalid(f"task {self._task!r} needs parameter {missing[0]!r}, which is missing")
