@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from millrace.app.flows.compose import KEPT_FOR_CHILDREN
 from millrace.app.ids import new_token
 from millrace.contrib.celery import states
 from millrace.contrib.celery.blocking import blocking
@@ -24,7 +25,7 @@ from millrace.contrib.celery.runs import run_eagerly
 from millrace.contrib.celery.signature import Canvas, CelerySignature, many
 from millrace.contrib.celery.values import plain, restored
 from millrace.domain.errors import InvalidInput
-from millrace.domain.job import HOUR, Spec
+from millrace.domain.job import Spec
 
 if TYPE_CHECKING:
     from millrace.app.task import Task
@@ -131,7 +132,7 @@ class _Placing:
             return [self._inputs(result) for result in before]
         spec = self.specs[before.id]
         if spec.keep_result == 0:  # as in Celery, a chain passes on a result that is not kept
-            spec = self.specs[before.id] = msgspec.structs.replace(spec, keep_result=HOUR)
+            spec = self.specs[before.id] = msgspec.structs.replace(spec, keep_result=KEPT_FOR_CHILDREN)
         return spec
 
 
