@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,6 +14,8 @@ import pytest
 from millrace import InvalidInput
 from millrace.contrib import celery
 from millrace.contrib.celery import AsyncResult, Celery, NotCovered, group, shared_task
+from millrace.contrib.celery.conf import DEFAULTS
+from millrace.contrib.celery.options import CALL_OPTIONS, TASK_OPTIONS
 from tests.contrib.celery_modules import first_steps
 
 app = Celery("refusals", broker="memory://", set_as_current=False)
@@ -104,10 +107,6 @@ def test_shared_tasks_are_refused_where_they_are_declared():
         def limited():
             pass
 
-    from millrace.contrib.celery.current import shared
-
-    shared.pop()
-
 
 def test_a_retry_with_other_arguments_is_refused():
     for options, what in (({"args": (1,)}, "args"), ({"queue": "x"}, "queue"), ({"throw": False}, "throw")):
@@ -121,3 +120,14 @@ def test_options_without_an_effect_are_accepted():
 
     assert task.apply_async(retry=True, retry_policy={"max_retries": 3}, add_to_parent=False).state == "PENDING"
     app.close()
+
+
+def test_the_page_and_the_reference_name_what_there_is():
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    page, reference = ((docs / name).read_text("utf-8") for name in ("moving/celery.md", "reference/celery.md"))
+    own = {"current_app", "current_task", "exceptions", "states", "subtask"}  # objects and modules, on the page alone
+
+    assert set(re.findall(r"^::: millrace.contrib.celery.(\w+)$", reference, re.MULTILINE)) == set(celery.__all__) - own
+    assert [name for name in DEFAULTS if f"`{name}`" not in page and name != "millrace_priority_order"] == []
+    assert [name for name in TASK_OPTIONS | CALL_OPTIONS if not re.search(rf"\b{name}\b", page)] == []
+    assert [name for name in celery.__all__ if not inspect.getdoc(getattr(celery, name))] == []

@@ -1,5 +1,5 @@
-"""Integrations with orchestrators: Apache Airflow (`airflow/`) and Dagster (`dagster.py`).
+"""Integrations with Apache Airflow (`airflow/`) and Dagster (`dagster.py`), and Celery's API (`celery/`).
 
-Start at `jobs.py`, the part that needs no orchestrator. The other modules import the library that they are for, and no
-other package of Millrace imports this one.
+Start at `jobs.py`, the part that needs no orchestrator. The modules for orchestrators import the library that they are
+for; `celery/` does not. No other package of Millrace imports this one.
 """

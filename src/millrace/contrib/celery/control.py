@@ -43,5 +43,5 @@ class Control:
 
     def __getattr__(self, name: str) -> Any:
         raise NotCovered(
-            f"app.control.{name}", "Use `millrace workers`, `millrace queues` and `millrace jobs`, or app.millrace.sync"
+            f"app.control.{name}", "Use `millrace workers`, `millrace queues` and `millrace list`, or app.millrace.sync"
         )

@@ -60,7 +60,7 @@ _REFUSED_IN_CALLS = {
     "shadow": "Remove it: the dashboard shows the name of the task",
     "soft_time_limit": "A thread cannot be interrupted. Pass time_limit=…",
 }
-_CALL_OPTIONS = frozenset(
+CALL_OPTIONS = frozenset(
     {"countdown", "eta", "expires", "headers", "ignore_result", "link", "link_error", "priority", "queue"}
     | {"serializer", "task_id", "time_limit"}
 )
@@ -140,12 +140,12 @@ def job_options(app: Celery, task: str, options: Mapping[str, Any], *, serialize
 
 def _check_call(task: str, options: Mapping[str, Any], serializer: str | None) -> None:
     for option, value in options.items():
-        if option in _CALL_OPTIONS or option in _NO_EFFECT_IN_CALLS or value is None:
+        if option in CALL_OPTIONS or option in _NO_EFFECT_IN_CALLS or value is None:
             continue
         if option in _REFUSED_IN_CALLS:
             raise NotCovered(f"the option {option!r} of a call of {task!r}", _REFUSED_IN_CALLS[option])
         raise InvalidInput(
-            f"{user_line()}: a call of {task!r} has no option {option!r}. {did_you_mean(option, _CALL_OPTIONS)}"
+            f"{user_line()}: a call of {task!r} has no option {option!r}. {did_you_mean(option, CALL_OPTIONS)}"
         )
     asked = options.get("serializer")
     if asked is not None and asked != (serializer or "json"):
