@@ -242,6 +242,15 @@ def has_result(job: Job, now: int) -> bool:
     return job.result_until is None or job.result_until > now or job.has_dependents
 
 
+def is_kept_for_children(job: Job) -> bool:
+    """Return whether the record of a completed job is kept, whatever `keep_completed` says, because a child needs its
+    result.
+
+    Upkeep deletes the result when the last child has ended. Then the record can be removed too.
+    """
+    return job.has_dependents and job.result_until is not None
+
+
 def lane_line(lane: int) -> str:
     return f"l:{lane}"
 
