@@ -175,6 +175,7 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     lost_worker: bool | None = None  # set by `reclaim` on the jobs it returns: has the worker stopped its heartbeat?
     failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
     has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
+    carried: tuple[str, ...] | None = None  # ids of the latest jobs that its runs have enqueued with their end
 
     @property
     def id(self) -> str:
