@@ -363,6 +363,33 @@ async def test_a_def_handler_reads_its_parents_too(mill: Harness):
     assert await job.result() == ["noted a"]
 
 
+# ── a job that continues in another ───────────────────────────────────────────────────────────
+
+
+async def test_a_job_and_the_job_that_continues_it_know_each_other(mill: Harness):
+    @app.task(name="first")
+    async def first(ctx: Context) -> str:
+        return ctx.enqueue(second, 2)
+
+    @app.task(name="second")
+    async def second(ctx: Context, left: int) -> str:
+        if left:
+            ctx.enqueue(second, left - 1)
+        return f"{left} left"
+
+    job = await first.enqueue()
+    with pytest.raises(WaitTimeout):
+        await job.result(follow=True)
+    await mill.drain()
+
+    child = await job.result()
+    [status, of_child] = [await job.status(), await app.jobs.handle(child).status()]
+    assert (status.continued_by, status.enqueued_by) == ((child,), None)
+    assert of_child.enqueued_by == job.id
+    assert await job.result(follow=True) == "0 left"
+    assert await app.jobs.result(child) == "2 left"
+
+
 # ── the blocking API ──────────────────────────────────────────────────────────────────────────
 
 
@@ -376,6 +403,7 @@ def test_a_flow_has_a_blocking_api():
         mill.sync.drain()
 
         assert flow.result() == "album: a 800, b 800"
+        assert app.sync.jobs.handle("sync").result(follow=True) == "album: a 800, b 800"
         assert [job.id for job in flow.jobs()] == ["sync/1", "sync/2", "sync"]
         assert app.sync.flows.handle("sync", album).result() == "album: a 800, b 800"
 

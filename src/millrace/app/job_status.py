@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from millrace.app.flows.members import flow_of
+from millrace.app.flows.members import ENQUEUED_BY, flow_of
 from millrace.app.job_handle import existing
 from millrace.app.payloads.inputs import has_inputs
 from millrace.domain.errors import InvalidInput
@@ -126,6 +126,16 @@ class JobStatus(msgspec.Struct, frozen=True):
     def flow(self) -> str | None:
         """The id of the flow that the job is a part of; None if it was not enqueued by a flow."""
         return flow_of(self.record.spec)
+
+    @property
+    def enqueued_by(self) -> str | None:
+        """The id of the job whose handler enqueued this job by `ctx.enqueue`; None if no handler did."""
+        return self.headers.get(ENQUEUED_BY)
+
+    @property
+    def continued_by(self) -> tuple[str, ...]:
+        """The ids of the jobs that the handler enqueued by `ctx.enqueue`: the latest 100, the latest last."""
+        return self.record.carried or ()
 
     @property
     def error(self) -> Failure | None:

@@ -175,6 +175,7 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     lost_worker: bool | None = None  # set by `reclaim` on the jobs it returns: has the worker stopped its heartbeat?
     failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
     has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
+    carried: tuple[str, ...] | None = None  # ids of the latest jobs that its runs have enqueued with their end
 
     @property
     def id(self) -> str:
@@ -240,6 +241,15 @@ def has_result(job: Job, now: int) -> bool:
     if job.result_expired:
         return False
     return job.result_until is None or job.result_until > now or job.has_dependents
+
+
+def is_kept_for_children(job: Job) -> bool:
+    """Return whether the record of a completed job is kept, whatever `keep_completed` says, because a child needs its
+    result.
+
+    Upkeep deletes the result when the last child has ended. Then the record can be removed too.
+    """
+    return job.has_dependents and job.result_until is not None
 
 
 def lane_line(lane: int) -> str:

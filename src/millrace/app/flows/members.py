@@ -18,12 +18,18 @@ from millrace.domain.job import Spec
 
 FLOW = "millrace-flow"  # of every job: the id of its flow
 PARTS = "millrace-flow-parts"  # of the last job: the number of jobs
+ENQUEUED_BY = "millrace-enqueued-by"  # of a job that a handler has enqueued with its end: the id of the handler's job
 TAILS = "millrace-flow-result"  # of the last job, if the result of the flow is that of several jobs: their numbers
 
 
 def flow_of(spec: Spec) -> str | None:
     """Return the id of the flow that the job is a part of, or None."""
     return None if spec.headers is None else spec.headers.get(FLOW)
+
+
+def enqueued_by(spec: Spec, job_id: str) -> Spec:
+    """Return the spec with the id of the job whose handler enqueues it."""
+    return msgspec.structs.replace(spec, headers={**(spec.headers or {}), ENQUEUED_BY: job_id})
 
 
 def size_of(spec: Spec) -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from millrace.app.flows.members import enqueued_by
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
@@ -264,7 +265,7 @@ class Context:
             )
         if self._run.children is None:
             self._run.children = []
-        self._run.children.append(spec)
+        self._run.children.append(enqueued_by(spec, self.id))
         return spec.id
 
     def enqueue(self, task: Enqueueable, *args: Any, **kwargs: Any) -> str:

@@ -13,7 +13,7 @@ export const JOB = {
   replays: 0, auto_retries: 0, events: 0, blocked: 0, lane: null, open: false, in_line: false, holds: false,
   worker: null, lease_id: null, lease_until: null, cancel_requested: false, archived: false, result: null,
   result_until: null, result_expired: false, error: null, reason: null, next_retry_at: null, attempts: [],
-  progress: null, lost_worker: null, failed_parent: null, has_dependents: false,
+  progress: null, lost_worker: null, failed_parent: null, has_dependents: false, carried: null,
 };
 export const EVENT = {
   attempt: 0, failures: 0, worker: null, lease: null, delay: null, reason: null, error: null, duration: null,
