@@ -52,8 +52,8 @@ def _exists(module: str) -> bool:
 
 
 def _django_packages() -> list[str]:
-    import django  # type: ignore[import-untyped]
-    from django.apps import apps  # type: ignore[import-untyped]
+    import django
+    from django.apps import apps
 
     if not apps.ready:
         django.setup()

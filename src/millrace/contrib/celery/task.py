@@ -72,7 +72,7 @@ class CeleryTask:
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
         """Enqueue a job when the current transaction of Django commits."""
-        from django.db import transaction  # type: ignore[import-untyped]
+        from django.db import transaction
 
         transaction.on_commit(lambda: self.delay(*args, **kwargs))
 
