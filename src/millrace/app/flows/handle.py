@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import msgspec
 
@@ -203,7 +203,11 @@ class Flows:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def handle(self, flow_id: str, task: Task[..., R] | None = None) -> FlowHandle[R]:
+    @overload
+    def handle(self, flow_id: str, task: None = None) -> FlowHandle[Any]: ...
+    @overload
+    def handle(self, flow_id: str, task: Task[..., R]) -> FlowHandle[R]: ...
+    def handle(self, flow_id: str, task: Task[..., Any] | None = None) -> FlowHandle[Any]:
         """Return a handle of the flow with this id, for example an id from a request. This does not read the store.
 
         With `task`, the task of the last job, the flow's result has the type of that task.
@@ -218,7 +222,11 @@ class SyncFlows:
     def __init__(self, flows: Flows) -> None:
         self._flows = flows
 
-    def handle(self, flow_id: str, task: Task[..., R] | None = None) -> SyncFlowHandle[R]:
+    @overload
+    def handle(self, flow_id: str, task: None = None) -> SyncFlowHandle[Any]: ...
+    @overload
+    def handle(self, flow_id: str, task: Task[..., R]) -> SyncFlowHandle[R]: ...
+    def handle(self, flow_id: str, task: Any = None) -> SyncFlowHandle[Any]:
         """Return a handle of the flow with this id, like `Flows.handle`."""
         return self._flows.handle(flow_id, task).sync
 

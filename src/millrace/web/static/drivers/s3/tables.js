@@ -39,9 +39,9 @@ export const JOB_SUMMARY = {
 };
 export const JOB_DETAILS = {
   payload: "value", result: "value", has_result: "value", result_expired: "value", progress: "value", serde: "value",
-  headers: "value", on_dependency: "value", stalls: "value", snoozes: "value", releases: "value", replays: "value",
-  cancel_requested: "value", expires_at: "instant", next_retry_at: "instant", lease: "seconds", attempts: "value",
-  fingerprint: "value",
+  headers: "value", flow: "value", enqueued_by: "value", continued_by: "value", on_dependency: "value", stalls: "value",
+  snoozes: "value", releases: "value", replays: "value", cancel_requested: "value", expires_at: "instant",
+  next_retry_at: "instant", lease: "seconds", attempts: "value", fingerprint: "value",
 };
 export const EVENT_VIEW = {
   job: "value", seq: "value", generation: "value", n: "value", kind: "value", at: "instant", queue: "value",
