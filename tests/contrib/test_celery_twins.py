@@ -54,7 +54,16 @@ def test_django(tmp_path: Path) -> None:
         poll(f"{address}/tasks/{order['task']}/", {"status": "SUCCESS", "receipt": "Thank you for the tea."})
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in TWINS.iterdir() if path.is_dir()))
+@pytest.mark.slow
+def test_images(tmp_path: Path) -> None:
+    example = Example("images.py", tmp_path, TWINS)
+    with example.running("-m", "millrace", "worker", "--app", "images:app"):
+        assert example.run("images.py", "sheet") == "sheet/contact-sheet.ppm: 17 jobs\n"
+
+    assert len(list((example.folder / "sheet").glob("*.ppm"))) == 4 * 3 + 1
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TWINS.iterdir() if path.name != "__pycache__"))
 def test_the_example_with_millraces_own_api_is_shorter(name: str) -> None:
     own, twin = code_lines(EXAMPLES / name), code_lines(TWINS / name)
 
@@ -68,9 +77,10 @@ def test_code_lines_are_lines_with_code() -> None:
     assert lines_of(text) == 5
 
 
-def code_lines(folder: Path) -> int:
-    """The lines of code in the Python files of a folder: no blank lines, comments and docstrings."""
-    return sum(lines_of(file.read_text(encoding="utf-8")) for file in folder.rglob("*.py"))
+def code_lines(place: Path) -> int:
+    """The lines of code in a file, or in the Python files of a folder: no blank lines, comments and docstrings."""
+    files = [place] if place.is_file() else place.rglob("*.py")
+    return sum(lines_of(file.read_text(encoding="utf-8")) for file in files)
 
 
 def lines_of(text: str) -> int:
