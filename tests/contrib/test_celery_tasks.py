@@ -273,7 +273,6 @@ def test_base_classes_have_hooks_attributes_and_state(on_store):
         ("success", "36"),
         ("after", "SUCCESS"),
         ("retry", "x"),
-        ("after", "RETRY"),
         ("failure", "x"),
         ("after", "FAILURE"),
     ]

@@ -24,7 +24,7 @@ class Audited(Task):
         log.append(("success", str(retval)))
 
     def on_retry(self, exc, task_id, args, kwargs, einfo):
-        log.append(("retry", str(exc.exc)))
+        log.append(("retry", str(exc)))
 
     def on_failure(self, exc, task_id, args, kwargs, einfo):
         assert type(exc).__name__ in einfo.traceback

@@ -19,6 +19,8 @@ from millrace.contrib.celery.values import plain, restored
 from millrace.domain.errors import PayloadInvalid, ResultInvalid
 
 REQUEUE_DELAY = 1.0
+IGNORED = "IGNORED"
+_NOT_ENDED = (IGNORED, states.RETRY)  # Celery does not call `after_return` for these
 _CALL = CeleryTask.__call__
 
 
@@ -112,17 +114,17 @@ def attempt(call: RunningTask) -> Any:
             task.on_success(value, *facts)
         except CeleryRetry as error:
             status, value, einfo = states.RETRY, error, ErrorInfo(error)
-            task.on_retry(error, *facts, einfo)
+            task.on_retry(error.exc or error, *facts, einfo)
             raise
         except (Ignore, Reject) as error:
-            status, value = "IGNORED", error
+            status, value = IGNORED, error
             raise
         except Exception as error:
             status, value, einfo = states.FAILURE, error, ErrorInfo(error)
             task.on_failure(error, *facts, einfo)
             raise
         finally:
-            if status != "IGNORED":
+            if status not in _NOT_ENDED:
                 task.after_return(status, value, *facts, einfo)
     return value
 

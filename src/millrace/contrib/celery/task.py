@@ -202,7 +202,7 @@ class CeleryTask:
         """Called when the task has failed, and is not retried."""
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Called after every run."""
+        """Called when the task has returned or failed."""
 
     # ── what is not covered ───────────────────────────────────────────────────────────────────
 
