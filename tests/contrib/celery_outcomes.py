@@ -117,8 +117,44 @@ def of_first_steps(m: Any, chain: Any, group: Any, chord: Any) -> dict[str, Any]
         "fan-out": got((add.s(1, 2) | group(add.s(1), add.s(2)) | total.s()).delay()),
         "chains in a chord": got((group(add.s(1, 1) | mul.s(2), add.s(2, 2) | mul.s(2)) | total.s()).delay()),
         "a list is a group": got(chord([add.s(1, 1), add.s(2, 2)], total.s()).apply_async()),
-        "repr": repr(add.s(1, 2)),
+        "repr": [repr(add.s(1, 2)), repr(add.s(1).clone((2,), {"y": 3}))],
+        "of one": [got(group([add.s(1, 1)])()), got(chain(add.s(1, 1))()), got(chord([add.s(1, 1)], total.s())())],
+        "of none": got(group([])()),
+        "later": got(chain(add.s(1, 1), add.s(y=5)).apply_async(countdown=0.1)),
+        "apply flows": [
+            chain(add.s(1, 2), mul.s(3)).apply().get(),
+            group(add.s(1, 2), mul.s(3, 3)).apply().get(),
+            chord([add.s(1, 2), add.s(3, 3)], total.s()).apply().get(),
+        ],
+        "family": family(m, chain, group),
+        "eager": eager(m, chain, group, chord),
     }
+
+
+def eager(m: Any, chain: Any, group: Any, chord: Any) -> list[Any]:
+    m.app.conf.task_always_eager = True
+    try:
+        return [
+            chain(m.add.s(1, 2), m.mul.s(3)).delay().get(),
+            chord([m.add.s(1, 2), m.add.s(3, 3)], m.total.s()).delay().get(),
+            (m.add.s(1, 2) | group(m.add.s(1), m.add.s(2)) | m.total.s()).delay().get(),
+            m.divide.delay(1, 0).state,
+        ]
+    finally:
+        m.app.conf.task_always_eager = False
+
+
+def family(m: Any, chain: Any, group: Any) -> list[Any]:
+    """How the requests of a chain and of a group name each other."""
+    last = chain(m.whoami.s(), m.whoami.s())()
+    second, first = got(last), got(last.parent)
+    members = group(m.whoami.s(), m.whoami.s())()
+    own = got(members)
+    return [
+        [first["root"] == first["id"], first["parent"], first["group"], first["args"], first["queue"]],
+        [second["root"] == first["id"], second["parent"] == first["id"], second["args"] == [first]],
+        [[one["root"] == one["id"], one["group"] == members.id] for one in own],
+    ]
 
 
 def lineage(result: Any) -> list[Any]:
@@ -157,17 +193,26 @@ def of_pipeline(m: Any, chain: Any) -> dict[str, Any]:
     album = got(m.make_album(["a", "b"], title="summer").delay())
     m.fetch.apply_async(("missing",), link_error=[m.report.s(), m.report_id.s()])
     until(lambda: m.reports and m.ids)
+    reports = [[task, args] for task, _, args in m.reports]
     linked = m.fetch.apply_async(("a",), link=m.note.s())
     got(linked)
     until(lambda: linked.children)
     return {
         "album": album,
+        "chain of errors": errors_of(m, chain(m.fetch.s("missing"), m.shrink.s()).apply_async, link_error=m.report.s()),
         "copies": got(m.make_copies("a").delay()),
         "None": got(chain(m.note.s(None), m.note.s())()),
-        "reports": [[task, args] for task, _, args in m.reports],
+        "reports": reports,
         "ids": len(m.ids),
         "link": got(linked.children[0]),
     }
+
+
+def errors_of(m: Any, call: Callable[..., Any], **options: Any) -> list[Any]:
+    m.reports.clear()
+    call(**options)
+    until(lambda: m.reports)
+    return [[task, args] for task, _, args in m.reports]
 
 
 def outcomes(kind: str, folder: str) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def test_flows_can_be_nested(steps):
     assert got((inner | total.s() | add.s(100)).delay()) == 112
     assert got((add.s(1, 2) | group(add.s(1), add.s(2)) | total.s()).delay()) == 9
     assert got((group(add.s(1, 1), add.s(2, 2)) | group(total.s(), total.s())).delay()) == [6, 6]
-    assert got(chord([group(add.s(1, 1), add.s(2, 2)), add.s(3, 3)], first_steps.echo.s()).delay()) == [
-        [[[2, 4], 6]],
-        {},
-    ]
+    flat = chord([group(add.s(1, 1), add.s(2, 2)), add.s(3, 3)], first_steps.echo.s())
+    deep = chord([add.s(1, 1) | group(add.s(1), add.s(2)), add.s(3, 3)], first_steps.echo.s())
+    assert got(flat.delay()) == [[[2, 4, 6]], {}]
+    assert got(deep.delay()) == [[[[3, 4], 6]], {}]
 
 
 def test_results_that_are_none_or_false_are_passed_on(pictures):

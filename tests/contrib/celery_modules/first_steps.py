@@ -41,6 +41,20 @@ def echo(*args, **kwargs):
     return [list(args), kwargs]
 
 
+@app.task(bind=True)
+def whoami(self, before=None):
+    request = self.request
+    return {
+        "id": request.id,
+        "root": request.root_id,
+        "parent": request.parent_id,
+        "group": request.group,
+        "args": list(request.args),
+        "queue": request.delivery_info["routing_key"],
+        "flags": [request.called_directly, request.is_eager, request.retries],
+    }
+
+
 @app.task(typing=False)
 def unchecked(x):
     return x

@@ -84,8 +84,10 @@ class group(Canvas):
     def __init__(self, *tasks: Any, **options: Any) -> None:
         if len(tasks) == 1 and not isinstance(tasks[0], Canvas):
             tasks = tuple(tasks[0])
-        self.parts = [canvas(task) for task in tasks]
-        self.options = options
+        self.options: dict[str, Any] = options
+        self.parts: list[Canvas] = []
+        for part in map(canvas, tasks):  # as in Celery, a group in a group is not a list in the list of results
+            self.parts += part.parts if isinstance(part, group) and not part.options else [part]
 
     @property
     def tasks(self) -> list[Canvas]:

@@ -55,7 +55,7 @@ class _Placing:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.specs: dict[str, Spec] = {}
-        self._root: str | None = None
+        self._roots: dict[str, str] = {}  # the first job of the chain that a job is in, by id
 
     def place(self, node: Canvas, before: Result | None, group_id: str | None = None) -> Result:
         """Add the jobs of a node that runs after `before`, and return its result object."""
@@ -92,7 +92,7 @@ class _Placing:
         if spec.id in self.specs:
             raise InvalidInput(f"two tasks of one flow have the id {spec.id!r}; give each its own task_id")
         self.specs[spec.id] = spec
-        self._root = self._root or spec.id
+        self._roots[spec.id] = self._root_of(before) or spec.id
         result = _after(before, AsyncResult(spec.id, app=self.app, parent=before))
         for callback in callbacks:
             self.place(callback, result)
@@ -118,13 +118,17 @@ class _Placing:
     ) -> dict[str, Any]:
         eta = options.get("eta")
         facts = {
-            "root": self._root,
+            "root": self._root_of(before),
             "parent": before.id if isinstance(before, AsyncResult) else None,
             "group": group_id,
             "eta": None if eta is None else str(eta),
             "errbacks": [packed(one) for one in errbacks],
         }
         return {name: value for name, value in facts.items() if value}
+
+    def _root_of(self, before: Result | None) -> str | None:
+        first = None if before is None else next(iter(_ids(before)), None)
+        return None if first is None else self._roots[first]
 
     def _inputs(self, before: Result) -> Any:
         """Return the jobs whose results are an argument of the next one, as a spec or as lists of specs."""
