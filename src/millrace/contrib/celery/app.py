@@ -125,8 +125,9 @@ class Celery:
     @property
     def tasks(self) -> dict[str, CeleryTask]:
         """The tasks of the app by name, including shared tasks."""
-        for task in list(current.shared):
-            task.of(self)
+        if len(self.shared_tasks) < len(current.shared):
+            for task in list(current.shared):
+                task.of(self)
         return self.own_tasks
 
     def signature(self, task: str, *args: Any, **options: Any) -> CelerySignature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 
@@ -56,7 +57,9 @@ def user_line() -> str:
         frame = frame.f_back
     if frame is None:
         return "the program"
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    file = frame.f_code.co_filename
+    inside = os.path.relpath(file)
+    return f"{file if inside.startswith('..') else inside}, line {frame.f_lineno}"
 
 
 def _is_inner(frame: FrameType) -> bool:

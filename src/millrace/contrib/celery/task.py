@@ -50,6 +50,7 @@ class CeleryTask:
     throws: tuple[type[BaseException], ...] = ()
     typing: bool = True
     abstract = True
+    _signature: inspect.Signature | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The body of the task."""
@@ -114,7 +115,9 @@ class CeleryTask:
     def check_arguments(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError if the function does not take these arguments."""
         if self.typing:
-            inspect.signature(self.run).bind(*args, **kwargs)
+            if self._signature is None:
+                self._signature = inspect.signature(self.run)
+            self._signature.bind(*args, **kwargs)
 
     def AsyncResult(self, task_id: str, **_: Any) -> AsyncResult:
         """Return the result object of the job with this id."""
