@@ -58,7 +58,7 @@ class Payload:
             raise too_deep(f"task {self._task!r}") from None
         except Exception as error:  # a custom serde may raise anything
             raise self._explained(values, error) from error
-        if (self._objects or self._open) and (refused := self._refusal_of_inputs(values)) is not None:
+        if self._may_hide_inputs(data) and (refused := self._refusal_of_inputs(values)) is not None:
             raise refused
         if self._floats or self._open:
             self._look_inside(values, data)
@@ -77,8 +77,10 @@ class Payload:
         try:
             plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE) if self._objects else many
             packed = [encode(one) for one in msgspec.convert(plain, self._many)]
-            if (self._objects or self._open) and any(map(self._refusal_of_inputs, many)):
-                return self._one_by_one(many, first)
+            if self._objects or self._open:
+                hiding = [values for values, data in zip(many, packed, strict=True) if self._may_hide_inputs(data)]
+                if any(map(self._refusal_of_inputs, hiding)):
+                    return self._one_by_one(many, first)
             if self._floats or self._open:
                 for values, data in zip(many, packed, strict=True):
                     self._look_inside(values, data)
@@ -142,6 +144,10 @@ class Payload:
                     refuse_unsafe(f"task {self._task!r}", {name: value}, finite=self._floats, keys=True)
         if (self._floats and b"null" in data) or (self._open and may_be_deep(data, self._json)):
             refuse_unsafe(f"task {self._task!r}", msgspec.to_builtins(values), finite=self._floats, keys=False)
+
+    def _may_hide_inputs(self, data: bytes) -> bool:
+        """Return whether a spec may have been encoded as data: its fields, or what a type of the user takes of them."""
+        return self._objects or (self._open and b"token" in data)
 
     def _refusal_of_inputs(self, values: Mapping[str, Any]) -> PayloadInvalid | None:
         """Return an error if a value is a spec or a handle, else None. Some types accept these as data."""
