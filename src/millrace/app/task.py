@@ -75,6 +75,7 @@ class Task(Generic[P, R]):
             handler,
             message=isinstance(app.serdes.get(template.payload_serde), TypedSerde),
             message_back=isinstance(app.serdes.get(template.result_serde), TypedSerde),
+            keeps_result=template.keep_result != 0,
         )
         self.context_parameter = self._signature.context
         self.layers = layers  # the task's own middleware
@@ -114,6 +115,8 @@ class Task(Generic[P, R]):
             changes = dict(changes)
             twin.connection = changes.pop("within")
         twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
+        if self._signature.result is msgspec.UNSET and twin._template.keep_result != 0:
+            raise InvalidInput(f"options of task {self.name!r}: its result cannot be stored, so keep_result must be 0")
         twin._is_valid = False
         twin._named = self._named or "id" in changes
         if "at" in changes or "delay" in changes:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
+from millrace.app.payloads.extra_types import is_storable, with_pydantic_unions
 from millrace.domain.errors import InvalidInput
 
 _KINDS = inspect.Parameter
@@ -29,15 +30,21 @@ class Signature(msgspec.Struct, frozen=True):
     positional: int  # how many of the names may be passed by position
     extra: Any  # annotation of **kwargs, or UNSET when the handler takes none
     context: str | None
-    result: Any
+    result: Any  # UNSET: its type cannot be stored, and the task does not keep results
 
 
 def read_signature(
-    task: str, handler: Callable[..., Any], *, message: bool = False, message_back: bool = False
+    task: str,
+    handler: Callable[..., Any],
+    *,
+    message: bool = False,
+    message_back: bool = False,
+    keeps_result: bool = True,
 ) -> Signature:
     """Return a handler's signature. Raises InvalidInput if the signature cannot be used for a task.
 
     `message` is True if the payload has a serde for message classes; `message_back`, if the result has one.
+    `keeps_result` is False if results are discarded, so that the handler may return anything.
     """
     parameters = _parameters(task, handler)
     hints = _Hints(task, handler)
@@ -57,7 +64,7 @@ def read_signature(
     result = hints.kind("return")
     result = Any if result in _NEVER else result
     if not message_back:
-        refuse_foreign(f"task {task!r}, result", result)
+        result = _result(task, result, keeps_result)
     return Signature(
         names=tuple(kinds),
         kinds=kinds,
@@ -67,6 +74,16 @@ def read_signature(
         context=context,
         result=result,
     )
+
+
+def _result(task: str, kind: Any, keeps_result: bool) -> Any:
+    try:
+        refuse_foreign(f"task {task!r}, result", kind)
+    except InvalidInput as error:
+        if keeps_result:
+            raise InvalidInput(f"{error} If nobody reads the result, set keep_result=0.") from None
+        return msgspec.UNSET
+    return kind
 
 
 def _parameters(task: str, handler: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -121,7 +138,7 @@ class _Hints:
         if name not in self._raw:
             return Any
         try:
-            return self._resolve(name)
+            return with_pydantic_unions(self._resolve(name))
         except NameError as error:
             where = "result" if name == "return" else f"parameter {name!r}"
             raise InvalidInput(
@@ -157,7 +174,8 @@ def refuse_foreign(where: str, kind: Any) -> None:
     if found.foreign is not None:
         raise InvalidInput(
             f"{where}: {found.foreign!r} cannot be stored in a job. Use built-in types, dataclasses, msgspec Structs, "
-            "TypedDicts, enums, datetime, UUID or Decimal; or pass a reference, such as an id or a path as text."
+            "TypedDicts, attrs classes, pydantic models, enums, datetime, UUID, Decimal or Path; or pass a reference, "
+            "such as an id or a path."
         )
 
 
@@ -182,7 +200,8 @@ def _walk(info: types.Type, seen: set[Any]) -> Contents:
         case types.FloatType():
             found.floats = True
         case types.CustomType():
-            found.foreign = info.cls
+            found.objects = found.floats = True
+            found.foreign = None if is_storable(info.cls) else info.cls
         case types.EnumType() | types.StructType() | types.DataclassType() | types.NamedTupleType():
             found.objects = True
     for part in _parts(info):
