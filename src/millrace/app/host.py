@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from millrace.app.handler.context import Context
@@ -117,6 +118,11 @@ class Host(Protocol):
     @property
     def layers(self) -> Sequence[Middleware]:
         """The app's middleware, the outermost first."""
+        ...
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """Makes the context manager that a worker enters before it claims jobs; None if the app has no lifespan."""
         ...
 
     @property

@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
@@ -102,6 +102,11 @@ class Task(Generic[P, R]):
     def explicit_options(self) -> dict[str, Any]:
         """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
         return {name: getattr(self._template, name) for name in NAMES if is_explicit(self._template, name)}
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """The lifespan of the task's app, as a worker enters it; None if the app has none."""
+        return self._app.lifespan_factory
 
     @property
     def named(self) -> bool:

@@ -23,6 +23,7 @@ from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec, State
 from millrace.testing.harness import run_to_end
 from millrace.worker.run import Run
+from millrace.worker.scope import WorkerScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,14 +75,16 @@ class Rehearsal(Generic[P, R]):
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         run = self._begin(self._task.spec(*args, **kwargs))
-        handler = self._call(run)
+        await run.scope.enter()
         try:
+            handler = self._call(run)
             return self._end(run, await (handler() if self._task.is_async else asyncio.to_thread(handler)))
         finally:
             self._note(run)
+            await run.scope.leave()
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._task.is_async:
+        if self._task.is_async or self._task.lifespan_factory is not None:
             return run_to_end(self.run(*args, **kwargs), "run(task, …)")
         run = self._begin(self._task.spec(*args, **kwargs))
         handler = self._call(run)
@@ -104,7 +107,8 @@ class Rehearsal(Generic[P, R]):
             lease_until=now + spec.lease,
             **self._facts,  # type: ignore[arg-type]  # a generation is never None
         )
-        return Run(job, self._task, spec.lease / 1000, time.monotonic(), time.monotonic, GRACE)
+        scope = WorkerScope(time.monotonic, self._task.lifespan_factory)
+        return Run(job, self._task, spec.lease / 1000, time.monotonic(), scope, GRACE)
 
     def _call(self, run: Run) -> Callable[[], Any]:
         arguments = run.arguments()

@@ -107,7 +107,10 @@ class Executor:
         from millrace.worker.process.children import Children
 
         addresses = [address_of(cast("Task[..., Any]", task)) for task in in_process]
-        return Children(addresses, processes, begin=self.begin, max_jobs=max_jobs, max_memory=max_memory)
+        cleans_up = any(cast("Task[..., Any]", task).lifespan_factory is not None for task in in_process)
+        return Children(
+            addresses, processes, begin=self.begin, max_jobs=max_jobs, max_memory=max_memory, cleans_up=cleans_up
+        )
 
     def _strategy(self, task: Runnable, layers: Sequence[Middleware]) -> Strategy | None:
         strategy: Strategy
