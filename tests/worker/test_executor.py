@@ -41,6 +41,7 @@ class PlainTask:
         self.options = PlainOptions()
         self.layers = ()
         self.inherits = True
+        self.injection = None
         self.explicit_options: dict[str, Any] = {}
 
     def retries(self, error: BaseException) -> bool:

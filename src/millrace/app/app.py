@@ -85,6 +85,7 @@ class App(Crontab):
         self.plans = {}
         self.pools: dict[str, Pool] = {}
         self.bus = LocalEventBus()
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # for tests: provider, replacement
         self.jobs = Jobs(self)
 
     @property

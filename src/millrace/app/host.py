@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.app.handler.context import Context
 from millrace.app.payloads.serde import Serdes
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store, Within
+
+if TYPE_CHECKING:
+    from millrace.app.handler.injection import Injection
 
 CallNext = Callable[[], Awaitable[Any]]
 
@@ -58,6 +61,11 @@ class Runnable(Protocol):
     @property
     def inherits(self) -> bool:
         """Whether the middleware of the app and of the worker also applies to this task."""
+        ...
+
+    @property
+    def injection(self) -> Injection | None:
+        """Makes the values of parameters marked with Depends; None if there are none."""
         ...
 
     @property

@@ -38,6 +38,7 @@ from millrace.store.protocol import Ending
 if TYPE_CHECKING:
     from millrace.app.app import App
     from millrace.app.handler.context import Context
+    from millrace.app.handler.injection import Injection
     from millrace.app.host import Middleware
     from millrace.app.sync.app import SyncTask
     from millrace.store.protocol import Within
@@ -78,6 +79,12 @@ class Task(Generic[P, R]):
             keeps_result=template.keep_result != 0,
         )
         self.context_parameter = self._signature.context
+        self.injection: Injection | None = None
+        if self._signature.injected:
+            from millrace.app.handler.injection import Injection
+
+            marks, overrides = self._signature.injected, app.dependency_overrides
+            self.injection = Injection(name, marks, is_async=self.is_async, overrides=overrides)
         self.layers = layers  # the task's own middleware
         self.inherits = inherits  # whether the middleware of the app and the worker applies too
         self._options = options
@@ -107,6 +114,11 @@ class Task(Generic[P, R]):
     def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
         """The lifespan of the task's app, as a worker enters it; None if the app has none."""
         return self._app.lifespan_factory
+
+    @property
+    def injected_parameters(self) -> frozenset[str]:
+        """The names of the parameters that are marked with Depends, which producers do not pass."""
+        return frozenset(self._signature.injected)
 
     @property
     def named(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
+from millrace.app.handler.depends import Dependency, dependency_in
 from millrace.app.payloads.extra_types import is_storable, with_pydantic_unions
 from millrace.domain.errors import InvalidInput
 
@@ -31,6 +32,7 @@ class Signature(msgspec.Struct, frozen=True):
     extra: Any  # annotation of **kwargs, or UNSET when the handler takes none
     context: str | None
     result: Any  # UNSET: its type cannot be stored, and the task does not keep results
+    injected: dict[str, Dependency] = {}  # parameters marked with Depends; not part of the payload
 
 
 def read_signature(
@@ -47,32 +49,38 @@ def read_signature(
     `keeps_result` is False if results are discarded, so that the handler may return anything.
     """
     parameters = _parameters(task, handler)
-    hints = _Hints(task, handler)
+    hints = Hints(f"task {task!r}", handler)
     context = _context(task, parameters, hints)
     payload = parameters[1:] if context is not None else parameters
     kinds: dict[str, Any] = {}
+    injected: dict[str, Dependency] = {}
     extra: Any = msgspec.UNSET
     for parameter in payload:
         _refuse_nameless(task, parameter)
-        kind = hints.kind(parameter.name)
+        mark = dependency_in(parameter.default, hints.annotation(parameter.name))
+        if mark is not None:
+            injected[parameter.name] = mark
+            continue
+        kind = with_pydantic_unions(hints.kind(parameter.name))
         if not message:
             refuse_foreign(f"task {task!r}, parameter {parameter.name!r}", kind)
         if parameter.kind is _KINDS.VAR_KEYWORD:
             extra = kind
         else:
             kinds[parameter.name] = kind
-    result = hints.kind("return")
+    result = with_pydantic_unions(hints.kind("return"))
     result = Any if result in _NEVER else result
     if not message_back:
         result = _result(task, result, keeps_result)
     return Signature(
         names=tuple(kinds),
         kinds=kinds,
-        optional=frozenset(one.name for one in payload if one.default is not _KINDS.empty),
-        positional=sum(one.kind is _KINDS.POSITIONAL_OR_KEYWORD for one in payload),
+        optional=frozenset(one.name for one in payload if one.default is not _KINDS.empty) - injected.keys(),
+        positional=sum(one.kind is _KINDS.POSITIONAL_OR_KEYWORD and one.name in kinds for one in payload),
         extra=extra,
         context=context,
         result=result,
+        injected=injected,
     )
 
 
@@ -108,7 +116,7 @@ def _refuse_nameless(task: str, parameter: inspect.Parameter) -> None:
         )
 
 
-def _context(task: str, parameters: list[inspect.Parameter], hints: _Hints) -> str | None:
+def _context(task: str, parameters: list[inspect.Parameter], hints: Hints) -> str | None:
     found = [index for index, one in enumerate(parameters) if hints.is_context(one.name)]
     if not found:
         return None
@@ -121,11 +129,14 @@ def _context(task: str, parameters: list[inspect.Parameter], hints: _Hints) -> s
     return first.name
 
 
-class _Hints:
-    """The annotations of one handler. Each is resolved separately, so that one that cannot be resolved does no harm."""
+class Hints:
+    """The annotations of one function; `where` names it in errors.
 
-    def __init__(self, task: str, handler: Callable[..., Any]) -> None:
-        self._task = task
+    Each is resolved separately, so that one that cannot be resolved does no harm.
+    """
+
+    def __init__(self, where: str, handler: Callable[..., Any]) -> None:
+        self._where = where
         function = inspect.unwrap(handler)
         while isinstance(function, functools.partial):
             function = inspect.unwrap(function.func)
@@ -138,13 +149,26 @@ class _Hints:
         if name not in self._raw:
             return Any
         try:
-            return with_pydantic_unions(self._resolve(name))
+            return self._resolve(name)
         except NameError as error:
             where = "result" if name == "return" else f"parameter {name!r}"
             raise InvalidInput(
-                f"task {self._task!r}, {where}: its annotation {self._raw[name]!r} cannot be resolved ({error}). "
+                f"{self._where}, {where}: its annotation {self._raw[name]!r} cannot be resolved ({error}). "
                 "Import or define the type at the top of the module, not under TYPE_CHECKING."
             ) from None
+
+    def annotation(self, name: str, *, needed: bool = False) -> Any:
+        """Return an annotation if it can be resolved; otherwise None, or, if it is needed, raise InvalidInput.
+
+        Whether a parameter is marked with Depends can be seen only in an annotation that can be resolved.
+        """
+        raw = self._raw.get(name)
+        if needed or not isinstance(raw, str) or "Annotated" in raw:
+            return self.kind(name)
+        try:
+            return self.kind(name)
+        except InvalidInput:
+            return None
 
     def is_context(self, name: str) -> bool:
         """Return whether a parameter is annotated with Context.

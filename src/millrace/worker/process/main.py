@@ -28,6 +28,7 @@ from millrace.app import in_child
 from millrace.app.batch_task import BatchTask
 from millrace.app.handler.address import find, run_again
 from millrace.app.handler.batch_results import answers
+from millrace.app.handler.injection import Injection
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.task import Task
 from millrace.app.telemetry.log_context import current_job
@@ -150,7 +151,10 @@ class ChildProgram:
             self._open = True
             if self._halted is not None:
                 raise Aborted(attempts[0].job.id, self._halted)
-            value = self._run_async(call()) if task.is_async else call()
+            if task.injection is not None:
+                value = self._run_injected(task, task.injection, attempts[0], call)
+            else:
+                value = self._run_async(call()) if task.is_async else call()
             self._open = False
         except BaseException as error:
             self._open = False
@@ -159,6 +163,27 @@ class ChildProgram:
             return [attempts[0].returned(value)]
         ends = answers(task.name, [attempt.job.id for attempt in attempts], value)
         return [attempt.ended(end) for attempt, end in zip(attempts, ends, strict=True)]
+
+    def _run_injected(
+        self, task: Task[..., Any], injection: Injection, attempt: ChildAttempt, call: Callable[..., Any]
+    ) -> Any:
+        """Run a handler with injected parameters.
+
+        Providers run on the loop, but a `def` handler does not, so that a signal can interrupt it. The clean-up is not
+        interrupted.
+        """
+        values = injection.open(attempt.context or attempt.own_context(), self._scope)
+        self._run_async(values.__aenter__())
+        handler = values.injected_into(call)
+        try:
+            result = self._run_async(handler()) if task.is_async else handler()
+        except BaseException:
+            self._open = False
+            self._runner().run(values.__aexit__(*sys.exc_info()))
+            raise
+        self._open = False
+        self._runner().run(values.__aexit__(None, None, None))
+        return result
 
     def _run_async(self, coroutine: Any) -> Any:
         """Run a coroutine and return its result. All attempts share one loop, so that open connections stay usable."""
