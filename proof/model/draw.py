@@ -70,6 +70,7 @@ _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "letter": {"on_dead_letter": _one("bell")},
     "stubborn": {"reuse": _one(False)},
     "cache": {"rerun_expired": _one(True), "keep_result": _one(SECOND, 0)},
+    "tags": {"tags": _one(("a",), ("a", "b"))},
     "again": {},
 }
 
@@ -105,9 +106,22 @@ _PAYLOAD = _one(b"1", b"2")
 _PARENTS = st.lists(st.integers(-2, 7), min_size=1, max_size=2)
 
 plain = wishes(
-    "", "delay", "priority", "budget", "expires", "result", "letter budget", "stubborn", "letter expires", "cache"
+    "",
+    "delay",
+    "priority",
+    "budget",
+    "expires",
+    "result",
+    "letter budget",
+    "stubborn",
+    "letter expires",
+    "cache",
+    "tags",
+    "tags priority",
 )
-in_line = wishes("group", "group delay", "group priority", "group budget", "group budget priority", "group expires")
+in_line = wishes(
+    "group", "group delay", "group priority", "group budget", "group budget priority", "group expires", "group tags"
+)
 with_key = wishes("key", "key group", "key delay", "key expires", "key stubborn", "key budget")
 after_others = wishes(
     "after", "after group", "after key delay", "after expires priority", "after letter", "after budget"

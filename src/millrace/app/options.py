@@ -62,6 +62,7 @@ class JobKeywords(TypedDict, total=False):
     keep_result: Duration | None
     on_dead_letter: str | Task[..., Any] | None
     headers: Mapping[str, str] | None
+    tags: Sequence[str]
     wait: Duration | None
     within: Any  # the connection whose transaction the enqueue joins; see docs/transactions.md
 
@@ -84,6 +85,7 @@ class TaskKeywords(TypedDict, total=False):
     lease: Duration
     keep_result: Duration | None
     on_dead_letter: str | Task[..., Any] | None
+    tags: Sequence[str]
     serde: str | AnySerde
     result_serde: str | AnySerde
     wait: Duration | None
@@ -114,6 +116,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: int = 30 * SECOND
     keep_result: int | None = HOUR
     on_dead_letter: str | None = None
+    tags: tuple[str, ...] = ()
     serde: str = "json"
     result_serde: str | None = None  # None: the same as `serde`
     wait: int | None = 30 * SECOND  # how long `call` waits for the result
@@ -284,6 +287,12 @@ def _headers(_: str, value: Mapping[str, str] | None) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def _tags(_: str, value: object) -> object:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput(f"tags takes a list of words, such as tags=['import']; not {value!r}")
+    return tuple(dict.fromkeys(value))
+
+
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "delay": milliseconds,
     "at": _due,
@@ -299,4 +308,5 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "dont_retry_on": _exceptions,
     "on_dead_letter": _task_name,
     "headers": _headers,
+    "tags": _tags,
 }

@@ -76,6 +76,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     hook: bool = False  # enqueued by another job's end: exempt from lanes, depth and `on_empty`
     headers: dict[str, str] | None = None
     origin: int = 0  # which of lease, timeout, retry and max_attempts are explicit: domain/rules/precedence.py
+    tags: tuple[str, ...] = ()  # words by which people find the job
 
     @property
     def payload_serde(self) -> str:

@@ -103,6 +103,7 @@ _FACTS: dict[str, Callable[[Job, int], Any]] = {
     "group": lambda job, now: job.spec.group,
     "key": lambda job, now: job.spec.key,
     "headers": lambda job, now: job.spec.headers or {},
+    "tags": lambda job, now: list(job.spec.tags),
     "after": lambda job, now: list(job.spec.after),
     "state": word,
 }

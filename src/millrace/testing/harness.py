@@ -227,7 +227,7 @@ class Harness:
         task match.
 
         Keywords are expected arguments of the task, or expected options: id, queue, priority, delay, group, key,
-        headers, after, state. If an argument has the same name as an option, pass it in `args`.
+        headers, tags, after, state. If an argument has the same name as an option, pass it in `args`.
         """
         meant, _ = Expectation(self.app, task, args, wanted).sort(list(self.store.jobs()), self.now)
         return meant

@@ -148,6 +148,11 @@ class Context:
         return dict(self._run.job.spec.headers or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the job was enqueued with."""
+        return self._run.job.spec.tags
+
+    @property
     def fence(self) -> tuple[int, int]:
         """The fencing token (seq, attempt), which grows with every claim.
 
