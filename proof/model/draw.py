@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from millrace.domain.job import DAY, MINUTE, SECOND
+from millrace.domain.job import DAY, MINUTE, SECOND, Job
 from millrace.domain.outcome import (
     Buried,
     CancelledOnRequest,
@@ -158,6 +158,15 @@ index_lists = st.lists(indexes, min_size=1, max_size=3)
 id_lists = st.one_of(index_lists, index_lists, st.lists(st.integers(0, 30), min_size=2, max_size=20))
 LEASES = ("held", "held", "held", "stale", "twice", "forged", "unknown")
 _PLACES = st.integers(0, 19)
+
+
+def keep_result_of(job: Job) -> int | msgspec.UnsetType | None:
+    """Return the default of a job's worker: w2 has one for jobs with a priority."""
+    if job.worker != "w2" or not job.priority:
+        return msgspec.UNSET
+    return (0, SECOND, None)[job.seq % 3]
+
+
 lease_lists = st.one_of(
     st.lists(st.tuples(_one("held"), _one(0)), min_size=2, max_size=20),
     st.lists(st.tuples(st.sampled_from(LEASES), _PLACES), min_size=2, max_size=20),

@@ -70,7 +70,7 @@ class Runnable(Protocol):
 
     @property
     def explicit_options(self) -> Mapping[str, Any]:
-        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        """The options with defaults, such as `timeout`, that the task itself sets: their values by name."""
         ...
 
     def retries(self, error: BaseException) -> bool:
@@ -118,7 +118,12 @@ class Host(Protocol):
     def serdes(self) -> Serdes: ...
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Defaults of lease, timeout (both in ms), retry and max_attempts, for tasks that do not set them."""
+        """Defaults for tasks that do not set them, by name. Durations are in milliseconds."""
+        ...
+
+    @property
+    def queue_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Defaults for the jobs of a queue, by queue."""
         ...
 
     @property

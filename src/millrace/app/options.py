@@ -140,12 +140,13 @@ class Options(TaskOptions, Generic[T], frozen=True, kw_only=True, eq=False):
 
 
 class DefaultKeywords(TypedDict, total=False):
-    """Defaults that an app or a worker sets, for options that neither the caller nor the task sets."""
+    """Defaults that an app, a queue or a worker sets, for options that neither the caller nor the task sets."""
 
     lease: Duration
     timeout: Duration | None
     retry: RetryPolicy | Sequence[Duration]
     max_attempts: int | None
+    keep_result: Duration | None
 
 
 def read_defaults(where: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,11 +185,20 @@ def read_task_options(
 
 
 def read_job_options(
-    task: str, keywords: Mapping[str, Any], options: TaskOptions, template: Spec
+    task: str,
+    keywords: Mapping[str, Any],
+    options: TaskOptions,
+    template: Spec,
+    defaults: Mapping[str, Any] = NO_DEFAULTS,
 ) -> tuple[TaskOptions, Spec]:
-    """Return the task's options and template, with the values in `keywords` replaced. Raises InvalidInput."""
+    """Return the task's options and template, with the values in `keywords` replaced. Raises InvalidInput.
+
+    `defaults` are those of another queue, if the keywords have one.
+    """
     where = f"options of task {task!r}"
     values = _values(where, keywords, JobKeywords)
+    explicit = {name for name in NAMES if name in values or is_explicit(template, name)}
+    values = {**{name: value for name, value in defaults.items() if name not in explicit}, **values}
     if "at" in values:  # replaces a delay, as a delay replaces `at`
         if "delay" in values:
             raise InvalidInput(f"{where}: pass at or delay, not both")
@@ -197,7 +207,6 @@ def read_job_options(
         raise InvalidInput(f"{where}: a function cannot be stored with a job; set it on the task, or pass delays")
     ours = {name: value for name, value in values.items() if name in TaskOptions.__struct_fields__}
     specs = {name: value for name, value in values.items() if name in Spec.__struct_fields__}
-    explicit = [name for name in NAMES if name in specs or is_explicit(template, name)]
     template = with_origin(_checked(where, Spec, msgspec.structs.asdict(template) | specs), explicit)
     check_spec(template)
     return _checked(where, TaskOptions, _as_dict(options) | ours), template

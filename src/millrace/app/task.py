@@ -22,7 +22,7 @@ from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
 from millrace.app.ids import new_ids, new_token
 from millrace.app.job_handle import JobHandle
-from millrace.app.options import Options, TaskOptions, read_job_options
+from millrace.app.options import NO_DEFAULTS, Options, TaskOptions, read_job_options
 from millrace.app.payloads.message import Message
 from millrace.app.payloads.payload import Payload, Result, bind
 from millrace.app.payloads.serde import TypedSerde
@@ -107,7 +107,7 @@ class Task(Generic[P, R]):
 
     @property
     def explicit_options(self) -> dict[str, Any]:
-        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        """The options with defaults, such as `timeout`, that the task itself sets: their values by name."""
         return {name: getattr(self._template, name) for name in NAMES if is_explicit(self._template, name)}
 
     @property
@@ -131,7 +131,8 @@ class Task(Generic[P, R]):
         if "within" in changes:
             changes = dict(changes)
             twin.connection = changes.pop("within")
-        twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
+        defaults = self._app.defaults_of(changes["queue"]) if "queue" in changes else NO_DEFAULTS
+        twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template, defaults)
         if self._signature.result is msgspec.UNSET and twin._template.keep_result != 0:
             raise InvalidInput(f"options of task {self.name!r}: its result cannot be stored, so keep_result must be 0")
         twin._is_valid = False

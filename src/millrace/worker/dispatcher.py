@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from millrace.app.host import Runnable
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import SECOND, Job
 from millrace.domain.outcome import Buried, Failure, Outcome, Released
 from millrace.domain.request import Claim
-from millrace.domain.rules.precedence import with_defaults
+from millrace.domain.rules.precedence import JobDefaults
 from millrace.store.protocol import Store
 from millrace.worker.ahead import ENOUGH, Ahead, may_wait
 from millrace.worker.backoff import Backoff, Chance
@@ -30,7 +30,7 @@ from millrace.worker.executor import Executor
 from millrace.worker.heartbeat import Heartbeat
 from millrace.worker.leases import LeaseKeeper, Reaper
 from millrace.worker.reporter import Reporter
-from millrace.worker.run import HeldJob, HeldJobs, Run
+from millrace.worker.run import HeldJob, HeldJobs, KeepingRun, Run
 from millrace.worker.scope import WorkerScope
 from millrace.worker.settler import Settlement, Settler
 
@@ -166,7 +166,7 @@ class Dispatcher:
         lease: int | None,
         shortest_lease: float,
         scope: WorkerScope,
-        defaults: Mapping[str, Mapping[str, Any]],
+        defaults: Mapping[str, JobDefaults | None],
         unknown: UnknownTask,
         chance: Chance,
         max_jobs: int | None,
@@ -401,14 +401,16 @@ class Dispatcher:
             if task is None or self.stopping:
                 self._turn_down(job, granted, since)
                 continue
+            kind = Run
             if defaults := self._defaults[spec.task]:
-                job.spec = spec = with_defaults(spec, defaults)
+                kept, job.spec = spec.keep_result, (spec := defaults.applied_to(spec))
+                kind = Run if spec.keep_result == kept else KeepingRun
             if free <= 0 and executor.free <= 0 and not executor.batchers and not may_wait(job):
                 self._turn_down(job, granted, since)
                 self._given_back(1)
                 continue
             length = spec.lease / 1000
-            run = Run(job, task, length, since, scope, executor.grace, self._heartbeat.write_progress)
+            run = kind(job, task, length, since, scope, executor.grace, self._heartbeat.write_progress)
             if granted < length:
                 run.lease_from(since, granted)  # until the next beat, which extends it by the whole length
             held[run.lease.id] = run

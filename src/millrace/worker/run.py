@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import UNSET, UnsetType
+
 from millrace.app.handler.context import Context
 from millrace.app.handler.verdict import Abort, Verdict
 from millrace.app.host import Runnable
@@ -63,6 +65,7 @@ class HeldJob:
     The thread of the heartbeat reads held jobs too.
     """
 
+    keep_result: int | UnsetType | None = UNSET  # how long its result is kept, if that is not stored with the job
     __slots__ = (
         "_on_progress",
         "_progress",
@@ -274,7 +277,8 @@ class Run(HeldJob):
             raise LeaseLost(self.job.id)
         result = self.task.dump_result(value, self.job.spec.serde)
         duration = max(0, int((self.clock() - self.started) * 1000))
-        change = Change.completed(result, duration=duration, jobs=tuple(self.children or ()))
+        children = tuple(self.children or ())
+        change = Change.completed(result, duration=duration, jobs=children, keep_result=self.keep_result)
         before, self.completing = self.completing, True
         try:
             yield self.task.join(connection), (self.lease, change), before
@@ -338,6 +342,16 @@ class Run(HeldJob):
                 return Released()
             case Abort.SILENT | Abort.LOST:
                 return None
+
+
+class KeepingRun(Run):
+    """A run whose worker sets `keep_result`: the default of the worker, or of the code that it has."""
+
+    __slots__ = ()
+
+    @property
+    def keep_result(self) -> int | None:  # type: ignore[override]
+        return self.job.spec.keep_result
 
 
 class PayloadMismatch(OutcomeError, PayloadInvalid):

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from msgspec import UNSET, UnsetType
 
@@ -32,6 +32,7 @@ from millrace.domain.errors import InvalidInput, LifespanFailed, UnknownTask
 from millrace.domain.job import SECOND
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
+from millrace.domain.rules.precedence import JobDefaults
 from millrace.store.read_access import require_write_access
 from millrace.worker.backoff import Chance
 from millrace.worker.components import Components
@@ -57,8 +58,8 @@ class Worker:
 
     - `name` identifies the worker in the store. Live workers must have different names; the default is random.
     - `tasks`: the names of the tasks to run; by default all tasks of the app.
-    - `lease`, `timeout`, `retry`, `max_attempts`: defaults for jobs where neither the caller nor the task sets them.
-      They take precedence over the defaults of the app.
+    - `lease`, `timeout`, `retry`, `max_attempts`, `keep_result`: defaults for jobs where neither the caller nor the
+      task nor the queue sets them. They take precedence over the defaults of the app.
     - `monitor`: whether the worker also reclaims expired leases and sweeps the store. With monitor=False,
       `millrace monitor` must run. None means the store's default.
     - `sweep_interval`: the seconds between two sweeps of a store without a server; 0 means that it is not swept. None
@@ -83,6 +84,7 @@ class Worker:
         timeout: Duration | UnsetType | None = UNSET,
         retry: RetryPolicy | Sequence[Duration] | UnsetType = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
+        keep_result: Duration | UnsetType | None = UNSET,
         poll_min: float = 0.1,
         poll_max: float = 5.0,
         reap_interval: float = 5.0,
@@ -126,7 +128,7 @@ class Worker:
         self.processes = processes or min(slots, os.cpu_count() or 1)
         self.max_jobs_per_child, self.max_memory_per_child = max_jobs_per_child, max_memory_per_child
         self.layers = read_layers("a worker's middleware", middleware)
-        given = {"timeout": timeout, "retry": retry, "max_attempts": max_attempts}
+        given = {"timeout": timeout, "retry": retry, "max_attempts": max_attempts, "keep_result": keep_result}
         self._own = read_defaults("a worker", given | ({} if lease is None else {"lease": lease}))
         self.lease: int | None = self._own.get("lease")
         self.poll_min, self.poll_max = poll_min, poll_max
@@ -333,18 +335,22 @@ class Worker:
         words = "worker %s has stopped: %d completed, %d failed, %d given back"
         log.info(words, self.id, *counts, extra={"worker": self.id})
 
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """Return the default options for the jobs of each task, by task name.
+    def defaults(self) -> dict[str, JobDefaults | None]:
+        """Return the default options for the jobs of each task, by task name; None if there are none.
 
-        An option of the task takes precedence over the worker's, and the worker's over the app's.
+        An option of the task takes precedence over the queue's, the queue's over the worker's, and the worker's over
+        the app's.
         """
-        return {name: {**self.app.defaults, **self._own, **task.explicit_options} for name, task in self.tasks.items()}
+        general, of_queues = {**self.app.defaults, **self._own}, self.app.queue_defaults
+        found = {name: JobDefaults(general, of_queues, task.explicit_options) for name, task in self.tasks.items()}
+        return {name: None if defaults.is_empty else defaults for name, defaults in found.items()}
 
     @property
     def shortest_lease(self) -> int:
         """The shortest default lease duration of the worker's tasks, in milliseconds."""
         tasks = [task.options.lease if self.lease is None else self.lease for task in self.tasks.values()]
         explicit = [options["lease"] for task in self.tasks.values() if "lease" in (options := task.explicit_options)]
+        explicit += [options["lease"] for options in self.app.queue_defaults.values() if "lease" in options]
         return min([*tasks, *explicit], default=self.lease or 30 * SECOND)
 
 
