@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -15,6 +16,7 @@ from millrace.app.event_stream import EventStream
 from millrace.app.host import read_layers
 from millrace.app.job_handle import JobHandle
 from millrace.app.jobs import Jobs
+from millrace.app.lifespan import LifespanFunction, read_lifespan
 from millrace.app.local_events import Listener, LocalEventBus, LocalKind
 from millrace.app.options import TaskKeywords, read_defaults, read_task_options
 from millrace.app.payloads.serde import AnySerde, Serdes
@@ -48,6 +50,7 @@ L = TypeVar("L", bound=Listener)
 M = TypeVar("M", bound="Middleware")
 I = TypeVar("I")  # noqa: E741
 D = TypeVar("D")
+F = TypeVar("F", bound=LifespanFunction)
 
 
 class App(Crontab):
@@ -82,6 +85,7 @@ class App(Crontab):
         self.plans = {}
         self.pools: dict[str, Pool] = {}
         self.bus = LocalEventBus()
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # for tests: provider, replacement
         self.jobs = Jobs(self)
 
     @property
@@ -255,6 +259,7 @@ class App(Crontab):
         return self._sync
 
     _sync: Sync | None = None
+    lifespan_factory: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     tracing: Tracing | None = None
 
     def trace(self, *, provider: Any = None, payload: bool = False, redact: Redaction | None = None) -> bool:
@@ -309,6 +314,20 @@ class App(Crontab):
         """
         self.layers += read_layers("app.middleware", [layer])
         return layer
+
+    def lifespan(self, function: F, /) -> F:
+        """Register what each worker of this app does at its start and its end: decorate an async generator function.
+
+        The part before `yield` is awaited before a worker claims its first job, the part after it once the worker's
+        last job has ended. Handlers read the value of `yield` as `ctx.state`. The function may also return an async
+        context manager. Returns the function unchanged.
+        """
+        if self.lifespan_factory is not None:
+            raise InvalidInput(
+                "this app has a lifespan already. Combine both in one function, with contextlib.AsyncExitStack"
+            )
+        self.lifespan_factory = read_lifespan(function)
+        return function
 
     # ── pools ─────────────────────────────────────────────────────────────────────────────────
 

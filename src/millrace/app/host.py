@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.app.handler.context import Context
 from millrace.app.payloads.serde import Serdes
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store, Within
+
+if TYPE_CHECKING:
+    from millrace.app.handler.injection import Injection
 
 CallNext = Callable[[], Awaitable[Any]]
 
@@ -57,6 +61,11 @@ class Runnable(Protocol):
     @property
     def inherits(self) -> bool:
         """Whether the middleware of the app and of the worker also applies to this task."""
+        ...
+
+    @property
+    def injection(self) -> Injection | None:
+        """Makes the values of parameters marked with Depends; None if there are none."""
         ...
 
     @property
@@ -117,6 +126,11 @@ class Host(Protocol):
     @property
     def layers(self) -> Sequence[Middleware]:
         """The app's middleware, the outermost first."""
+        ...
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """Makes the context manager that a worker enters before it claims jobs; None if the app has no lifespan."""
         ...
 
     @property

@@ -31,6 +31,7 @@ from millrace.worker.heartbeat import Heartbeat
 from millrace.worker.leases import LeaseKeeper, Reaper
 from millrace.worker.reporter import Reporter
 from millrace.worker.run import HeldJob, HeldJobs, Run
+from millrace.worker.scope import WorkerScope
 from millrace.worker.settler import Settlement, Settler
 
 UNSETTLED = 2  # ended runs per slot that may wait for their settle; with more, nothing is claimed
@@ -165,6 +166,7 @@ class Dispatcher:
         poll: Backoff,
         lease: int | None,
         shortest_lease: float,
+        scope: WorkerScope,
         defaults: Mapping[str, Mapping[str, Any]],
         unknown: UnknownTask,
         chance: Chance,
@@ -186,6 +188,7 @@ class Dispatcher:
         self._poll = poll
         self._store_backoff = Backoff(poll.least, poll.most, chance)
         self._lease = lease
+        self._scope = scope
         self._defaults = defaults
         self._loop = asyncio.get_running_loop()
         self._claim: _PendingClaim | None = None
@@ -390,7 +393,7 @@ class Dispatcher:
             self._start(claim.jobs.result(), claim.since)
 
     def _start(self, jobs: list[Job], since: float) -> None:
-        clock, tasks, held, executor = self._loop.time, self._tasks, self._held, self._executor
+        scope, tasks, held, executor = self._scope, self._tasks, self._held, self._executor
         free = executor.free  # at least; a run that ends in a thread may free another slot
         for job in jobs:
             spec = job.spec
@@ -406,7 +409,7 @@ class Dispatcher:
                 self._given_back(1)
                 continue
             length = spec.lease / 1000
-            run = Run(job, task, length, since, clock, executor.grace, self._heartbeat.write_progress)
+            run = Run(job, task, length, since, scope, executor.grace, self._heartbeat.write_progress)
             if granted < length:
                 run.lease_from(since, granted)  # until the next beat, which extends it by the whole length
             held[run.lease.id] = run

@@ -26,6 +26,7 @@ from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.outcome import Buried, CancelledOnRequest, Failure, Outcome, Raised, Released, Returned, TimedOut
 from millrace.domain.request import Receipt
 from millrace.worker.process.remote import Encoded, OutcomeError, ProcessDied
+from millrace.worker.scope import WorkerScope
 
 if TYPE_CHECKING:
     from millrace.store.protocol import Within
@@ -159,7 +160,7 @@ HeldJobs = dict[str, HeldJob]  # by lease id
 class Run(HeldJob):
     """One attempt of a job, in a slot. Other threads may only read it and call `signal`."""
 
-    __slots__ = ("clock", "context", "deadline", "execution", "loop_task", "slot_at")
+    __slots__ = ("context", "deadline", "execution", "loop_task", "scope", "slot_at")
 
     task: Runnable
     started: float
@@ -170,18 +171,28 @@ class Run(HeldJob):
         task: Runnable,
         length: float,
         since: float,
-        clock: Callable[[], float],
+        scope: WorkerScope,
         grace: float,
         on_progress: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job, task, length, since, math.inf, on_progress)
-        self.begin(clock(), grace)
+        self.begin(scope.clock(), grace)
         self.slot_at = self.started  # when it got its slot; it may still have to wait for a thread or a process
-        self.clock = clock
+        self.scope = scope
         self.loop_task: asyncio.Task[None] | None = None  # None while a thread runs it directly
         self.execution: Execution | None = None
         self.context: Context | None = None
         self.ended = False
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of the deadline."""
+        return self.scope.clock
+
+    @property
+    def state(self) -> Any:
+        """The value of the app's lifespan."""
+        return self.scope.state
 
     def begin(self, now: float, grace: float) -> None:
         """Start the timeout at `now`. After the timeout and the grace period, the lease is no longer extended."""

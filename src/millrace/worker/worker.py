@@ -28,7 +28,7 @@ from millrace.app.handler.verdict import Abort
 from millrace.app.host import Host, Middleware, Runnable, read_layers
 from millrace.app.options import read_defaults
 from millrace.app.telemetry.redaction import Redaction
-from millrace.domain.errors import InvalidInput, UnknownTask
+from millrace.domain.errors import InvalidInput, LifespanFailed, UnknownTask
 from millrace.domain.job import SECOND
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
@@ -40,6 +40,7 @@ from millrace.worker.dispatcher import UnknownTask as UnknownTaskRule
 from millrace.worker.executor import KILL_WAIT
 from millrace.worker.heartbeat import HeartbeatPort, ThreadHeartbeat
 from millrace.worker.reporter import Reporter, Stats
+from millrace.worker.scope import WorkerScope
 from millrace.worker.signals import on_stop_signal
 
 log = logging.getLogger("millrace.worker")
@@ -135,8 +136,7 @@ class Worker:
         self.shutdown_deadline, self.grace, self._grace = shutdown_deadline, grace, grace
         self.version = version
         self.unknown_task: UnknownTaskRule = unknown_task
-        self.chance = chance
-        self.heartbeat = heartbeat
+        self.chance, self.heartbeat = chance, heartbeat
         self.burst = burst
         self.max_jobs = max_jobs
         self.scheduler = scheduler and not burst  # a burst does not wait for the next tick
@@ -144,13 +144,15 @@ class Worker:
         self._only = None if tasks is None else frozenset(tasks)
         self._reporter = Reporter(self.id, app.bus, Redaction(redact), app.serdes)
         self._components: Components | None = None
+        self._scope: WorkerScope | None = None
         self._background: asyncio.Task[None] | None = None
         self._begun = False
         self._stopped = asyncio.Event()
         self._shutdown_changed = asyncio.Event()  # the last run has ended, or the deadline has moved
         self.asked_to_stop = asyncio.Event()
-        self._stop_at = math.inf
-        self._signals = 0
+        # Set when the app's lifespan is entered, if it has one; and when no time is left for running jobs.
+        self._is_ready, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop_at, self._signals = math.inf, 0
 
     # ── its settings ──────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +197,11 @@ class Worker:
             try:
                 store = await self.app.prepared()
                 require_write_access(store.url, "a worker")
-                components = Components(self, self._reporter, store, self._shutdown_changed.set)
+                self._scope = WorkerScope(asyncio.get_running_loop().time, self.app.lifespan_factory)
+                if not await self._scope.enter(self.asked_to_stop):
+                    return
+                self._is_ready.set()
+                components = Components(self, self._reporter, store, self._scope, self._shutdown_changed.set)
                 await components.start(self.asked_to_stop)
                 self._components = components
                 self._reporter.worker_event("worker_started")
@@ -224,7 +230,22 @@ class Worker:
     async def __aenter__(self) -> Self:
         self._background = asyncio.create_task(self._run_in_background(), name=f"millrace worker {self.id}")
         await asyncio.sleep(0)  # let it start, so that leaving at once stops it in order
+        if self.app.lifespan_factory is not None:
+            await self._start_up(self._background)
         return self
+
+    async def _start_up(self, background: asyncio.Task[None]) -> None:
+        """Wait until the app's lifespan is entered. Raises what the worker has raised before that."""
+        ready = asyncio.create_task(self._is_ready.wait())
+        try:
+            await asyncio.wait([background, ready], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop(0)
+            raise
+        finally:
+            ready.cancel()
+        if background.done():
+            background.result()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -237,6 +258,8 @@ class Worker:
         """Run, and log an error at once: the program sees it only when it leaves its `async with` block."""
         try:
             await self.run(handle_signals=False)
+        except LifespanFailed:  # it is logged already
+            raise
         except Exception:
             log.exception("worker %s has failed; it runs no jobs any more", self.id, extra={"worker": self.id})
             raise
@@ -249,6 +272,7 @@ class Worker:
         self._stop_at = min(self._stop_at, asyncio.get_running_loop().time() + max(0.0, deadline))
         if deadline <= 0:
             self._grace = min(self._grace, SHORT_GRACE)
+            self._hurry.set()
         self._shutdown_changed.set()
         self.asked_to_stop.set()
         if self._components is not None:
@@ -260,6 +284,13 @@ class Worker:
             if self._components is not None:
                 await self._end_runs(self._components)
                 await self._components.close(FLUSH_TIMEOUT if self._grace > SHORT_GRACE else 1.0)
+        finally:
+            await self._end_shutdown()
+
+    async def _end_shutdown(self) -> None:
+        try:
+            if self._scope is not None:
+                await self._scope.leave(self._hurry, self.grace)
         finally:
             self._reporter.worker_event("worker_stopped")
             if self._components is not None:

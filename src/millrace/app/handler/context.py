@@ -38,6 +38,8 @@ class RunningAttempt(Protocol):
     def clock(self) -> Callable[[], float]: ...
     @property
     def completing(self) -> bool: ...
+    @property
+    def state(self) -> Any: ...
     async def complete(self, value: Any, connection: object) -> None: ...
     def complete_sync(self, value: Any, connection: object) -> None: ...
 
@@ -153,6 +155,11 @@ class Context:
         it refuses the writes of stale runs.
         """
         return self._run.job.fence
+
+    @property
+    def state(self) -> Any:
+        """The value that the function below `@app.lifespan` has yielded, made once per worker or child process."""
+        return self._run.state
 
     @property
     def remaining(self) -> float | None:
