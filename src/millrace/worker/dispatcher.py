@@ -6,8 +6,8 @@ wake-up from the store and also polls. Polling alone finds every job; wake-ups o
 
 If handlers are short, the dispatcher also claims jobs for slots that will soon be free (`ahead.py`), once half of them
 are missing. On a store that sets `Store.small_claims`, such a claim, or one for many slots, takes at most half of the
-jobs that the worker may hold. If it returned as many as it could, the next claim is sent before these jobs start, so
-that the store works while handlers run.
+jobs that the worker may hold, and at most `LARGEST_HALF`. If it returned as many as it could, the next claim is sent
+before these jobs start, so that the store works while handlers run.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ UNSETTLED = 2  # ended runs per slot that may wait for their settle; with more, 
 LEAST_PAUSE = 0.01  # seconds between claims that find nothing, in case a store's `wait` returns too early
 UNKNOWN_TASK_DELAY = 5 * SECOND
 MIN_FOR_HALVES = 100  # jobs that a worker may hold; with fewer, a second claim costs more than it saves
+LARGEST_HALF = 200  # jobs; with more, the worker and the store wait for each other more than larger calls save
 ALONE_EVERY = 8  # claims
 
 UnknownTask = Literal["leave", "bury"]
@@ -273,7 +274,7 @@ class Dispatcher:
         if free < -executor.refill_at:
             return 0
         if in_halves:
-            wanted = min(wanted, (most + 1) // 2)
+            wanted = min(wanted, (most + 1) // 2, LARGEST_HALF)
         unsettled = UNSETTLED * most - self._settler.pending
         if unsettled < wanted // 2:  # a claim of few jobs costs as much as one of many, and a settle is under way
             return 0

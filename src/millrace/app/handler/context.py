@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
@@ -100,6 +101,11 @@ class Context:
     def is_retry(self) -> bool:
         """Whether the job was claimed before."""
         return self._run.job.attempt > 1
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether this is a shadow replay: leave out effects outside the queue, such as mails and payments."""
+        return is_shadow()
 
     @property
     def failures(self) -> int:
