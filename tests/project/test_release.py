@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import yaml
 
 import millrace
@@ -43,22 +42,6 @@ CLAIMED = {
     "FastAPI": "contrib/fastapi",
     "Pytest": "testing/plugin",
 }
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, and the wheel that is built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(dist: Path) -> Path:
-    [file] = dist.glob("*.whl")
-    return file
 
 
 def metadata_of(wheel: Path) -> Message:
