@@ -315,6 +315,18 @@ async def test_in_a_flow_the_result_of_a_part_is_kept_for_its_children_whatever_
     assert await flow.result() == Picture("a", 400)
 
 
+async def test_the_result_of_a_part_is_kept_for_its_children_whatever_the_app_and_the_worker_say():
+    own = App("memory://", keep_result=0)
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker(keep_result=0):
+        flow = await own.chain(double.spec(1), double, double.options(keep_result="1h")).enqueue()
+        assert await flow.result(wait="30s") == 8
+
+
 async def test_enqueue_many_refuses_an_output_and_takes_specs(mill: Harness):
     loaded = await load.enqueue("a")
     with pytest.raises(PayloadInvalid, match=r"task\.spec"):
