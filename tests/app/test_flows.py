@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from millrace import (
     App,
     Bury,
+    CallNext,
     Context,
     Flow,
     FlowHandle,
@@ -311,6 +315,18 @@ async def test_in_a_flow_the_result_of_a_part_is_kept_for_its_children_whatever_
     assert await flow.result() == Picture("a", 400)
 
 
+async def test_the_result_of_a_part_is_kept_for_its_children_whatever_the_app_and_the_worker_say():
+    own = App("memory://", keep_result=0)
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker(keep_result=0):
+        flow = await own.chain(double.spec(1), double, double.options(keep_result="1h")).enqueue()
+        assert await flow.result(wait="30s") == 8
+
+
 async def test_enqueue_many_refuses_an_output_and_takes_specs(mill: Harness):
     loaded = await load.enqueue("a")
     with pytest.raises(PayloadInvalid, match=r"task\.spec"):
@@ -329,6 +345,76 @@ async def test_a_job_that_runs_although_its_parent_died_gets_none(mill: Harness)
 
     assert (await job.status()).state == "completed"
     assert await job.result() is None
+
+
+async def test_a_batch_task_gets_results_as_items(mill: Harness):
+    @app.batch_task(name="in_batches", linger=0)
+    async def in_batches(items: list[str]) -> list[str]:
+        return [f"batch of {item}" for item in items]
+
+    flow = await app.gather(app.chain(note.spec("a"), in_batches), app.chain(note.spec("b"), in_batches)).enqueue()
+    await mill.drain(slots=5)
+
+    assert await flow.result() == ("batch of noted a", "batch of noted b")
+
+
+async def test_results_pass_between_serdes_and_through_extra_parameters(mill: Harness):
+    @app.task(name="packed", serde="msgpack")
+    async def packed(**values: Picture) -> dict[str, int]:
+        return {name: picture.width for name, picture in values.items()}
+
+    parents = [load.spec("a"), load.options(priority=3).spec("b")]
+    job = packed.spec(left=parents[0].output, right=parents[1].output)
+    *_, flow = await app.enqueue([*parents, job, anything.spec(job.output)])
+    await mill.drain()
+
+    assert await flow.result() == {"left": 800, "right": 800}
+
+
+async def test_middleware_and_retries_see_the_completed_payload(mill: Harness):
+    seen: list[bytes] = []
+
+    async def watch(ctx: Context, call_next: CallNext) -> Any:
+        seen.append(ctx.job.spec.payload)
+        return await call_next()
+
+    @app.task(name="watched", middleware=[watch], retry=[0])
+    def watched(ctx: Context, text: str) -> str:
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return text
+
+    flow = await app.chain(note.spec("a"), watched).enqueue()
+    await mill.drain(failures="dead")
+
+    assert await flow.result() == "noted a"
+    assert seen == [b'{"text":"noted a"}'] * 2
+
+
+async def test_a_harness_shows_the_other_arguments_of_a_job_with_results(mill: Harness):
+    await app.gather([load.spec("a")]).then(album, title="One").enqueue()
+
+    assert mill.args(mill.assert_enqueued(album, title="One")) == {"title": "One"}
+
+
+async def test_a_flow_is_part_of_the_callers_transaction(tmp_path: Path):
+    own = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own:
+        connection = sqlite3.connect(tmp_path / "jobs.db")
+        with closing(connection):
+            undone = await own.chain(double.spec(1), double).enqueue(within=connection)
+            connection.rollback()
+            flow = await own.chain(double.spec(1), double).enqueue(within=connection)
+            connection.commit()
+        with pytest.raises(JobNotFound):
+            await undone.status()
+        async with own.worker():
+            assert await flow.result(wait="30s") == 4
 
 
 # ── ctx.parents ───────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ class Example:
             self.folder.mkdir()
             shutil.copy(source, self.folder)
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+        self.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as when activated
 
     def run(self, *command: str) -> str:
         """Run a command of Python (`-m uvicorn …`, `main.py`) to its end, and return what it printed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.app.handler.context import Context
@@ -13,6 +14,7 @@ from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store, Within
 
 if TYPE_CHECKING:
+    from millrace.app.handler.injection import Injection
     from millrace.app.job_status import JobStatus
     from millrace.domain.job import Job
 
@@ -64,8 +66,13 @@ class Runnable(Protocol):
         ...
 
     @property
+    def injection(self) -> Injection | None:
+        """Makes the values of parameters marked with Depends; None if there are none."""
+        ...
+
+    @property
     def explicit_options(self) -> Mapping[str, Any]:
-        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        """The options with defaults, such as `timeout`, that the task itself sets: their values by name."""
         ...
 
     def retries(self, error: BaseException) -> bool:
@@ -119,7 +126,12 @@ class Host(Protocol):
     def serdes(self) -> Serdes: ...
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Defaults of lease, timeout (both in ms), retry and max_attempts, for tasks that do not set them."""
+        """Defaults for tasks that do not set them, by name. Durations are in milliseconds."""
+        ...
+
+    @property
+    def queue_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Defaults for the jobs of a queue, by queue."""
         ...
 
     @property
@@ -127,6 +139,11 @@ class Host(Protocol):
     @property
     def layers(self) -> Sequence[Middleware]:
         """The app's middleware, the outermost first."""
+        ...
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """Makes the context manager that a worker enters before it claims jobs; None if the app has no lifespan."""
         ...
 
     @property

@@ -17,6 +17,7 @@ import msgspec
 
 from millrace.app.flows.members import enqueued_by
 from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
@@ -44,6 +45,8 @@ class RunningAttempt(Protocol):
     def completing(self) -> bool: ...
     async def parents(self) -> list[JobStatus]: ...
     def parents_sync(self) -> list[JobStatus]: ...
+    @property
+    def state(self) -> Any: ...
     async def complete(self, value: Any, connection: object) -> None: ...
     def complete_sync(self, value: Any, connection: object) -> None: ...
 
@@ -106,6 +109,11 @@ class Context:
         return self._run.job.attempt > 1
 
     @property
+    def is_shadow(self) -> bool:
+        """Whether this is a shadow replay: leave out effects outside the queue, such as mails and payments."""
+        return is_shadow()
+
+    @property
     def failures(self) -> int:
         """Number of failed attempts so far that count against `max_attempts`."""
         return self._run.job.failures
@@ -152,6 +160,11 @@ class Context:
         return dict(self._run.job.spec.headers or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the job was enqueued with."""
+        return self._run.job.spec.tags
+
+    @property
     def fence(self) -> tuple[int, int]:
         """The fencing token (seq, attempt), which grows with every claim.
 
@@ -171,6 +184,11 @@ class Context:
     def parents_sync(self) -> list[JobStatus]:
         """Read the parents like `parents`, for `def` handlers. This blocks the calling thread."""
         return self._run.parents_sync()
+
+    @property
+    def state(self) -> Any:
+        """The value that the function below `@app.lifespan` has yielded, made once per worker or child process."""
+        return self._run.state
 
     @property
     def remaining(self) -> float | None:

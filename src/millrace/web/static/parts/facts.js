@@ -24,6 +24,7 @@ export function facts(app, job, flow) {
     ["Flow", job.flow === null ? null : [link(job.flow), flow && ` ${count(flow.done)} of ${count(flow.total)} done`]],
     ["Enqueued by", job.enqueued_by === null ? null : link(job.enqueued_by)],
     ["Continued by", job.continued_by.length ? job.continued_by.slice(-LISTED).map((id) => h("div", { key: id }, link(id))) : null],
+    ["Tags", job.tags?.length ? job.tags.map((tag) => [h("a", { key: tag, href: to("jobs", [], { tag }) }, tag), " "]) : null],
     ["Attempts", count(job.attempt)],
     ["Failures", `${count(job.failures)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],
     ["Stalls", job.stalls || null],
