@@ -35,6 +35,7 @@ EXAMPLES = {
         "  millrace worker --app shop.tasks:app --processes 4        one for each core\n"
         "  millrace worker --app shop.tasks:app --burst              stop when no job is ready\n"
         "  millrace worker --app shop.tasks:app --max-jobs 1000      stop after 1,000 jobs\n"
+        "  millrace worker --app shop.tasks:app --reload             restart when code changes\n"
         "  millrace worker --app shop.tasks:app --max-memory-per-child 1GiB\n"
         "  millrace worker --app shop.tasks:app --url s3://jobs/shop --shards 0-7",
         "Signals:\n"
@@ -107,6 +108,9 @@ async def worker(
     log_format: Annotated[
         str | None, typer.Option("--log-format", help="text or json lines, on stderr (default text).", metavar="FORMAT")
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when Python files below this folder change; for development.")
+    ] = False,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     *,
     children: ChildOptions,
@@ -135,8 +139,8 @@ async def worker(
     objects.check(session)
     start_logging(settings["log_level"], settings["log_format"], settings["redact"] or ())
     session.output.log = log
-    if settings["processes"] > 1:
-        return await _supervise(session, name, burst, max_jobs, code_version, children)
+    if settings["processes"] > 1 or reload:
+        return await _supervise(session, name, burst, max_jobs, code_version, children, reload)
     app = session.app()
     made = app.worker(
         queues=settings["queues"],
@@ -239,12 +243,14 @@ async def _supervise(
     max_jobs: int | None,
     code_version: str,
     children: ChildOptions,
+    reload: bool,
 ) -> int:
-    """Start and supervise several worker processes, and return the exit code. This process runs no jobs itself."""
+    """Start and supervise worker processes, and return the exit code. This process runs no jobs itself."""
+    from millrace.cli.workers.reload import run_reloading
     from millrace.cli.workers.supervisor import Supervisor
 
     settings = session.settings
-    if str(settings["url"] or "").startswith("memory:"):
+    if settings["processes"] > 1 and str(settings["url"] or "").startswith("memory:"):
         raise InvalidInput("memory:// is not shared between processes; use sqlite:///… or --processes 1")
     # Flags are passed as environment variables: a URL may hold a password, and argv is public.
     environ = {**os.environ, **settings.as_variables("flag"), SETTINGS["processes"].env: "1"}
@@ -257,9 +263,14 @@ async def _supervise(
         return [*line, *ends, *version, *children.arguments()]
 
     stop_timeout = settings["shutdown_deadline"] + settings["grace"] + 10
-    supervisor = Supervisor(
-        command, settings["processes"], environ, stop_timeout=stop_timeout, once=burst or max_jobs is not None
-    )
+    once = burst or max_jobs is not None
+
+    def start() -> Supervisor:
+        return Supervisor(command, settings["processes"], environ, stop_timeout=stop_timeout, once=once)
+
+    if reload:
+        return await run_reloading(start, session.folders)
+    supervisor = start()
     code = await supervisor.run()
     if session.output.json:
         session.output.document({"processes": settings["processes"], "restarts": supervisor.restarts, "exit": code})
