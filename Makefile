@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace proof tools $(wildcard benchmarks) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey nightly bench lock clean
+.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey nightly bench lock build sbom release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,9 +88,18 @@ bench: setup ## Run every benchmark, one after the other
 lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to their newest versions
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet --disable-pip-version-check uv && \
-	"$$dir/bin/uv" pip compile pyproject.toml --extra dev --output-file requirements.lock --quiet \
+	"$$dir/bin/uv" pip compile pyproject.toml --extra all --group dev --output-file requirements.lock --quiet \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --custom-compile-command 'make lock' $(UPGRADE)
+
+build: setup ## Build the wheel and the source distribution into dist/
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . > /dev/null && ls dist
+
+sbom: setup ## Write the SBOM of the runtime packages (all extras, locked versions) into dist/, as CycloneDX
+	@$(BIN)/python -m tools.sbom dist
+
+release: build sbom ## Build what is published, and check that this version may be; TAG=v0.1.0 also checks the tag
+	@$(BIN)/python -m tools.release dist $(if $(TAG),'$(TAG)')
 
 clean: ## Remove the environment and everything that was built or cached
 	rm -rf $(VENV) .ceph .contrib .coverage* build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

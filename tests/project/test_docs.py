@@ -24,6 +24,7 @@ ELSEWHERE = {
     "docs/spark-cluster.md": "tests/spark/test_cluster.py",  # where there is a cluster
     "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise
     "docs/spark-operations.md": "tests/spark/test_docs.py",  # likewise
+    "docs/spark-shadow.md": "tests/spark/test_shadow.py",  # likewise
     "docs/spark-upkeep.md": "tests/spark/test_docs.py",  # likewise
     "docs/testing.md": "tests/testing/test_user_docs.py",
     "docs/tutorial.md": "tests/project/test_tutorial.py",  # with its commands
