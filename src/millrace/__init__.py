@@ -32,6 +32,7 @@ from millrace.domain.errors import (
     JobNotFound,
     LanesInUse,
     LeaseLost,
+    LifespanFailed,
     MissingDriver,
     MissingExtra,
     PayloadInvalid,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from millrace.app.batch_task import BatchTask
     from millrace.app.frames.task import FrameTask
     from millrace.app.handler.context import Context
+    from millrace.app.handler.depends import Depends
     from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
     from millrace.app.host import CallNext, Middleware
     from millrace.app.pools.hooks import DeadJob, Emptied
@@ -85,6 +87,7 @@ __all__ = [
     "DeadLettersFull",
     "Deleted",
     "DependencyCycle",
+    "Depends",
     "Drain",
     "DrainFailed",
     "DrainOutcome",
@@ -107,6 +110,7 @@ __all__ = [
     "LaneState",
     "LanesInUse",
     "LeaseLost",
+    "LifespanFailed",
     "LocalEvent",
     "Middleware",
     "MissingDriver",
@@ -152,6 +156,7 @@ _LATER = {
     "CallNext": "millrace.app.host",
     "Context": "millrace.app.handler.context",
     "DeadJob": "millrace.app.pools.hooks",
+    "Depends": "millrace.app.handler.depends",
     "Drain": "millrace.app.spark_drain",
     "DrainFailed": "millrace.app.spark_drain",
     "DrainOutcome": "millrace.app.spark_drain",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_type
@@ -14,6 +14,7 @@ from millrace import (
     Bury,
     Cancelled,
     Context,
+    Depends,
     Event,
     Job,
     JobFailed,
@@ -328,3 +329,42 @@ async def a_test_with_a_harness(mill: testing.Harness) -> None:
     assert_type(await mill.drain(failures="keep"), testing.Drained)
     await mill.advance("1h")
     mill.sync.skip_ahead(timedelta(days=3))
+
+
+class Session:
+    def execute(self, statement: str) -> int:
+        return len(statement)
+
+
+@app.lifespan
+async def lifespan() -> AsyncIterator[dict[str, int]]:
+    yield {}
+
+
+async def url() -> str:
+    return "db"
+
+
+async def session(ctx: Context, url: str = Depends(url)) -> AsyncIterator[Session]:
+    ctx.log.info("a session of %s", url)
+    yield Session()
+
+
+def pool() -> Iterator[list[Session]]:
+    yield []
+
+
+@app.task
+async def inject(
+    number: int, db: Session = Depends(session), shared: list[Session] = Depends(pool, scope="worker")
+) -> int:
+    return db.execute("select") + len(shared) + number
+
+
+async def injected_parameters_are_not_passed() -> None:
+    assert_type(Depends(url), str)
+    assert_type(Depends(Session), Session)
+    assert_type(await inject.enqueue(7), JobHandle[int])
+    assert_type(await inject.call(number=7), int)
+    assert_type(await inject(7, Session()), int)
+    app.dependency_overrides[session] = Session

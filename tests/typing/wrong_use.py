@@ -5,7 +5,9 @@ Both type checkers must see every one of them: test_snippets.py takes the commen
 
 from __future__ import annotations
 
-from millrace import App, Context, Job, JobHandle, LocalEvent, Retry, Snooze, Task, testing
+from collections.abc import AsyncIterator
+
+from millrace import App, Context, Depends, Job, JobHandle, LocalEvent, Retry, Snooze, Task, testing
 
 app = App("memory://")
 
@@ -264,3 +266,20 @@ async def a_rehearsal_with_a_wrong_argument() -> None:
 
 async def a_harness_told_to_look_away(mill: testing.Harness) -> None:
     await mill.drain(failures="ignore")  # type: ignore[arg-type]
+
+
+def an_injected_parameter_of_another_type() -> None:
+    async def session() -> AsyncIterator[list[int]]:
+        yield []
+
+    async def work(db: str = Depends(session)) -> None: ...  # type: ignore[assignment]
+
+
+def a_provider_with_an_unknown_scope() -> None:
+    Depends(list, scope="request")  # type: ignore[call-overload]
+
+
+def a_lifespan_that_yields_nothing() -> None:
+    async def nothing() -> None: ...
+
+    app.lifespan(nothing)  # type: ignore[type-var]

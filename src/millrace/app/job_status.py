@@ -72,6 +72,11 @@ class JobStatus(msgspec.Struct, frozen=True):
         return dict(self.record.spec.headers or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the job was enqueued with."""
+        return self.record.spec.tags
+
+    @property
     def seq(self) -> int:
         """The job's number in the store: a later enqueue has a higher one."""
         return self.record.seq

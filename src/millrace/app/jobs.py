@@ -20,7 +20,7 @@ from millrace.domain.event import Event
 from millrace.domain.instant import as_datetime, as_milliseconds
 from millrace.domain.job import ALIASES, Job, Spec, State, Word
 from millrace.domain.request import Archived, Cancelled, Deleted, Query, QueueCounts, Replayed
-from millrace.domain.rules.check import check_id
+from millrace.domain.rules.check import check_id, check_tag
 from millrace.domain.rules.dead import expires_at
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Matching(TypedDict, total=False):
     state: str | None
     group: str | None
     key: str | None
+    tag: str | None
     enqueued_from: datetime | int | None
     enqueued_to: datetime | int | None
     finished_from: datetime | int | None
@@ -256,6 +257,7 @@ class Jobs:
         state: str | None = None,
         group: str | None = None,
         key: str | None = None,
+        tag: str | None = None,
         enqueued_from: datetime | int | None = None,
         enqueued_to: datetime | int | None = None,
         finished_from: datetime | int | None = None,
@@ -268,10 +270,14 @@ class Jobs:
     ) -> AsyncIterator[JobStatus]:
         """Iterate over the jobs that match all filters, in order of seq. `archived=None` includes archived jobs.
 
+        No store has an index of tags: `tag` is compared with each job that the other filters find.
+
         With `by_change`, the most recently changed jobs come first. Jobs whose last change is older than the store's
         `keep_events` (7 days) may be missing.
         """
         state, archived = read_state(state, archived)
+        if tag is not None:
+            check_tag(tag)
         cursor, left = None, limit
         store = await self._app.connected()
         while left is None or left > 0:
@@ -283,6 +289,7 @@ class Jobs:
                     state=state,
                     group=group,
                     key=key,
+                    tag=tag,
                     enqueued_from=_instant(enqueued_from),
                     enqueued_to=_instant(enqueued_to),
                     finished_from=_instant(finished_from),

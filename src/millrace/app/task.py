@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
@@ -22,7 +22,7 @@ from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
 from millrace.app.ids import new_ids, new_token
 from millrace.app.job_handle import JobHandle
-from millrace.app.options import Options, TaskOptions, read_job_options
+from millrace.app.options import NO_DEFAULTS, Options, TaskOptions, read_job_options
 from millrace.app.payloads.message import Message
 from millrace.app.payloads.payload import Payload, Result, bind
 from millrace.app.payloads.serde import TypedSerde
@@ -38,6 +38,7 @@ from millrace.store.protocol import Ending
 if TYPE_CHECKING:
     from millrace.app.app import App
     from millrace.app.handler.context import Context
+    from millrace.app.handler.injection import Injection
     from millrace.app.host import Middleware
     from millrace.app.sync.app import SyncTask
     from millrace.store.protocol import Within
@@ -75,8 +76,15 @@ class Task(Generic[P, R]):
             handler,
             message=isinstance(app.serdes.get(template.payload_serde), TypedSerde),
             message_back=isinstance(app.serdes.get(template.result_serde), TypedSerde),
+            keeps_result=template.keep_result != 0,
         )
         self.context_parameter = self._signature.context
+        self.injection: Injection | None = None
+        if self._signature.injected:
+            from millrace.app.handler.injection import Injection
+
+            marks, overrides = self._signature.injected, app.dependency_overrides
+            self.injection = Injection(name, marks, is_async=self.is_async, overrides=overrides)
         self.layers = layers  # the task's own middleware
         self.inherits = inherits  # whether the middleware of the app and the worker applies too
         self._options = options
@@ -99,8 +107,18 @@ class Task(Generic[P, R]):
 
     @property
     def explicit_options(self) -> dict[str, Any]:
-        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        """The options with defaults, such as `timeout`, that the task itself sets: their values by name."""
         return {name: getattr(self._template, name) for name in NAMES if is_explicit(self._template, name)}
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """The lifespan of the task's app, as a worker enters it; None if the app has none."""
+        return self._app.lifespan_factory
+
+    @property
+    def injected_parameters(self) -> frozenset[str]:
+        """The names of the parameters that are marked with Depends, which producers do not pass."""
+        return frozenset(self._signature.injected)
 
     @property
     def named(self) -> bool:
@@ -113,7 +131,10 @@ class Task(Generic[P, R]):
         if "within" in changes:
             changes = dict(changes)
             twin.connection = changes.pop("within")
-        twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template)
+        defaults = self._app.defaults_of(changes["queue"]) if "queue" in changes else NO_DEFAULTS
+        twin._options, twin._template = read_job_options(self.name, changes, self._options, self._template, defaults)
+        if self._signature.result is msgspec.UNSET and twin._template.keep_result != 0:
+            raise InvalidInput(f"options of task {self.name!r}: its result cannot be stored, so keep_result must be 0")
         twin._is_valid = False
         twin._named = self._named or "id" in changes
         if "at" in changes or "delay" in changes:

@@ -182,6 +182,18 @@ class LeaseLost(QueueError):
         )
 
 
+class LifespanFailed(QueueError):
+    """The app's lifespan raised an exception, which is the cause of this error.
+
+    `when` is "at start-up", before the worker has claimed a job, or "at shutdown", after its last job has ended.
+    """
+
+    def __init__(self, when: str, why: str) -> None:
+        self.when = when
+        claims = " The worker has claimed no job." if when == "at start-up" else ""
+        super().__init__(f"the app's lifespan failed {when}: {why}.{claims} Correct the function below @app.lifespan.")
+
+
 class StoreError(QueueError):
     """The store failed: it is unreachable, read-only or full, or it was not created by Millrace."""
 

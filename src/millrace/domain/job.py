@@ -75,7 +75,8 @@ class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     on_dead_letter: str | None = None
     hook: bool = False  # enqueued by another job's end: exempt from lanes, depth and `on_empty`
     headers: dict[str, str] | None = None
-    origin: int = 0  # which of lease, timeout, retry and max_attempts are explicit: domain/rules/precedence.py
+    origin: int = 0  # which of the options with defaults are explicit: domain/rules/precedence.py
+    tags: tuple[str, ...] = ()  # words by which people find the job
 
     @property
     def payload_serde(self) -> str:

@@ -89,7 +89,9 @@ def arguments(app: App, job: Job) -> dict[str, Any]:
         return decoded if isinstance(decoded, dict) else {"payload": decoded}
     given = task.load(job.payload, job.spec.serde)
     parameters = inspect.signature(task.handler).parameters.values()
-    found = {one.name: given.pop(one.name, one.default) for one in parameters}
+    found = {
+        one.name: given.pop(one.name, one.default) for one in parameters if one.name not in task.injected_parameters
+    }
     return {name: value for name, value in found.items() if value is not inspect.Parameter.empty} | given
 
 
@@ -101,6 +103,7 @@ _FACTS: dict[str, Callable[[Job, int], Any]] = {
     "group": lambda job, now: job.spec.group,
     "key": lambda job, now: job.spec.key,
     "headers": lambda job, now: job.spec.headers or {},
+    "tags": lambda job, now: list(job.spec.tags),
     "after": lambda job, now: list(job.spec.after),
     "state": word,
 }

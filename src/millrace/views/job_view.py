@@ -69,6 +69,7 @@ class JobSummary(msgspec.Struct):
     blocked_by: int
     reason: str | None
     error: ErrorView | None
+    tags: list[str]
 
 
 class JobView(JobSummary):
@@ -142,6 +143,7 @@ def job_summary(
         blocked_by=job.blocked,
         reason=job.reason,
         error=error_view(job.error, redactor),
+        tags=list(spec.tags),
     )
 
 

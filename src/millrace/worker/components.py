@@ -24,6 +24,7 @@ from millrace.worker.settler import Settler
 
 if TYPE_CHECKING:
     from millrace.worker.scheduler import Scheduler
+    from millrace.worker.scope import WorkerScope
     from millrace.worker.worker import Worker
 
 LEAVE_TIMEOUT = 2.0
@@ -35,7 +36,9 @@ REGISTERED_AFTER = 0.5  # seconds after which the store has registered a wait on
 class Components:
     """The components of a running worker. Each gets the components that it uses, so none refers to the worker."""
 
-    def __init__(self, worker: Worker, reporter: Reporter, store: Store, on_empty: Callable[[], None]) -> None:
+    def __init__(
+        self, worker: Worker, reporter: Reporter, store: Store, scope: WorkerScope, on_empty: Callable[[], None]
+    ) -> None:
         tasks, chance, defaults = worker.tasks, worker.chance, worker.defaults()
         self._id, self._slots, self._version = worker.id, worker.slots, worker.version
         self._queues, self._tasks = worker.queues, tuple(sorted(tasks))
@@ -113,6 +116,7 @@ class Components:
             poll=Backoff(worker.poll_min, worker.poll_max, chance),
             lease=worker.lease,
             shortest_lease=worker.shortest_lease / 1000,
+            scope=scope,
             defaults=defaults,
             unknown=worker.unknown_task,
             chance=chance,

@@ -5,9 +5,9 @@ executor passes its outcome to the settler and wakes the dispatcher, because a s
 
 - Wait: if no slot is free, the run waits until one is (`ahead.py` says why the dispatcher claims such jobs).
 - Start: an `async def` handler runs in an asyncio task on the worker's loop, a `def` handler in a thread
-  (`thread_runs.py`). A handler
-  with middleware, in a child process or in a batch has a *strategy*: a coroutine function that the asyncio task awaits
-  instead of the handler. The strategy of each task is determined once, when the worker starts.
+  (`thread_runs.py`). A handler with middleware or injected parameters, in a child process or in a batch has a
+  *strategy*: a coroutine function that the asyncio task awaits instead of the handler. The strategy of each task is
+  determined once, when the worker starts.
 - Timeout: there is one timer for all runs, set to the earliest deadline.
 - Abort: the asyncio task is cancelled, or the handler is asked to stop in its thread, process or batch (`Execution`).
   A handler may ignore this. When the grace period is over, a child process is killed; a coroutine or thread is
@@ -29,7 +29,7 @@ from millrace.app.host import Middleware, Runnable
 from millrace.app.telemetry.log_context import current_job
 from millrace.domain.outcome import Outcome, Released
 from millrace.worker.batch import Batcher, BatchRunnable
-from millrace.worker.middleware import Strategy, run_on_loop, with_middleware
+from millrace.worker.middleware import Strategy, run_on_loop, with_injection, with_middleware
 from millrace.worker.run import Run
 from millrace.worker.thread_runs import ThreadEnd, ThreadRuns
 from millrace.worker.threads import Threads, call_in_loop
@@ -107,7 +107,10 @@ class Executor:
         from millrace.worker.process.children import Children
 
         addresses = [address_of(cast("Task[..., Any]", task)) for task in in_process]
-        return Children(addresses, processes, begin=self.begin, max_jobs=max_jobs, max_memory=max_memory)
+        cleans_up = any(cast("Task[..., Any]", task).lifespan_factory is not None for task in in_process)
+        return Children(
+            addresses, processes, begin=self.begin, max_jobs=max_jobs, max_memory=max_memory, cleans_up=cleans_up
+        )
 
     def _strategy(self, task: Runnable, layers: Sequence[Middleware]) -> Strategy | None:
         strategy: Strategy
@@ -116,6 +119,8 @@ class Executor:
         elif task.options.process:
             assert self.children is not None
             strategy = self.children.call
+        elif task.injection is not None:
+            strategy = with_injection(task.injection, run_on_loop if task.is_async else self._thread_runs.run)
         elif not layers:
             return None
         else:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
@@ -38,6 +39,8 @@ class RunningAttempt(Protocol):
     def clock(self) -> Callable[[], float]: ...
     @property
     def completing(self) -> bool: ...
+    @property
+    def state(self) -> Any: ...
     async def complete(self, value: Any, connection: object) -> None: ...
     def complete_sync(self, value: Any, connection: object) -> None: ...
 
@@ -100,6 +103,11 @@ class Context:
         return self._run.job.attempt > 1
 
     @property
+    def is_shadow(self) -> bool:
+        """Whether this is a shadow replay: leave out effects outside the queue, such as mails and payments."""
+        return is_shadow()
+
+    @property
     def failures(self) -> int:
         """Number of failed attempts so far that count against `max_attempts`."""
         return self._run.job.failures
@@ -146,6 +154,11 @@ class Context:
         return dict(self._run.job.spec.headers or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the job was enqueued with."""
+        return self._run.job.spec.tags
+
+    @property
     def fence(self) -> tuple[int, int]:
         """The fencing token (seq, attempt), which grows with every claim.
 
@@ -153,6 +166,11 @@ class Context:
         it refuses the writes of stale runs.
         """
         return self._run.job.fence
+
+    @property
+    def state(self) -> Any:
+        """The value that the function below `@app.lifespan` has yielded, made once per worker or child process."""
+        return self._run.state
 
     @property
     def remaining(self) -> float | None:

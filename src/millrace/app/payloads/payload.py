@@ -11,17 +11,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from millrace.app.payloads.extra_types import from_stored, to_stored
 from millrace.app.payloads.jsonable import may_be_deep, refuse_unsafe, too_deep
 from millrace.app.payloads.serde import AnySerde, Codec, Serde, TypedSerde
 from millrace.app.payloads.signature import Signature, contents
 from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.rules.check import LARGE_PAYLOAD, MAX_PAYLOAD
 
+_convert = partial(msgspec.convert, dec_hook=from_stored)
+_plain_data = partial(msgspec.to_builtins, enc_hook=to_stored)
 # Types that `convert` validates without encoding. Bytes stay bytes, or a text parameter would accept them.
 _AS_THEY_ARE = (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _PLACE = re.compile(r"(?s)(.*) - at `\$\.(.*)`")
@@ -72,8 +76,8 @@ class Payload:
             return self._one_by_one(many, first)
         encode = self._codec.encode
         try:
-            plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE) if self._objects else many
-            packed = [encode(one) for one in msgspec.convert(plain, self._many)]
+            plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE, enc_hook=to_stored) if self._objects else many
+            packed = [encode(one) for one in msgspec.convert(plain, self._many, dec_hook=from_stored)]
             if self._floats or self._open:
                 for values, data in zip(many, packed, strict=True):
                     self._look_inside(values, data)
@@ -93,8 +97,8 @@ class Payload:
         return packed
 
     def _checked(self, values: dict[str, Any]) -> Any:
-        plain = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE) if self._objects else values
-        return self._split(plain) if self._has_extra else msgspec.convert(plain, self._model)
+        plain = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE, enc_hook=to_stored) if self._objects else values
+        return self._split(plain) if self._has_extra else _convert(plain, self._model)
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Decode a payload and return the handler's arguments by name. Raises PayloadInvalid.
@@ -117,11 +121,11 @@ class Payload:
     def _split(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Validate the values of the handler's parameters, including those of **kwargs, and return them by name."""
         names = self._signature.kinds.keys()
-        known = msgspec.convert({name: values[name] for name in names & values.keys()}, self._model)
+        known = _convert({name: values[name] for name in names & values.keys()}, self._model)
         checked = {name: value for name, value in msgspec.structs.asdict(known).items() if value is not msgspec.UNSET}
         for name in values.keys() - names:
             try:
-                checked[name] = msgspec.convert(values[name], self._signature.extra)
+                checked[name] = _convert(values[name], self._signature.extra)
             except msgspec.ValidationError as error:
                 raise PayloadInvalid(f"task {self._task!r}: parameter {name!r}: {_plain(error)}") from None
         return checked
@@ -136,7 +140,7 @@ class Payload:
                 if isinstance(value, dict | list | tuple) and name not in self._firm:
                     refuse_unsafe(f"task {self._task!r}", {name: value}, finite=self._floats, keys=True)
         if (self._floats and b"null" in data) or (self._open and may_be_deep(data, self._json)):
-            refuse_unsafe(f"task {self._task!r}", msgspec.to_builtins(values), finite=self._floats, keys=False)
+            refuse_unsafe(f"task {self._task!r}", _plain_data(values), finite=self._floats, keys=False)
 
     def _explained(self, values: object, error: Exception) -> PayloadInvalid:
         """Return a PayloadInvalid for this error that names the task and the parameter."""
@@ -159,12 +163,15 @@ class Result:
 
     def __init__(self, task: str, kind: Any, serde: AnySerde) -> None:
         self._where = f"the result of task {task!r}"
-        self._codec = Codec(serde, kind)
+        self._codec = Codec(serde, Any if kind is msgspec.UNSET else kind)
         self._json = serde.name == "json"
         self._is_message = isinstance(serde, TypedSerde)
+        self._is_dropped = kind is msgspec.UNSET
 
     def dump(self, value: Any) -> bytes:
         """Return the encoded result. Raises ResultInvalid if it cannot be encoded or is too large."""
+        if self._is_dropped:
+            value = None
         try:
             data = self._codec.encode(value)
         except RecursionError:
@@ -179,7 +186,7 @@ class Result:
         hides_nan = self._json and value is not None and b"null" in data
         if not self._is_message and (hides_nan or may_be_deep(data, self._json)):
             try:
-                refuse_unsafe(self._where, msgspec.to_builtins(value), finite=self._json, keys=False)
+                refuse_unsafe(self._where, _plain_data(value), finite=self._json, keys=False)
             except Exception as error:
                 raise ResultInvalid(str(error)) from error
         return data

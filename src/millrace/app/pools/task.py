@@ -82,8 +82,9 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         super().__init__(app, name, handler, options, template, layers=layers, inherits=inherits)
         self.pool = pool
         whole = inspect.signature(handler)
-        arguments = [one for one in whole.parameters.values() if one.name != self.context_parameter]
-        self._shape = whole.replace(parameters=arguments)  # the handler's signature without its context
+        others = {self.context_parameter, *self.injected_parameters}
+        arguments = [one for one in whole.parameters.values() if one.name not in others]
+        self._shape = whole.replace(parameters=arguments)  # the handler's signature with the payload's parameters only
         self._keyed = False  # whether the caller has set `partition`, possibly to None
         self._patience = 0.0  # seconds that an enqueue waits for room
 

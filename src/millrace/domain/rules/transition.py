@@ -8,6 +8,8 @@ writes with compare-and-swap. Consequences for lines, dependents, keys and limit
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from millrace.domain.change import RETURNS_TO_WAITING, Change, Verb
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import Attempt, Job, Spec, State
@@ -84,7 +86,7 @@ def settle(job: Job, change: Change, now: int) -> Event:
     if verb is Verb.COMPLETE:
         job.state = State.COMPLETED
         job.error = job.reason = None
-        _keep_result(job, change.result, now)
+        _keep_result(job, change, now)
         _finish(job, now)
     elif verb is Verb.BURY:
         job.state = State.DEAD
@@ -174,8 +176,9 @@ def _finish(job: Job, now: int) -> None:
     job.progress = None
 
 
-def _keep_result(job: Job, result: bytes | None, now: int) -> None:
-    keep = job.spec.keep_result
+def _keep_result(job: Job, change: Change, now: int) -> None:
+    result = change.result
+    keep = job.spec.keep_result if change.keep_result is UNSET else change.keep_result
     if keep == 0:
         job.result_expired = result is not None
         return

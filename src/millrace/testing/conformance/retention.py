@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from millrace.domain.change import Change
 from millrace.domain.job import State
 from millrace.domain.request import Maintained, Query, Receipt
@@ -34,6 +36,21 @@ async def test_records_are_kept_for_their_time(store: Store, clock: VirtualClock
     clock.advance(0.001)
     assert (await store.maintain()).pruned == 2
     assert [await gone(store, spec) for spec in (done, away, dead, live)] == [True, True, False, False]
+
+
+async def test_a_worker_may_say_how_long_a_result_is_kept(store: Store, clock: VirtualClock) -> None:
+    """`keep_result` of a change replaces the value of the job: a time, 0, or None for no limit."""
+    kept = {}
+    for keep in (10, 0, None, UNSET):
+        kept[keep] = await put(store, keep_result=20_000 if keep is None else 30_000)
+        change = Change.completed(b"1", keep_result=keep)
+        assert await store.settle([((await take(store)).lease, change)]) == [Receipt.OK]
+    after = clock() + 10
+    jobs = {keep: await show(store, spec) for keep, spec in kept.items()}
+    assert {keep: job.result for keep, job in jobs.items()} == {10: b"1", 0: None, None: b"1", UNSET: b"1"}
+    assert (jobs[10].result_until, jobs[None].result_until) == (after, None)
+    assert jobs[0].result_expired
+    assert jobs[UNSET].result_until == clock() + 30_000_000
 
 
 async def test_pruning_is_announced_and_counted(store: Store, clock: VirtualClock) -> None:

@@ -20,6 +20,7 @@ from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure, encodable
 from millrace.worker.process.wire import AttemptDone, LogLine, Progress, ToWorker
+from millrace.worker.scope import WorkerScope
 
 PROGRESS_EVERY = 0.1  # seconds; a handler may report each of a million rows
 JOB_LOG = "millrace.handler"
@@ -35,15 +36,22 @@ class ChildAttempt:
 
     completing = False
 
-    def __init__(self, index: int, job: Job, remaining: float | None, task: Task[..., Any], send: Send) -> None:
+    def __init__(
+        self, index: int, job: Job, remaining: float | None, task: Task[..., Any], send: Send, scope: WorkerScope
+    ) -> None:
         self.job = job
         self.task = task
         self.children: list[Spec] | None = None
         self.deadline = math.inf if remaining is None else time.monotonic() + remaining
-        self.clock = time.monotonic
+        self.clock = scope.clock
+        self.scope = scope
         self.context: Context | None = None
         self._why: Abort | None = None
         self._sender = _ProgressSender(index, send)
+
+    @property
+    def state(self) -> Any:
+        return self.scope.state
 
     @property
     def progress(self) -> bytes | None:

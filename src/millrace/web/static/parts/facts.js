@@ -17,6 +17,7 @@ export function facts(app, job) {
     ["Group", job.group ? h("a", { href: to("jobs", [], { group: job.group }) }, job.group) : null],
     ["Key", job.key ? h("a", { href: to("jobs", [], { key: job.key }) }, job.key) : null],
     ["Lane", job.lane],
+    ["Tags", job.tags?.length ? job.tags.map((tag) => [h("a", { key: tag, href: to("jobs", [], { tag }) }, tag), " "]) : null],
     ["Attempts", count(job.attempt)],
     ["Failures", `${count(job.failures)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],
     ["Stalls", job.stalls || null],

@@ -85,11 +85,12 @@ function X.settle(job, change)
     job.state = 'completed'
     put_error(job, nil)
     job.reason = nil
-    if job.keep_result == 0 then
+    local keep = change.keep_result or job.keep_result
+    if keep == 0 then
       job.result_expired = change.result ~= nil
     else
       put_result(job, change.result)
-      job.result_until = job.keep_result and change.result and now + job.keep_result or nil
+      job.result_until = keep and keep >= 0 and change.result and now + keep or nil
     end
     finish(job)
   elseif verb == 'bury' then

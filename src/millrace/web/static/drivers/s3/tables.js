@@ -6,7 +6,7 @@ export const SPEC = {
   queue: "default", serde: "json", token: "", priority: 0, delay: 0, expires: null, group: null, retry_blocks: true,
   key: null, scope: "live", window: 0, on_hit: "keep", reuse: true, rerun_expired: false, after: [],
   on_dependency: "bury", allow_missing: false, max_attempts: 4, max_stalls: 3, timeout: 300000, on_timeout: "retry",
-  lease: 30000, keep_result: 3600000, on_dead_letter: null, hook: false, headers: null, origin: 0,
+  lease: 30000, keep_result: 3600000, on_dead_letter: null, hook: false, headers: null, origin: 0, tags: [],
 };
 export const JOB = {
   expires_at: null, started_at: null, finished_at: null, attempt: 0, failures: 0, stalls: 0, snoozes: 0, releases: 0,
@@ -35,7 +35,7 @@ export const JOB_SUMMARY = {
   lane: "value", seq: "value", generation: "value", attempt: "value", failures: "value", max_attempts: "value",
   archived: "value", enqueued_at: "instant", available_at: "instant", started_at: "instant", finished_at: "instant",
   worker: "value", lease_until: "instant", timeout: "seconds", after: "value", blocked_by: "value", reason: "value",
-  error: "value",
+  error: "value", tags: "value",
 };
 export const JOB_DETAILS = {
   payload: "value", result: "value", has_result: "value", result_expired: "value", progress: "value", serde: "value",
