@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("status", "millrace.cli.jobs.views", "status"),
         ("history", "millrace.cli.jobs.history", "history"),
         ("list", "millrace.cli.jobs.views", "list_jobs"),
+        ("flow", "millrace.cli.jobs.flow", "flow"),
         ("cancel", "millrace.cli.jobs.actions", "cancel"),
         ("replay", "millrace.cli.jobs.actions", "replay"),
         ("archive", "millrace.cli.jobs.actions", "archive"),

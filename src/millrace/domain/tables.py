@@ -261,7 +261,8 @@ class Tables(Protocol):
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         """Return the seqs of finished jobs with finished_at <= before, by (finished_at, seq).
 
-        With `dead`, only dead jobs; otherwise completed and cancelled jobs.
+        With `dead`, only dead jobs; otherwise completed and cancelled jobs, without those that are kept for their
+        children (`is_kept_for_children`).
         """
         ...
 

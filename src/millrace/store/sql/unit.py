@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from millrace.domain.event import Event
-from millrace.domain.job import Job, Spec, State
+from millrace.domain.job import Job, Spec, State, is_kept_for_children
 from millrace.domain.rules.lanes import possible_lines
 from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import Past, QueueRow, TaskRow
@@ -187,7 +187,7 @@ class Unit:
 
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         return self._due(
-            lambda job: job.finished_at is not None and job.finished_at <= before,
+            lambda job: job.finished_at is not None and job.finished_at <= before and not is_kept_for_children(job),
             "dead" if dead else "finished",
             self._registry.queue_id(queue),
             before,
