@@ -26,15 +26,16 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The first thing many people run: where nothing is set up yet, only what the command line needs is installed.
+# The first thing many people run: where nothing is set up yet, only what the command line and the dashboard need is
+# installed.
 $(VENV)/.demo: pyproject.toml requirements.lock | $(BIN)/python
-	$(BIN)/python tools/install_part.py cli
+	$(BIN)/python tools/install_part.py web
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.demo-report: $(VENV)/.demo
 	@echo "Installing Spark for the report at the end: about 500 MB, a minute or two. make demo ARGS=--no-report does without."
-	$(BIN)/python tools/install_part.py cli spark
+	$(BIN)/python tools/install_part.py web spark
 	@touch $@
 
 NO_REPORT := $(filter --no-report --dry-run,$(ARGS))
