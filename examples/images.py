@@ -3,8 +3,8 @@
 Each picture is drawn, and two thumbnails are made of it at the same time. When all are done, one job writes the contact
 sheet. The pictures are made up and written as PPM files, so that the program needs nothing but Python and Millrace.
 
-    python examples/images.py                 # on a memory store, into the folder contact-sheet
-    python examples/images.py sqlite:///jobs.db my-pictures
+Run it: `python images.py` uses a memory store and writes into the folder `contact-sheet`;
+`python images.py sqlite:///jobs.db my-pictures` uses a file and another folder.
 """
 
 from __future__ import annotations

@@ -152,6 +152,31 @@ async def test_a_flow_with_an_id_is_enqueued_once(mill: Harness):
     assert [job.id async for job in again.jobs()] == ["summer/1", "summer/2", "summer"]
 
 
+async def test_a_failed_flow_that_is_enqueued_again_runs_only_what_failed(mill: Harness):
+    flow = app.gather([load.spec("a"), load.spec("b")]).then(album)
+    broken.add("b")
+    await flow.enqueue(id="summer")
+    await mill.drain(failures="keep")
+    broken.clear()
+    again = await flow.enqueue(id="summer")
+    await mill.drain()
+
+    assert [(job.id, job.generation) async for job in again.jobs()] == [("summer/1", 1), ("summer/2", 2), ("summer", 2)]
+    assert await again.result() == "album: a 800, b 800"
+
+
+async def test_a_pool_with_partition_by_asks_for_the_partition_of_a_job_with_results(mill: Harness):
+    @app.pool("frames", lanes=2, partition_by=lambda picture: picture.name)
+    async def frame(picture: Picture) -> str:
+        return f"framed {picture.name}"
+
+    with pytest.raises(PayloadInvalid, match=r"options\(partition=…\)"):
+        frame.spec(load.spec("a").output)
+    flow = await app.chain(load.spec("a"), frame.options(partition="a")).enqueue()
+    await mill.drain()
+    assert await flow.result() == "framed a"
+
+
 async def test_a_flow_that_cannot_be_enqueued_as_a_whole_enqueues_nothing(mill: Harness):
     with pytest.raises(UnknownDependency):
         await app.gather([note.spec("a"), note.options(after="nobody").spec("b")]).then(anything).enqueue()

@@ -174,8 +174,9 @@ class Flow(Generic[R_co]):
     async def enqueue(self, *, id: str | None = None, within: object = None) -> FlowHandle[R_co]:
         """Enqueue all jobs in one step, all or nothing, and return the handle of the flow.
 
-        With `id`, a flow is enqueued once: an enqueue with the id of a flow that exists returns its handle. `within` is
-        your own database connection, as for `app.enqueue`.
+        With `id`, a flow is enqueued once: an enqueue with the id of a flow that exists returns its handle. If that has
+        failed, only its jobs that are dead or cancelled run again. `within` is your own database connection, as for
+        `app.enqueue`.
         """
         specs = self.specs(id)
         *_, last = await self._app.enqueue(specs, within=within)
@@ -187,7 +188,7 @@ class Flow(Generic[R_co]):
         Raises the same exceptions as `FlowHandle.result`. `wait=None` means no limit.
         """
         flow = await self.enqueue()
-        return await flow.within(None if wait is None else milliseconds("wait", wait) / 1000)
+        return await flow.await_result(None if wait is None else milliseconds("wait", wait) / 1000)
 
     @property
     def sync(self) -> SyncFlow[R_co]:

@@ -66,9 +66,9 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         By default this does not wait. Raises WaitTimeout if the flow has not finished within `wait`. Raises
         JobNotFound, JobFailed, JobCancelled or ResultExpired if there is no result.
         """
-        return await self.within(0.0 if wait is None else milliseconds("wait", wait) / 1000)
+        return await self.await_result(0.0 if wait is None else milliseconds("wait", wait) / 1000)
 
-    async def within(self, seconds: float | None) -> R_co:
+    async def await_result(self, seconds: float | None) -> R_co:
         """Return the result of the flow as soon as it has one. None means no limit; see `result`."""
         clock = asyncio.get_running_loop().time
         begun = clock()
