@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -174,6 +176,20 @@ def test_a_task_can_be_sent_by_name(steps):
 
     job = steps.millrace.sync.jobs.get(unknown.id)
     assert (job.task, job.queue, job.state, job.args["args"]) == ("elsewhere.task", "there", "ready", [1])
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_task_can_be_submitted_with_its_arguments_alone_and_in_a_transaction(steps, tmp_path):
+    add, hello = (steps.millrace.tasks[name] for name in (first_steps.add.name, "first_steps.hello"))
+    path = tmp_path / "jobs.db"
+
+    assert add.sync.enqueue(args=[2, 3]).result(wait=PATIENCE) == 5
+    assert hello.options(keep_result="1h").sync.enqueue(kwargs={"who": "ada"}).result(wait=PATIENCE) == "hello ada"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        job = add.options(within=connection).sync.enqueue(args=[1, 1])
+        connection.execute("ROLLBACK")
+    assert steps.AsyncResult(job.id).state == "PENDING"
 
 
 async def test_a_call_from_a_coroutine_blocks_but_works(on_store):

@@ -46,13 +46,13 @@ def handler_of(task: CeleryTask) -> Callable[..., Any]:
 
     def run(
         ctx: Context,
-        args: list[Any],
-        kwargs: dict[str, Any],
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
         about: dict[str, Any] | None = None,
         parents: list[Any] | None = None,
     ) -> Any:
-        given = restored([*(parents or ()), *args])
-        request = request_of(task, ctx, given, restored(kwargs), about or {})
+        given = restored([*(parents or ()), *(args or ())])
+        request = request_of(task, ctx, given, restored(kwargs or {}), about or {})
         try:
             value = attempt(RunningTask(task, request, ctx))
         except CeleryRetry as error:
