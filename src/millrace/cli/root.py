@@ -51,7 +51,10 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("monitor", "millrace.cli.workers.monitor", "monitor"),
     ),
     "Web": (("serve", "millrace.cli.serve", "serve"),),
-    "Data": (("pipeline", "millrace.cli.pipeline.group", "GROUP"),),
+    "Data": (
+        ("move", "millrace.cli.move", "move"),
+        ("pipeline", "millrace.cli.pipeline.group", "GROUP"),
+    ),
 }
 
 PLACES = {name: (module, function) for commands in SECTIONS.values() for name, module, function in commands}

@@ -46,6 +46,7 @@ class WorkerRun:
     burst: bool = False
     max_jobs: int | None = None
     code_version: str = ""
+    reload: bool = False
     supervised: bool = False
     for_children: dict[str, Any] = field(default_factory=dict)  # keyword arguments of `App.worker`
     child_arguments: list[str] = field(default_factory=list)  # the same for the command line of another process
@@ -81,7 +82,7 @@ async def run_worker(session: CommandSession, run: WorkerRun) -> int:
         raise InvalidInput(f"--name must be a line of 1 to 200 characters, not {run.name!r}")
     start_logging(settings["log_level"], settings["log_format"], settings["redact"] or ())
     session.output.log = log
-    if settings["processes"] > 1:
+    if settings["processes"] > 1 or run.reload:
         return await _supervise(session, run)
     app = session.app()
     made = app.worker(
@@ -181,11 +182,12 @@ class _StopWithoutSupervisor:
 
 
 async def _supervise(session: CommandSession, run: WorkerRun) -> int:
-    """Start and supervise several worker processes, and return the exit code. This process runs no jobs itself."""
+    """Start and supervise worker processes, and return the exit code. This process runs no jobs itself."""
+    from millrace.cli.workers.reload import run_reloading
     from millrace.cli.workers.supervisor import Supervisor
 
     settings = session.settings
-    if str(settings["url"] or "").startswith("memory:"):
+    if settings["processes"] > 1 and str(settings["url"] or "").startswith("memory:"):
         raise InvalidInput("memory:// is not shared between processes; use sqlite:///… or --processes 1")
     # Flags are passed as environment variables: a URL may hold a password, and argv is public.
     environ = {**os.environ, **settings.as_variables("flag"), SETTINGS["processes"].env: "1"}
@@ -198,10 +200,15 @@ async def _supervise(session: CommandSession, run: WorkerRun) -> int:
         return [*line, *ends, *version, *run.child_arguments]
 
     stop_timeout = settings["shutdown_deadline"] + settings["grace"] + 10
-    supervisor = Supervisor(
-        command, settings["processes"], environ, stop_timeout=stop_timeout, once=run.burst or run.max_jobs is not None
-    )
+    once = run.burst or run.max_jobs is not None
+
+    def make() -> Supervisor:
+        return Supervisor(command, settings["processes"], environ, stop_timeout=stop_timeout, once=once)
+
     with liveness_reported(settings["alive_file"]):
+        if run.reload:
+            return await run_reloading(make, session.folders)
+        supervisor = make()
         code = await supervisor.run()
     if session.output.json:
         session.output.document({"processes": settings["processes"], "restarts": supervisor.restarts, "exit": code})

@@ -20,6 +20,7 @@ EXAMPLES = {
         "  millrace worker --app shop.tasks:app --processes 4        one for each core\n"
         "  millrace worker --app shop.tasks:app --burst              stop when no job is ready\n"
         "  millrace worker --app shop.tasks:app --max-jobs 1000      stop after 1,000 jobs\n"
+        "  millrace worker --app shop.tasks:app --reload             restart when code changes\n"
         "  millrace worker --app shop.tasks:app --max-memory-per-child 1GiB\n"
         "  millrace worker --app shop.tasks:app --url s3://jobs/shop --shards 0-7",
         "Signals:\n"
@@ -93,6 +94,9 @@ async def worker(
     log_format: Annotated[
         str | None, typer.Option("--log-format", help="text or json lines, on stderr (default text).", metavar="FORMAT")
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Restart when Python files below this folder change; for development.")
+    ] = False,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     *,
     children: ChildOptions,
@@ -115,5 +119,6 @@ async def worker(
     )
     objects.check(session)
     return await run_worker(
-        session, WorkerRun(name, burst, max_jobs, code_version, supervised, children.options(), children.arguments())
+        session,
+        WorkerRun(name, burst, max_jobs, code_version, reload, supervised, children.options(), children.arguments()),
     )

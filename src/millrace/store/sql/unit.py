@@ -102,6 +102,7 @@ class Unit:
         self.append, self.feed = events.append, events.feed
         self.feed_bounds, self.trimmed_mark = events.feed_bounds, events.trimmed_mark
         self.past, self.add_past, self.drop_past = gone.past, gone.add, gone.drop
+        self.past_after = gone.after
         self.line, self.put_line, self.drop_line = self.lines.line, self.lines.put, self.lines.drop
         self.best_in_line = self._members.best_in_line
         self.key, self.put_key, self.drop_key = self._keys.key, self._keys.put, self._keys.drop

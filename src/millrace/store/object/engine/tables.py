@@ -16,7 +16,7 @@ from millrace.domain.job import FINISHED, LIVE, Job, State, is_kept_for_children
 from millrace.domain.request import Query, WorkerRecord
 from millrace.domain.schedule import Schedule
 from millrace.domain.settings import StoreSettings
-from millrace.domain.tables import QueueRow, TaskRow
+from millrace.domain.tables import Past, QueueRow, TaskRow
 from millrace.store.object.engine.index_table import IndexTable
 from millrace.store.object.engine.job_table import TableOptions
 from millrace.store.object.engine.numbers import Numbers
@@ -57,6 +57,8 @@ class ObjectTables(IndexTable):
         if known is None:
             seen = self.view.object(self.layout.queue(name))
             value = value_of(seen, QueueValue) or QueueValue(name)
+            if self.options.imports:
+                value.closed = self.settings().closed  # so that a new queue is closed too
             self.follow(value.stamp)
             known = self.rows[name] = (seen, value, self._row(value))
         return known[2]
@@ -105,8 +107,8 @@ class ObjectTables(IndexTable):
         The job's record is read if it has several entries or is running, because a claim may have crashed.
         """
         entries = self.entries_of_queue(queue, every=True)
-        times = Counter(entry.seq for entry in entries)
-        doubtful = [entry for entry in entries if times[entry.seq] > 1 or entry.state is State.RUNNING]
+        times = Counter(entry.name for entry in entries)
+        doubtful = [entry for entry in entries if times[entry.name] > 1 or entry.state is State.RUNNING]
         self.view.want(self.layout.job_by_name(entry.name) for entry in doubtful)
         wrong = {entry.key for entry in doubtful if not self._is_valid(entry)}
         return [entry for entry in entries if entry.key not in wrong]
@@ -205,6 +207,12 @@ class ObjectTables(IndexTable):
     def _cut(self, place: tuple[int, int], count: int) -> None:
         if count != self.trimmed().count:
             self.store_value().trimmed = Trimmed(*place, count)
+
+    def events_of(self, seqs: Sequence[int]) -> dict[int, list[Event]]:
+        raise NotImplementedError("an object store is exported by `transfer.py`")
+
+    def past_after(self, gone_at: int, seq: int, limit: int) -> list[Past]:
+        raise NotImplementedError("an object store is exported by `transfer.py`")
 
     # schedules and workers
 
@@ -356,6 +364,7 @@ def stored_queue(value: QueueValue, row: QueueRow) -> QueueValue:
         row if needs_exact_counts(row.settings) else None,
         value.stamp,
         row.rearm,
+        value.closed,
     )
 
 
