@@ -330,7 +330,8 @@ def test_signals_are_sent_where_a_task_is_enqueued_and_where_it_runs():
 
 
 def test_the_receivers_of_django_log_each_step(caplog):
-    caplog.set_level(logging.DEBUG)
+    for name in ("django.tasks", "django_tasks"):
+        caplog.set_level(logging.DEBUG, logger=name)
     result = tasks.noop.enqueue()
     work()
 

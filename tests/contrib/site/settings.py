@@ -7,6 +7,7 @@ SECRET_KEY = "only-for-tests"
 USE_TZ = True
 ROOT_URLCONF = "tests.contrib.site.urls"
 ALLOWED_HOSTS = ["*"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # quick
 STATIC_URL = "static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
@@ -16,6 +17,7 @@ DATABASES = {
         "OPTIONS": {"transaction_mode": "IMMEDIATE"},
     }
 }
+MILLRACE_DASHBOARD_URL = "/jobs/"
 TASKS = {"default": {"BACKEND": "millrace.contrib.django.MillraceBackend", "QUEUES": ["default", "queue_1"]}}
 INSTALLED_APPS = [
     "django.contrib.admin",

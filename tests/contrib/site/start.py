@@ -6,7 +6,9 @@ import django
 from django.apps import apps
 
 BACKEND = "millrace.contrib.django.MillraceBackend"
+SETTINGS = "tests.contrib.site.settings"
 
 if not apps.ready:
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.contrib.site.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
     django.setup()
+    del os.environ["DJANGO_SETTINGS_MODULE"]  # not for the processes of other tests

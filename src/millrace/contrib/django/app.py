@@ -11,6 +11,8 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from django.apps import apps
@@ -22,7 +24,10 @@ from millrace.contrib.django.api import Task, task_backends
 from millrace.contrib.django.database import database_url
 from millrace.contrib.django.handlers import finished_listener, handler_for
 from millrace.contrib.django.task_options import DEFAULTS, level_of, options_of
+from millrace.domain.job import Job
 from millrace.worker.worker import Worker
+
+PRIORITY, RUN_AFTER = "django.priority", "django.run_after"  # headers of a job
 
 _lock = threading.RLock()
 _apps: dict[str, DjangoApp] = {}
@@ -52,14 +57,26 @@ class DjangoApp(App):
     def declared(self, path: str) -> Task | None:
         """Return the task of Django with this module path, or None if this backend has no such task.
 
-        Imports the module if it is not imported yet.
+        If it is not known yet, its module is imported, but only if it belongs to an installed app: the path is data.
         """
-        if path not in _declared[self.alias]:
-            try:
+        known = _declared[self.alias]
+        if path not in known and apps.get_containing_app_config(path) is not None:
+            with suppress(ImportError):
                 import_string(path)  # declares it
-            except ImportError:
-                return None
-        return _declared[self.alias].get(path)
+        return known.get(path)
+
+    def task_of(self, job: Job) -> Task:
+        """Return the task of Django that a job was enqueued with, including what `using` has changed."""
+        declared: Task = self.declared(job.task)
+        headers = job.spec.headers or {}
+        changes: dict[str, Any] = {}
+        if job.queue != declared.queue_name:
+            changes["queue_name"] = job.queue
+        if PRIORITY in headers:
+            changes["priority"] = int(headers[PRIORITY])
+        if RUN_AFTER in headers:
+            changes["run_after"] = datetime.fromisoformat(headers[RUN_AFTER])
+        return declared.using(**changes) if changes else declared
 
     def register(self, task: Task) -> None:
         path = task.module_path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from django.utils import timezone
 from millrace.app.ids import new_ids
 from millrace.app.options import read_task_options
 from millrace.contrib.django.api import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, signals
-from millrace.contrib.django.app import DjangoApp, declare, get_app, url_of
+from millrace.contrib.django.app import PRIORITY, RUN_AFTER, DjangoApp, declare, get_app, url_of
 from millrace.contrib.django.database import open_transaction
 from millrace.contrib.django.results import new_result, result_of
 from millrace.contrib.django.task_options import level_of
@@ -25,7 +26,6 @@ from millrace.domain.job import Job, State
 from millrace.store.connect import connect
 
 KNOWN = ("url", "database", "on_commit", "defaults")
-PRIORITY, RUN_AFTER = "django.priority", "django.run_after"  # headers of a job
 
 
 class MillraceBackend(BaseTaskBackend):
@@ -71,7 +71,7 @@ class MillraceBackend(BaseTaskBackend):
         If a transaction is open on the database, the job is part of it, or is enqueued after its commit.
         """
         self.validate_task(task)
-        app = self.app.opened()
+        app = self.app
         [job_id] = new_ids(app.store.ids, 1)
         result = new_result(task, self.alias, job_id, args, kwargs)
         put = partial(self._put, app, task, result)
@@ -90,7 +90,7 @@ class MillraceBackend(BaseTaskBackend):
         if record is None or app.declared(record.task) is None:
             raise TaskResultDoesNotExist(result_id)
         payload = app.serdes.decode(record.spec.payload, record.spec.serde)
-        result = result_of(record, self.task_of(record), self.alias, payload, history)
+        result = result_of(record, app.task_of(record), self.alias, payload, history)
         if record.state is State.COMPLETED and record.result is not None:
             object.__setattr__(result, "_return_value", app.serdes.decode(record.result, record.spec.serde))
         return result
@@ -105,24 +105,13 @@ class MillraceBackend(BaseTaskBackend):
         except (ImproperlyConfigured, QueueError) as error:
             yield Error(f"TASKS[{self.alias!r}]: {error}", id="millrace.E001")
 
-    def task_of(self, job: Job) -> Task:
-        """Return the task of Django that a job was enqueued with, including what `using` has changed."""
-        declared: Task = self.app.declared(job.task)
-        headers = job.spec.headers or {}
-        changes: dict[str, Any] = {}
-        if job.queue != declared.queue_name:
-            changes["queue_name"] = job.queue
-        if PRIORITY in headers:
-            changes["priority"] = int(headers[PRIORITY])
-        if RUN_AFTER in headers:
-            changes["run_after"] = datetime.fromisoformat(headers[RUN_AFTER])
-        return declared.using(**changes) if changes else declared
-
     def _put(self, app: DjangoApp, task: Task, result: TaskResult, within: object = None) -> None:
         made = app.tasks[task.module_path]
         options = {"id": result.id, **_changes(task, app.declared(task.module_path))}
         if within is not None:
             options["within"] = within
+        if not isinstance(within, sqlite3.Connection):  # which needs no open store, and would wait for itself
+            app.opened()
         made.options(**options).sync.enqueue(result.args, result.kwargs)
         signals.task_enqueued.send(sender=type(self), task_result=result)
 
@@ -144,7 +133,7 @@ def _changes(task: Task, declared: Task) -> dict[str, Any]:
     if task.priority != declared.priority:
         changes["priority"] = level_of(task.priority)
         headers[PRIORITY] = str(task.priority)
-    if task.run_after is not None:
-        changes["at"] = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
+    if task.run_after is not None:  # not `at`: inside a transaction, the store's clock cannot be read
+        changes["delay"] = max(timedelta(0), task.run_after - timezone.now())
         headers[RUN_AFTER] = task.run_after.isoformat()
     return {**changes, "headers": headers} if headers else changes

@@ -68,7 +68,7 @@ def finished_listener(app: DjangoApp) -> Callable[[LocalEvent], Coroutine[Any, A
 
 
 def _running(app: DjangoApp, job: Job) -> TaskResult:
-    return result_of(job, app.backend.task_of(job), app.alias, app.serdes.decode(job.spec.payload, job.spec.serde))
+    return result_of(job, app.task_of(job), app.alias, app.serdes.decode(job.spec.payload, job.spec.serde))
 
 
 def _as_json(value: Any) -> Any:
