@@ -295,6 +295,18 @@ def test_options_apply_to_one_task_and_defaults_to_all():
     assert app.tasks[tasks.fails.module_path].options.max_attempts == 1
 
 
+def test_a_task_can_have_a_schedule():
+    app = get_app()
+    app.cron("0 7 * * *", app.tasks[tasks.noop.module_path], name="daily", kwargs={"args": ["daily"], "kwargs": {}})
+    try:
+        app.sync.run(app.scheduler().look())
+        [schedule] = app.sync.run(app.schedules())
+    finally:
+        del app.plans["daily"]
+
+    assert (schedule.name, schedule.task) == ("daily", tasks.noop.module_path)
+
+
 # ── signals ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,7 +7,6 @@ database of a test run is not known earlier.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -44,7 +43,6 @@ class DjangoApp(App):
         super().__init__("memory://")
         self.alias = alias
         self._place = ""
-        self._opened: tuple[int, object] | None = None
         listener = finished_listener(self)
         for kind in ("completed", "failed", "cancelled"):
             self.on(kind, listener)
@@ -92,13 +90,9 @@ class DjangoApp(App):
             self.use(url)
             self._place = url
 
-    def opened(self) -> DjangoApp:
-        """Open the store for `app.sync`, once per process, and return the app."""
-        here = (os.getpid(), self.store)
-        if self._opened != here:
-            self.sync.run(self.connected())
-            self._opened = here
-        return self
+    def open(self) -> None:
+        """Open the store for `app.sync`, which creates its tables."""
+        self.sync.run(self.connected())
 
     def worker(self, queues: Sequence[str] | str | None = None, **options: Any) -> Worker:
         """Return a worker. By default, it serves the queues of the tasks and those in QUEUES of the backend."""
