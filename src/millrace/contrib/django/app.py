@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from millrace.app.app import App
-from millrace.contrib.django.api import Task, task_backends
+from millrace.contrib.django.api import InvalidTask, Task, task_backends
 from millrace.contrib.django.database import database_url
 from millrace.contrib.django.handlers import finished_listener, handler_for
 from millrace.contrib.django.task_options import DEFAULTS, level_of, options_of
@@ -74,14 +74,16 @@ class DjangoApp(App):
             changes["priority"] = int(headers[PRIORITY])
         if RUN_AFTER in headers:
             changes["run_after"] = datetime.fromisoformat(headers[RUN_AFTER])
-        return declared.using(**changes) if changes else declared
+        with suppress(InvalidTask):  # the settings have changed since the enqueue, for example QUEUES
+            return declared.using(**changes) if changes else declared
+        return declared
 
     def register(self, task: Task) -> None:
         path = task.module_path
         if path in self.tasks:
             return
         given = {**DEFAULTS, **self.backend.defaults, **options_of(task.func)}
-        given = {"queue": task.queue_name, "priority": level_of(task.priority), **given}
+        given |= {"queue": task.queue_name, "priority": level_of(task.priority)}
         self.task(name=path, **given)(handler_for(self, task.func))
 
     def place(self, url: str) -> None:
@@ -112,9 +114,10 @@ def get_app(alias: str = "default") -> DjangoApp:
     with _lock:
         app = _apps.get(alias)
         if app is None:
-            app = _apps[alias] = DjangoApp(alias)
+            app = DjangoApp(alias)
             for task in list(_declared[alias].values()):
                 app.register(task)
+            _apps[alias] = app
     app.place(backend.store_url())
     return app
 
