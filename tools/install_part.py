@@ -3,7 +3,7 @@
 `make demo` is often the first command, and should not install type checkers and test tools. pip resolves which
 packages the extras need at the locked versions, and then installs those lines of the lock file.
 
-    python tools/install_part.py cli
+    python tools/install_part.py web
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millrace.app.app import App
+from millrace.app.flows.compose import Flow
+from millrace.app.flows.handle import FlowHandle, FlowStatus, SyncFlowHandle
 from millrace.app.job_handle import JobHandle, SyncJobHandle
 from millrace.app.job_status import JobStatus
 from millrace.app.local_events import LocalEvent
@@ -40,6 +42,7 @@ from millrace.domain.errors import (
     QueueFull,
     ReadOnlyStore,
     ResultExpired,
+    StoreClosed,
     StoreError,
     UnknownDependency,
     UnknownPool,
@@ -97,6 +100,9 @@ __all__ = [
     "Emptied",
     "Enqueued",
     "Event",
+    "Flow",
+    "FlowHandle",
+    "FlowStatus",
     "FrameTask",
     "InvalidInput",
     "Job",
@@ -135,7 +141,9 @@ __all__ = [
     "Snooze",
     "Spec",
     "State",
+    "StoreClosed",
     "StoreError",
+    "SyncFlowHandle",
     "SyncJobHandle",
     "Task",
     "TypedSerde",

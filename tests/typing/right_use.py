@@ -16,6 +16,9 @@ from millrace import (
     Context,
     Depends,
     Event,
+    Flow,
+    FlowHandle,
+    FlowStatus,
     Job,
     JobFailed,
     JobHandle,
@@ -51,6 +54,21 @@ async def send(to: str, copies: int = 1) -> str:
 @app.task
 def charge(ctx: Context, order: Order) -> float:
     return len(order.lines) / ctx.attempt
+
+
+@app.task
+async def count(text: str, least: int = 0) -> int:
+    return max(len(text), least)
+
+
+@app.task
+async def collect(texts: list[str], title: str = "") -> str:
+    return title + "".join(texts)
+
+
+@app.task
+def both(parts: tuple[int, str]) -> str:
+    return parts[0] * parts[1]
 
 
 @app.task(queue="mail", priority=3, timeout=timedelta(minutes=1), retry=backoff(1, factor=3), on_dead_letter=send)
@@ -298,6 +316,40 @@ async def pools() -> None:
 async def timed(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
     ctx.log.info("begins")
     return await call_next()
+
+
+def flows_have_the_type_of_their_last_result() -> None:
+    assert_type(app.chain(send.spec("ada"), count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), count.options(delay="1m")), Flow[int])
+    assert_type(app.chain(send.spec("ada"), send.spec("bob"), count), Flow[int])
+    assert_type(app.gather(send.spec("ada"), count.spec("bob")), Flow[tuple[str, int]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]), Flow[list[str]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]).then(collect, title="x"), Flow[str])
+    assert_type(app.gather(send.spec("ada"), send.spec("bob")).then(collect), Flow[str])
+    assert_type(app.gather(count.spec("ada"), send.spec("bob")).then(both), Flow[str])
+
+
+def flows_inside_flows() -> None:
+    assert_type(app.chain(send.spec("ada"), app.gather(count, send), both, count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), app.gather(app.chain(send, count), send), both), Flow[str])
+    assert_type(app.gather(app.chain(send.spec("ada"), count), send.spec("bob")).then(both), Flow[str])
+
+
+async def the_handle_of_a_flow() -> None:
+    flow = await app.chain(send.spec("ada"), count).enqueue(id="ada")
+    assert_type(flow, FlowHandle[int])
+    assert_type(await flow.result(wait="1m"), int)
+    assert_type(await flow.status(), FlowStatus)
+    assert_type(await app.chain(send.spec("ada"), count).call(), int)
+    assert_type(app.chain(send.spec("ada"), count).sync.enqueue().result(), int)
+    assert_type(await app.flows.handle("ada", count).result(), int)
+
+
+async def the_output_of_a_job_as_an_argument(ctx: Context) -> None:
+    assert_type(send.spec("ada").output, str)
+    await app.enqueue([first := send.spec("ada"), collect.spec([first.output])])
+    await count.enqueue((await send.enqueue("ada")).output)
+    assert_type((await ctx.parents())[0].result_as(count), int)
 
 
 def without_a_loop() -> None:

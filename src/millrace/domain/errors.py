@@ -209,6 +209,20 @@ class ReadOnlyStore(StoreError):
         )
 
 
+class StoreClosed(StoreError):
+    """The store is closed, because `millrace move` moves its jobs to another store, or moves jobs into it."""
+
+    def __init__(self, stage: str, peer: str) -> None:
+        self.stage, self.peer = stage, peer
+        texts = {
+            "frozen": f"the jobs of this store are being moved to {peer}. When `millrace move` has finished, use that "
+            "URL. To keep this store instead, run `millrace move` with --abort.",
+            "moved": f"the jobs of this store were moved to {peer}. Use that URL.",
+        }
+        arriving = f"jobs are being moved into this store from {peer}. It opens when `millrace move` has finished."
+        super().__init__(f"{texts.get(stage, arriving)} Nothing was changed.")
+
+
 class CursorExpired(QueueError):
     """Retention deleted events after this cursor before they were read."""
 

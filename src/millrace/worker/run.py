@@ -31,6 +31,7 @@ from millrace.worker.process.remote import Encoded, OutcomeError, ProcessDied
 from millrace.worker.scope import WorkerScope
 
 if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
     from millrace.store.protocol import Within
 
 MARGIN = 0.1  # share of the lease duration that is left when a worker that cannot extend it aborts the run
@@ -253,6 +254,12 @@ class Run(HeldJob):
         self.children = [*(self.children or ()), *children] or None
         if progress is not None:
             self.progress = progress
+
+    async def parents(self) -> list[JobStatus]:
+        return await self.task.parents_of(self.job)
+
+    def parents_sync(self) -> list[JobStatus]:
+        return self.task.parents_of_sync(self.job)
 
     # ── transactional completion ──────────────────────────────────────────────────────────────
 
