@@ -37,6 +37,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     stalled: int = 0
     duration: int | None = None
     jobs: tuple[Spec, ...] = ()
+    keep_result: int | msgspec.UnsetType | None = msgspec.UNSET  # the worker's default, in place of the stored value
 
     @classmethod
     def completed(cls, result: bytes | None = None, **more: object) -> Change:

@@ -191,7 +191,8 @@ def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> 
     if held.started is None or held.waiting:  # no handler has run
         return change
     children = tuple(held.children) if held.children and change.verb in _ENQUEUES_CHILDREN else ()
-    return msgspec.structs.replace(change, duration=max(0, int((now - held.started) * 1000)), jobs=children)
+    duration = max(0, int((now - held.started) * 1000))
+    return msgspec.structs.replace(change, duration=duration, jobs=children, keep_result=held.keep_result)
 
 
 def decide_change(job: Job, task: Runnable | None, outcome: Outcome, chance: float) -> Change:

@@ -18,6 +18,7 @@ from millrace.domain.schedule import Move, Moved
 
 
 def advance(ledger: Ledger, moves: Sequence[Move], now: int) -> list[Moved]:
+    ledger.refuse_if_closed()
     return [_advance_one(ledger, move, now) for move in moves]
 
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from millrace.domain.change import Change
 from millrace.domain.job import Lease, Spec
@@ -76,6 +77,13 @@ def fast_path_completions(items: Sequence[tuple[Lease, Change]], bodies: list[by
     return [None, seqs, leases, durations, results]
 
 
+def _kept(change: Change) -> int | None:
+    """Return `keep_result` of a change for scripts: None if it is not set, and -1 for no limit."""
+    if change.keep_result is UNSET:
+        return None
+    return -1 if change.keep_result is None else change.keep_result
+
+
 def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[list[Any]]:
     """Return each change as a list, in the order of scripts/settle.lua, and append the results to `bodies`."""
     packed: list[list[Any]] = []
@@ -97,6 +105,7 @@ def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -
                 change.stalled,
                 change.duration,
                 packed_specs(change.jobs, bodies) if change.jobs else None,
+                _kept(change),
             ]
         )
     return packed

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.app.handler.context import Context
 from millrace.app.handler.verdict import Abort, Aborted, Bury, Retry, Snooze, Verdict
@@ -20,6 +20,10 @@ from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure, encodable
 from millrace.worker.process.wire import AttemptDone, LogLine, Progress, ToWorker
+from millrace.worker.scope import WorkerScope
+
+if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
 
 PROGRESS_EVERY = 0.1  # seconds; a handler may report each of a million rows
 JOB_LOG = "millrace.handler"
@@ -35,15 +39,22 @@ class ChildAttempt:
 
     completing = False
 
-    def __init__(self, index: int, job: Job, remaining: float | None, task: Task[..., Any], send: Send) -> None:
+    def __init__(
+        self, index: int, job: Job, remaining: float | None, task: Task[..., Any], send: Send, scope: WorkerScope
+    ) -> None:
         self.job = job
         self.task = task
         self.children: list[Spec] | None = None
         self.deadline = math.inf if remaining is None else time.monotonic() + remaining
-        self.clock = time.monotonic
+        self.clock = scope.clock
+        self.scope = scope
         self.context: Context | None = None
         self._why: Abort | None = None
         self._sender = _ProgressSender(index, send)
+
+    @property
+    def state(self) -> Any:
+        return self.scope.state
 
     @property
     def progress(self) -> bytes | None:
@@ -52,6 +63,12 @@ class ChildAttempt:
     @progress.setter
     def progress(self, value: bytes | None) -> None:
         self._sender.report(value)
+
+    async def parents(self) -> list[JobStatus]:
+        return await self.task.parents_of(self.job)
+
+    def parents_sync(self) -> list[JobStatus]:
+        return self.task.parents_of_sync(self.job)
 
     async def complete(self, value: Any, connection: object) -> None:
         self.complete_sync(value, connection)

@@ -38,7 +38,8 @@ local function settle_one(item)
   end
   local was_asked = job.cancel_requested
   X.settle(job, { verb = item[3], delay = item[4], result = item[5] and ARGV[item[5]] or nil, error = item[6],
-    reason = item[7], failed = item[8], stalled = item[9], duration = item[10] })
+    reason = item[7], failed = item[8], stalled = item[9], duration = item[10],
+    keep_result = item[12], jobs = item[11] })
   if job.state == 'waiting' then
     S.returned(job)
   else
