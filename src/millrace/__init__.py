@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from millrace.app.pools.pool import Pool
     from millrace.app.pools.status import LaneState, PoolStatus
     from millrace.app.pools.task import PoolTask
+    from millrace.app.schedules.plan import ScheduleDefinition
     from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.app.telemetry.log_context import JobLogFilter
     from millrace.app.telemetry.log_json import JsonLogFormatter
@@ -127,6 +128,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Schedule",
+    "ScheduleDefinition",
     "Serde",
     "Snooze",
     "Spec",
@@ -170,6 +172,7 @@ _LATER = {
     "Reason": "millrace.app.why",
     "RemoteError": "millrace.worker.process.remote",
     "Retry": "millrace.app.handler.verdict",
+    "ScheduleDefinition": "millrace.app.schedules.plan",
     "Snooze": "millrace.app.handler.verdict",
     "Worker": "millrace.worker.worker",
 }

@@ -43,6 +43,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("obliterate", "millrace.cli.obliterate", "obliterate"),
         ("pools", "millrace.cli.pools", "pools"),
         ("schedules", "millrace.cli.schedules", "schedules"),
+        ("schedule", "millrace.cli.schedules", "schedule"),
     ),
     "Workers": (
         ("worker", "millrace.cli.workers.worker", "worker"),

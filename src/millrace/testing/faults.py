@@ -41,7 +41,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.base import BaseStore
 from millrace.store.protocol import Store, Target, Watch
@@ -256,8 +256,11 @@ class FaultyStore:
     async def workers(self) -> list[WorkerRecord]:
         return await self._call("workers", self.store.workers)
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._call("schedules", self.store.schedules)
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        return await self._call("schedules", lambda: self.store.schedules(after, limit))
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await self._call("due_schedules", lambda: self.store.due_schedules(names, limit))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         return await self._call("advance", lambda: self.store.advance(moves))

@@ -195,10 +195,10 @@ def test_a_schedule_is_resumed_and_forgotten(opened: Opened, shop_url: str):
     page = opened("#/schedules")
     page.click("button[aria-label='Resume nightly-report']")
     page.until("document.querySelector(\"button[aria-label='Pause nightly-report']\") !== null")
-    page.click("button[aria-label='Forget stock-check']")
-    page.click("dialog button", "Forget it")
+    page.click("button[aria-label='Remove stock-check']")
+    page.click("dialog button", "Remove it")
     page.until("!document.querySelector('main').innerText.includes('stock-check')")
-    [left] = asked(shop_url, lambda app: app.schedules())
+    [left] = asked(shop_url, lambda app: app.schedules.page())
     assert (left.name, left.paused) == ("nightly-report", False)
 
 

@@ -45,7 +45,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import operate, upkeep
 from millrace.domain.rules.check import check_name, check_specs
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
@@ -344,10 +344,11 @@ class RedisStore(BaseStore):
 
     # ── scheduling ────────────────────────────────────────────────────────────────────────────
 
-    async def schedules(self) -> list[Schedule]:
-        wire = self._wire
-        kept = await wire.command("HGETALL", f"{wire.prefix}schedule")
-        return sorted(map(scheduling.schedule_from, _values(kept)), key=lambda schedule: schedule.name)
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        return await scheduling.schedules(self._wire, after, limit)
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await scheduling.due_schedules(self._wire, names, limit)
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

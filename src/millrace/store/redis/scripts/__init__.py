@@ -53,6 +53,7 @@ METHODS = (
     "upkeep_rest",
     "upkeep_past",
     "advance",
+    "due_schedules",
     "beat",
     "get",
     "find",

@@ -23,7 +23,7 @@ export const WORKER = {
   shards: [],
 };
 export const SCHEDULE = {
-  rev: 0, last_tick: null, next_tick: null, paused: false,
+  rev: 0, last_tick: null, next_tick: null, paused: false, template: null,
 };
 export const SETTINGS = {
   max_running: null, rate: null, burst: null, paused: false, paused_lanes: [], lanes: null, max_depth: null,
@@ -56,6 +56,7 @@ export const WORKER_VIEW = {
 export const SCHEDULE_VIEW = {
   name: "value", expression: "value", tz: "value", task: "value", queue: "value", missed: "value", grace: "seconds",
   digest: "value", mark: "instant", rev: "value", last_tick: "instant", next_tick: "instant", paused: "value",
+  source: "value",
 };
 export const SETTINGS_VIEW = {
   max_running: "value", rate: "value", burst: "value", paused: "value", paused_lanes: "value", lanes: "value",

@@ -89,4 +89,8 @@ export function workerShown({ info, ...record }, now, running) {
   return viewed(tables.WORKER_VIEW, { ...tables.WORKER, ...info, ...record, alive: record.last_beat + record.ttl >= now, running });
 }
 
-export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, { ...tables.SCHEDULE, ...plan });
+export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, {
+  ...tables.SCHEDULE,
+  ...plan,
+  source: plan.template ? "store" : "code",
+});
