@@ -184,7 +184,11 @@ class Machine(RuleBasedStateMachine):
     def end(self, what: str, runs: list[Held], outcome: Outcome, carried: draw.Wish | None) -> None:
         jobs = () if carried is None else (self.spec(carried),)
         changes: list[Change] = [
-            msgspec.structs.replace(decide(run.job, outcome, CHANCE), jobs=jobs if run is runs[0] else ())
+            msgspec.structs.replace(
+                decide(run.job, outcome, CHANCE),
+                jobs=jobs if run is runs[0] else (),
+                log=b"[2]" if run.job.attempt % 3 == 2 else None,
+            )
             for run in runs
         ]
         asked = {job.lease_id for job in self.records() if job.cancel_requested}

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from millrace.app.batch_task import BatchTask
     from millrace.app.frames.task import FrameTask
     from millrace.app.handler.context import Context
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
     from millrace.app.host import CallNext, Middleware
     from millrace.app.pools.hooks import DeadJob, Emptied
@@ -109,6 +110,7 @@ __all__ = [
     "LanesInUse",
     "LeaseLost",
     "LocalEvent",
+    "LogLine",
     "Middleware",
     "MissingDriver",
     "MissingExtra",
@@ -164,6 +166,7 @@ _LATER = {
     "JobLogFilter": "millrace.app.telemetry.log_context",
     "JsonLogFormatter": "millrace.app.telemetry.log_json",
     "LaneState": "millrace.app.pools.status",
+    "LogLine": "millrace.app.handler.job_log",
     "Middleware": "millrace.app.host",
     "Pool": "millrace.app.pools.pool",
     "PoolStatus": "millrace.app.pools.status",

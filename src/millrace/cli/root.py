@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("submit", "millrace.cli.jobs.submit", "submit"),
         ("status", "millrace.cli.jobs.views", "status"),
         ("history", "millrace.cli.jobs.history", "history"),
+        ("log", "millrace.cli.jobs.log", "log"),
         ("list", "millrace.cli.jobs.views", "list_jobs"),
         ("cancel", "millrace.cli.jobs.actions", "cancel"),
         ("replay", "millrace.cli.jobs.actions", "replay"),

@@ -155,6 +155,7 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     lost_worker: bool | None = None  # set by `reclaim` on the jobs it returns: has the worker stopped its heartbeat?
     failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
     has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
+    log: bytes | None = None  # the lines of `ctx.log`, if the task keeps them (app/handler/job_log.py)
 
     @property
     def id(self) -> str:

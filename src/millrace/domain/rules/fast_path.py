@@ -53,8 +53,8 @@ def ends_alone_or_makes_room(settings: QueueSettings) -> bool:
 
 
 def only_completes(change: Change) -> bool:
-    """Return whether a change only completes the job: it enqueues no jobs and counts no failure."""
-    if change.verb is not Verb.COMPLETE or change.jobs or change.error is not None:
+    """Return whether a change only completes the job: it enqueues no jobs, counts no failure and has no log."""
+    if change.verb is not Verb.COMPLETE or change.jobs or change.error is not None or change.log is not None:
         return False
     return not (change.failed or change.stalled or change.reason)
 

@@ -403,6 +403,8 @@ class PostgresStore(BaseStore):
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         if not extensions:
             return []
+        if any(extension.log is not None for extension in extensions):  # logs are in the records, not in the leases
+            return await self._write(lambda ledger, now: ledger.extend(extensions, now))
         session = self.session()
         rows = await session.call(
             "extend_leases",

@@ -76,14 +76,19 @@ def fast_path_completions(items: Sequence[tuple[Lease, Change]], bodies: list[by
     return [None, seqs, leases, durations, results]
 
 
+def place_of(body: bytes | None, bodies: list[bytes]) -> int | None:
+    """Append a value to `bodies`, and return its place among the arguments of the script; None if there is none."""
+    if body is None:
+        return None
+    bodies.append(body)
+    return BODIES + len(bodies) - 1
+
+
 def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[list[Any]]:
     """Return each change as a list, in the order of scripts/settle.lua, and append the results to `bodies`."""
     packed: list[list[Any]] = []
     for lease, change in items:
-        result: int | None = None
-        if change.result is not None:
-            result = BODIES + len(bodies)
-            bodies.append(change.result)
+        result = place_of(change.result, bodies)
         packed.append(
             [
                 lease.seq,
@@ -97,6 +102,7 @@ def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -
                 change.stalled,
                 change.duration,
                 packed_specs(change.jobs, bodies) if change.jobs else None,
+                place_of(change.log, bodies),
             ]
         )
     return packed

@@ -65,10 +65,10 @@ from millrace.store.redis.decode import (
     worker_from,
 )
 from millrace.store.redis.encode import (
-    BODIES,
     encode,
     fast_path_completions,
     packed_changes,
+    place_of,
 )
 from millrace.store.redis.enqueues import RedisEnqueues, enqueued_on_fast_path
 from millrace.store.redis.health import ServerHealth, examine
@@ -193,11 +193,8 @@ class RedisStore(BaseStore):
         bodies: list[bytes] = []
         items: list[list[Any]] = []
         for extension in extensions:
-            number: int | None = None
-            if extension.progress is not None:
-                number = BODIES + len(bodies)
-                bodies.append(extension.progress)
-            items.append([extension.lease.seq, extension.lease.id, extension.by, number])
+            progress, log = place_of(extension.progress, bodies), place_of(extension.log, bodies)
+            items.append([extension.lease.seq, extension.lease.id, extension.by, progress, log])
         return receipts(await self._wire.change("extend", [items], bodies, durable=False))
 
     async def reclaim(self, request: Reclaim) -> list[Job]:

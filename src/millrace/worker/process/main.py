@@ -110,7 +110,10 @@ class ChildProgram:
     def _do(self, work: Work) -> None:
         task = self._tasks[work.jobs[0].task]
         jobs = zip(work.jobs, work.remaining, strict=True)
-        attempts = [ChildAttempt(index, job, left, task, self._send) for index, (job, left) in enumerate(jobs)]
+        attempts = [
+            ChildAttempt(index, job, left, task, self._send, keeps_log=work.keeps_log)
+            for index, (job, left) in enumerate(jobs)
+        ]
         self._attempts = attempts
         if self._halted is not None:  # stopped before it began
             for attempt in attempts:

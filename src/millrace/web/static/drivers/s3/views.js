@@ -71,6 +71,14 @@ export function shown(given, now, rule) {
       worker: one.worker ?? null,
       error: hidden.failure(one.error),
     })),
+    log: (decoded(job.log) ?? []).map((line) => ({
+      attempt: line.attempt,
+      at: when(line.at),
+      level: line.level,
+      text: hidden.within(rule.plain(line.text)),
+      fields: hidden.within(rule.plain(line.fields ?? {})),
+      dropped: line.dropped ?? 0,
+    })),
     rev: job.rev,
     missing: job.missing ?? [],
   };
