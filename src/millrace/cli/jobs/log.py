@@ -51,7 +51,7 @@ async def log(
             job = await _read(app, job_id)
             printed = _print(session, job, printed)
         if not printed and not follow:
-            session.output.hint("No lines. They are kept for tasks with keep_log=True.")
+            session.output.say("No lines. They are kept for tasks with keep_log=True.")
     return exits.OK
 
 
