@@ -82,12 +82,12 @@ class Schedules:
 
     def flush(self) -> None:
         changed, self.changed = self.changed, {}
-        gone = [(name,) for name, schedule in changed.items() if schedule is None]
+        gone = [name for name, schedule in changed.items() if schedule is None]
         kept = [
             (name, _encode(schedule), schedule.due_at) for name, schedule in changed.items() if schedule is not None
         ]
         if gone:
-            self._db.delete("drop_schedules", gone)
+            self._db.rows("drop_schedules", gone)
         if kept:
             self._db.write("put_schedules", kept)
 

@@ -18,5 +18,5 @@ INSERT OR REPLACE INTO millrace_schedule (name, record, due_at)
 VALUES (?, ?, ?);
 
 -- name: drop_schedules
--- For a JSON list of [name].
-DELETE FROM millrace_schedule WHERE name IN (SELECT value ->> 0 FROM json_each(:names));
+-- For a JSON list of names.
+DELETE FROM millrace_schedule WHERE name IN (SELECT value FROM json_each(:names));
