@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace proof tools $(wildcard benchmarks) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey nightly bench lock clean
+.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey test-alerts nightly bench lock build sbom release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,15 +26,16 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The first thing many people run: where nothing is set up yet, only what the command line needs is installed.
+# The first thing many people run: where nothing is set up yet, only what the command line and the dashboard need is
+# installed.
 $(VENV)/.demo: pyproject.toml requirements.lock | $(BIN)/python
-	$(BIN)/python tools/install_part.py cli
+	$(BIN)/python tools/install_part.py web
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.demo-report: $(VENV)/.demo
 	@echo "Installing Spark for the report at the end: about 500 MB, a minute or two. make demo ARGS=--no-report does without."
-	$(BIN)/python tools/install_part.py cli spark
+	$(BIN)/python tools/install_part.py web spark
 	@touch $@
 
 NO_REPORT := $(filter --no-report --dry-run,$(ARGS))
@@ -77,6 +78,9 @@ test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Deb
 test-valkey: setup ## Run the Redis store's tests on Valkey; ARGS are for pytest
 	@$(BIN)/python tools/valkey.py $(ARGS)
 
+test-alerts: ## Check the Prometheus alerts with promtool, which is in Debian's package prometheus
+	cd deploy/prometheus && promtool check rules millrace-rules.yml && promtool test rules millrace-rules-test.yml
+
 nightly: setup ## Run the long cases which `make test` leaves out
 	@$(BIN)/python tools/run_areas.py --nightly
 
@@ -88,9 +92,18 @@ bench: setup ## Run every benchmark, one after the other
 lock: ## Pin the dependencies again; make lock UPGRADE=--upgrade moves them to their newest versions
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet --disable-pip-version-check uv && \
-	"$$dir/bin/uv" pip compile pyproject.toml --extra dev --output-file requirements.lock --quiet \
+	"$$dir/bin/uv" pip compile pyproject.toml --extra all --group dev --output-file requirements.lock --quiet \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	  --custom-compile-command 'make lock' $(UPGRADE)
+
+build: setup ## Build the wheel and the source distribution into dist/
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . > /dev/null && ls dist
+
+sbom: setup ## Write the SBOM of the runtime packages (all extras, locked versions) into dist/, as CycloneDX
+	@$(BIN)/python -m tools.sbom dist
+
+release: build sbom ## Build what is published, and check that this version may be; TAG=v0.1.0 also checks the tag
+	@$(BIN)/python -m tools.release dist $(if $(TAG),'$(TAG)')
 
 clean: ## Remove the environment and everything that was built or cached
 	rm -rf $(VENV) .ceph .contrib .coverage* build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

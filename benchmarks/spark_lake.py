@@ -68,7 +68,7 @@ class MadeUpFeed:
 
     def shares(self, stretch: Stretch) -> Sequence[MadeUpShare]:
         since, until = (
-            BEGIN + round(int(cursor) / EVENTS_PER_JOB * self._pace) for cursor in (stretch.after, stretch.until)
+            BEGIN - 1 + round(int(cursor) / EVENTS_PER_JOB * self._pace) for cursor in (stretch.after, stretch.until)
         )
         first = max(0, int((since - LONGEST - BEGIN) / self._pace))
         last = int((until - BEGIN) / self._pace) + 1

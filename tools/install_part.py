@@ -3,7 +3,7 @@
 `make demo` is often the first command, and should not install type checkers and test tools. pip resolves which
 packages the extras need at the locked versions, and then installs those lines of the lock file.
 
-    python tools/install_part.py cli
+    python tools/install_part.py web
 """
 
 from __future__ import annotations
@@ -40,9 +40,20 @@ def main(extras: Sequence[str]) -> int:
 
 def needed(project: dict[str, Any], extras: Iterable[str]) -> list[str]:
     """Requirements of the project itself, these extras and the build backend."""
-    optional = project["project"]["optional-dependencies"]
     asked = [*project["project"]["dependencies"], *project["build-system"]["requires"], EDITABLE]
-    return asked + [requirement for extra in extras for requirement in optional[extra]]
+    return asked + of_extras(project, extras)
+
+
+def of_extras(project: dict[str, Any], extras: Iterable[str]) -> list[str]:
+    """Requirements of these extras, also of those that they include, such as `millrace[cli]`. The project itself is
+    not in the result: pip would look for it in an index.
+    """
+    found: list[str] = []
+    for extra in extras:
+        for requirement in project["project"]["optional-dependencies"][extra]:
+            own = re.fullmatch(rf"{project['project']['name']}\[([\w,-]+)\]", requirement)
+            found += of_extras(project, own[1].split(",")) if own else [requirement]
+    return found
 
 
 def read_lock(text: str) -> dict[str, str]:

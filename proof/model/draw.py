@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from millrace.domain.job import DAY, MINUTE, SECOND
+from millrace.domain.job import DAY, MINUTE, SECOND, Job
 from millrace.domain.outcome import (
     Buried,
     CancelledOnRequest,
@@ -70,6 +70,7 @@ _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "letter": {"on_dead_letter": _one("bell")},
     "stubborn": {"reuse": _one(False)},
     "cache": {"rerun_expired": _one(True), "keep_result": _one(SECOND, 0)},
+    "tags": {"tags": _one(("a",), ("a", "b"))},
     "again": {},
 }
 
@@ -105,9 +106,22 @@ _PAYLOAD = _one(b"1", b"2")
 _PARENTS = st.lists(st.integers(-2, 7), min_size=1, max_size=2)
 
 plain = wishes(
-    "", "delay", "priority", "budget", "expires", "result", "letter budget", "stubborn", "letter expires", "cache"
+    "",
+    "delay",
+    "priority",
+    "budget",
+    "expires",
+    "result",
+    "letter budget",
+    "stubborn",
+    "letter expires",
+    "cache",
+    "tags",
+    "tags priority",
 )
-in_line = wishes("group", "group delay", "group priority", "group budget", "group budget priority", "group expires")
+in_line = wishes(
+    "group", "group delay", "group priority", "group budget", "group budget priority", "group expires", "group tags"
+)
 with_key = wishes("key", "key group", "key delay", "key expires", "key stubborn", "key budget")
 after_others = wishes(
     "after", "after group", "after key delay", "after expires priority", "after letter", "after budget"
@@ -144,6 +158,15 @@ index_lists = st.lists(indexes, min_size=1, max_size=3)
 id_lists = st.one_of(index_lists, index_lists, st.lists(st.integers(0, 30), min_size=2, max_size=20))
 LEASES = ("held", "held", "held", "stale", "twice", "forged", "unknown")
 _PLACES = st.integers(0, 19)
+
+
+def keep_result_of(job: Job) -> int | msgspec.UnsetType | None:
+    """Return the default of a job's worker: w2 has one for jobs with a priority."""
+    if job.worker != "w2" or not job.priority:
+        return msgspec.UNSET
+    return (0, SECOND, None)[job.seq % 3]
+
+
 lease_lists = st.one_of(
     st.lists(st.tuples(_one("held"), _one(0)), min_size=2, max_size=20),
     st.lists(st.tuples(st.sampled_from(LEASES), _PLACES), min_size=2, max_size=20),

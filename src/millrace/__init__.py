@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millrace.app.app import App
+from millrace.app.flows.compose import Flow
+from millrace.app.flows.handle import FlowHandle, FlowStatus, SyncFlowHandle
 from millrace.app.job_handle import JobHandle, SyncJobHandle
 from millrace.app.job_status import JobStatus
 from millrace.app.local_events import LocalEvent
@@ -32,6 +34,7 @@ from millrace.domain.errors import (
     JobNotFound,
     LanesInUse,
     LeaseLost,
+    LifespanFailed,
     MissingDriver,
     MissingExtra,
     PayloadInvalid,
@@ -39,6 +42,7 @@ from millrace.domain.errors import (
     QueueFull,
     ReadOnlyStore,
     ResultExpired,
+    StoreClosed,
     StoreError,
     UnknownDependency,
     UnknownPool,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from millrace.app.batch_task import BatchTask
     from millrace.app.frames.task import FrameTask
     from millrace.app.handler.context import Context
+    from millrace.app.handler.depends import Depends
     from millrace.app.handler.job_log import LogLine
     from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
     from millrace.app.host import CallNext, Middleware
@@ -87,6 +92,7 @@ __all__ = [
     "DeadLettersFull",
     "Deleted",
     "DependencyCycle",
+    "Depends",
     "Drain",
     "DrainFailed",
     "DrainOutcome",
@@ -96,6 +102,9 @@ __all__ = [
     "Emptied",
     "Enqueued",
     "Event",
+    "Flow",
+    "FlowHandle",
+    "FlowStatus",
     "FrameTask",
     "InvalidInput",
     "Job",
@@ -109,6 +118,7 @@ __all__ = [
     "LaneState",
     "LanesInUse",
     "LeaseLost",
+    "LifespanFailed",
     "LocalEvent",
     "LogLine",
     "Middleware",
@@ -135,7 +145,9 @@ __all__ = [
     "Snooze",
     "Spec",
     "State",
+    "StoreClosed",
     "StoreError",
+    "SyncFlowHandle",
     "SyncJobHandle",
     "Task",
     "TypedSerde",
@@ -156,6 +168,7 @@ _LATER = {
     "CallNext": "millrace.app.host",
     "Context": "millrace.app.handler.context",
     "DeadJob": "millrace.app.pools.hooks",
+    "Depends": "millrace.app.handler.depends",
     "Drain": "millrace.app.spark_drain",
     "DrainFailed": "millrace.app.spark_drain",
     "DrainOutcome": "millrace.app.spark_drain",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.process import Shell
 from tests.cli.stage import Stage
 from tests.project.page import blocks_of
 
@@ -55,6 +56,33 @@ def test_the_commands_it_shows_can_be_typed_as_they_stand(tmp_path, monkeypatch)
     assert len(answers) == 6
     assert "completed" in answers[2].out
     assert [event["kind"] for event in answers[3].json] == ["enqueued", "claimed", "completed"]
+
+
+def test_the_blocking_example_works_with_a_worker_in_another_process(tmp_path: Path):
+    [tasks] = [block for block in blocks_of(README) if block.file == "tasks.py"]
+    (tmp_path / "tasks.py").write_text(tasks.text, encoding="utf-8")
+    [blocking] = blocks_of(README, "py")
+    shell = Shell(tmp_path)
+    assert "`millrace worker --app tasks:app`" in README
+
+    with shell.started("worker", "--app", "tasks:app", MILLRACE_URL="", MILLRACE_APP=""):
+        done = subprocess.run(
+            [sys.executable, "-c", f"from tasks import send_email\n{blocking.text.replace('10s', '100s')}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout) == (0, "welcome sent to ada@example.com\n"), done.stderr
+
+
+def test_every_block_of_shell_is_tested():
+    """`pip install` is tested by tests/project/test_extras.py, `make` below, and `millrace` above."""
+    lines = [line for block in blocks_of(README, "sh") for line in block.text.splitlines()]
+
+    assert len(lines) > 12
+    assert [line for line in lines if not re.match(r"pip install '\.\[|make |export MILLRACE|millrace ", line)] == []
 
 
 def test_every_make_target_it_names_exists():

@@ -12,6 +12,7 @@ from millrace.domain.request import Claim, Reclaim
 from millrace.store.memory import MemoryStore
 from millrace.testing.invariants import assert_holds, gather
 from millrace.worker.run import Run
+from millrace.worker.scope import WorkerScope
 from tests.narrowing import checked_cast
 
 SHOP = "CREATE TABLE purchase (id INTEGER PRIMARY KEY, mailed INTEGER NOT NULL DEFAULT 0)"
@@ -415,7 +416,7 @@ async def test_a_lost_lease_shows_inside_the_transaction_and_rolls_it_back(shop:
 
 def run_of(app, job):
     loop = asyncio.get_running_loop()
-    return Run(job, app.tasks[job.task], 30.0, loop.time(), loop.time, 3.0)
+    return Run(job, app.tasks[job.task], 30.0, loop.time(), WorkerScope(loop.time), 3.0)
 
 
 async def test_what_cannot_be_encoded_is_refused_before_anything_is_written(shop: Shop):

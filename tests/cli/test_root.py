@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import millrace
 from millrace.cli import exits
 from millrace.cli.root import SECTIONS
+from tests.cli.process import Shell, ended, eventually
 from tests.cli.stage import Stage
 
 COMMANDS = [name for commands in SECTIONS.values() for name, *_ in commands]
@@ -158,6 +160,39 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path):
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "The command line needs two more packages. Run: pip install 'typer>=0.12' 'rich>=13'\n"
+
+
+WITHOUT_THE_EXTRA = (
+    "import sys; sys.modules['typer'] = sys.modules['rich'] = sys.modules['pydantic'] = None; "
+    "sys.argv = ['millrace', *sys.argv[1:]]; from millrace.cli import main; main()"
+)
+
+
+def test_without_the_extra_a_worker_runs_with_the_settings_as_options(tmp_path: Path):
+    shell = Shell(tmp_path)
+    shell.run("init")
+    shell.run("submit", "send_email", '{"to": "ada"}', "--id", "x")
+    command = [sys.executable, "-c", WITHOUT_THE_EXTRA, "worker", "--slots", "2"]
+
+    with subprocess.Popen(command, cwd=tmp_path, env=shell.environ, stderr=subprocess.PIPE, text=True) as worker:
+        eventually(lambda: '"completed"' in shell.run("status", "x", "--json").stdout)
+        worker.send_signal(signal.SIGTERM)
+        assert ended(worker)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--slots", "none"], "--slots must be a whole number"),
+        ([], "a worker needs your app"),
+        (["--burst"], "unrecognized arguments: --burst"),
+    ],
+)
+def test_without_the_extra_wrong_options_are_usage_errors(tmp_path: Path, words: list[str], said: str):
+    command = [sys.executable, "-c", WITHOUT_THE_EXTRA, "worker", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2 and said in done.stderr
 
 
 def test_help_does_not_load_rich_a_store_or_a_worker(tmp_path: Path):

@@ -62,7 +62,22 @@ def test_a_task_the_app_does_not_know_is_refused_unless_it_is_to_be_unchecked(cl
 def test_every_option_of_a_job_arrives(cli: Stage):
     parent = cli("submit", "a").out.strip()
     options = ["--id", "x", "--queue", "mail", "--delay", "90", "--priority", "0", "--group", "g", "--key", "k"]
-    more = ["--after", parent, "--max-attempts", "2", "--timeout", "1m", "--expires", "1h", "--header", "who=ada"]
+    more = [
+        "--after",
+        parent,
+        "--max-attempts",
+        "2",
+        "--timeout",
+        "1m",
+        "--expires",
+        "1h",
+        "--header",
+        "who=ada",
+        "--tag",
+        "a",
+        "--tag",
+        "b",
+    ]
     cli("submit", "send_email", '{"to": "ada"}', *SHOP, *options, *more)
 
     job = cli("status", "x", "--json").json
@@ -75,6 +90,10 @@ def test_every_option_of_a_job_arrives(cli: Stage):
         "max_attempts": 2,
         "timeout": 60.0,
     }
+    assert job["tags"] == ["a", "b"]
+    assert [one["id"] for one in cli("list", "--tag", "b", "--json").json["jobs"]] == ["x"]
+    assert cli("list", "--tag", "c", "--json").json["jobs"] == []
+    assert "a, b" in cli("status", "x").out
     assert job["state"] == "blocked" and job["headers"] == {"who": "ada"} and job["expires_at"]
 
 

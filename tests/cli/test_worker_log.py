@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import millrace.cli.workers.worker
+import millrace.cli.workers.run
 from millrace import InvalidInput
 from millrace.app.telemetry.log_levels import LEVELS, levels_of
 from millrace.store.trace import TRACE
@@ -19,7 +19,7 @@ SHOP = ("--app", "tests.cli.shop:app")
 
 
 def test_now_and_then_it_says_what_was_done_since(cli: Stage, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(millrace.cli.workers.worker, "BETWEEN_SUMMARIES", 0.05)
+    monkeypatch.setattr(millrace.cli.workers.run, "BETWEEN_SUMMARIES", 0.05)
     cli("submit", "pack", '{"seconds": 1}')
     cli("submit", "charge", '{"card": 1}', "--max-attempts", "1")
     cli("submit", "pack")

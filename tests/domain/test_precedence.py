@@ -13,7 +13,13 @@ from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_spec
 from millrace.domain.rules.precedence import ALL_ORIGINS, NAMES, is_explicit, with_defaults, with_origin
 
-OTHERS: dict[str, Any] = {"lease": 5, "timeout": None, "retry": RetryPolicy(delays=(1,)), "max_attempts": 9}
+OTHERS: dict[str, Any] = {
+    "lease": 5,
+    "timeout": None,
+    "retry": RetryPolicy(delays=(1,)),
+    "max_attempts": 9,
+    "keep_result": 0,
+}
 ANY_OF_THEM = list(chain.from_iterable(combinations(NAMES, size) for size in range(len(NAMES) + 1)))
 
 
@@ -44,11 +50,11 @@ def test_defaults_fill_in_what_was_not_said():
     filled = with_defaults(spec, OTHERS)
 
     assert (filled.timeout, filled.lease) == (7, spec.lease)
-    assert (filled.retry, filled.max_attempts) == (OTHERS["retry"], 9)
+    assert (filled.retry, filled.max_attempts, filled.keep_result) == (OTHERS["retry"], 9, 0)
     assert with_defaults(spec, {"timeout": 8}) is spec
 
 
-@pytest.mark.parametrize("origin", [-1, 256, True, "said"])
+@pytest.mark.parametrize("origin", [-1, 1024, True, "said"])
 def test_an_origin_that_means_nothing_is_refused(origin):
     with pytest.raises(InvalidInput, match="origin"):
         check_spec(Spec("id", "task", origin=origin))

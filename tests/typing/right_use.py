@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_type
@@ -14,7 +14,11 @@ from millrace import (
     Bury,
     Cancelled,
     Context,
+    Depends,
     Event,
+    Flow,
+    FlowHandle,
+    FlowStatus,
     Job,
     JobFailed,
     JobHandle,
@@ -50,6 +54,21 @@ async def send(to: str, copies: int = 1) -> str:
 @app.task
 def charge(ctx: Context, order: Order) -> float:
     return len(order.lines) / ctx.attempt
+
+
+@app.task
+async def count(text: str, least: int = 0) -> int:
+    return max(len(text), least)
+
+
+@app.task
+async def collect(texts: list[str], title: str = "") -> str:
+    return title + "".join(texts)
+
+
+@app.task
+def both(parts: tuple[int, str]) -> str:
+    return parts[0] * parts[1]
 
 
 @app.task(queue="mail", priority=3, timeout=timedelta(minutes=1), retry=backoff(1, factor=3), on_dead_letter=send)
@@ -299,6 +318,40 @@ async def timed(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
     return await call_next()
 
 
+def flows_have_the_type_of_their_last_result() -> None:
+    assert_type(app.chain(send.spec("ada"), count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), count.options(delay="1m")), Flow[int])
+    assert_type(app.chain(send.spec("ada"), send.spec("bob"), count), Flow[int])
+    assert_type(app.gather(send.spec("ada"), count.spec("bob")), Flow[tuple[str, int]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]), Flow[list[str]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]).then(collect, title="x"), Flow[str])
+    assert_type(app.gather(send.spec("ada"), send.spec("bob")).then(collect), Flow[str])
+    assert_type(app.gather(count.spec("ada"), send.spec("bob")).then(both), Flow[str])
+
+
+def flows_inside_flows() -> None:
+    assert_type(app.chain(send.spec("ada"), app.gather(count, send), both, count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), app.gather(app.chain(send, count), send), both), Flow[str])
+    assert_type(app.gather(app.chain(send.spec("ada"), count), send.spec("bob")).then(both), Flow[str])
+
+
+async def the_handle_of_a_flow() -> None:
+    flow = await app.chain(send.spec("ada"), count).enqueue(id="ada")
+    assert_type(flow, FlowHandle[int])
+    assert_type(await flow.result(wait="1m"), int)
+    assert_type(await flow.status(), FlowStatus)
+    assert_type(await app.chain(send.spec("ada"), count).call(), int)
+    assert_type(app.chain(send.spec("ada"), count).sync.enqueue().result(), int)
+    assert_type(await app.flows.handle("ada", count).result(), int)
+
+
+async def the_output_of_a_job_as_an_argument(ctx: Context) -> None:
+    assert_type(send.spec("ada").output, str)
+    await app.enqueue([first := send.spec("ada"), collect.spec([first.output])])
+    await count.enqueue((await send.enqueue("ada")).output)
+    assert_type((await ctx.parents())[0].result_as(count), int)
+
+
 def without_a_loop() -> None:
     assert_type(send.sync.enqueue("ada"), SyncJobHandle[str])
     assert_type(send.sync.call("ada", copies=2), str)
@@ -328,3 +381,42 @@ async def a_test_with_a_harness(mill: testing.Harness) -> None:
     assert_type(await mill.drain(failures="keep"), testing.Drained)
     await mill.advance("1h")
     mill.sync.skip_ahead(timedelta(days=3))
+
+
+class Session:
+    def execute(self, statement: str) -> int:
+        return len(statement)
+
+
+@app.lifespan
+async def lifespan() -> AsyncIterator[dict[str, int]]:
+    yield {}
+
+
+async def url() -> str:
+    return "db"
+
+
+async def session(ctx: Context, url: str = Depends(url)) -> AsyncIterator[Session]:
+    ctx.log.info("a session of %s", url)
+    yield Session()
+
+
+def pool() -> Iterator[list[Session]]:
+    yield []
+
+
+@app.task
+async def inject(
+    number: int, db: Session = Depends(session), shared: list[Session] = Depends(pool, scope="worker")
+) -> int:
+    return db.execute("select") + len(shared) + number
+
+
+async def injected_parameters_are_not_passed() -> None:
+    assert_type(Depends(url), str)
+    assert_type(Depends(Session), Session)
+    assert_type(await inject.enqueue(7), JobHandle[int])
+    assert_type(await inject.call(number=7), int)
+    assert_type(await inject(7, Session()), int)
+    app.dependency_overrides[session] = Session

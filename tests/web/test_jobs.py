@@ -226,7 +226,7 @@ async def test_a_list_is_read_page_by_page_in_both_directions(web: Web):
 async def test_filters_must_all_fit(web: Web):
     await web.enqueue(id="one", queue="a", group="g")
     await web.enqueue(id="two", queue="a", delay="1h")
-    await web.enqueue("other", id="three", queue="b", key="k")
+    await web.enqueue("other", id="three", queue="b", key="k", tags=["eu", "x"])
 
     async def ids(**query: str) -> set[str]:
         return {one["id"] for one in (await web.get("/api/jobs", **query))["jobs"]}
@@ -237,6 +237,8 @@ async def test_filters_must_all_fit(web: Web):
     assert await ids(task="other") == {"three"}
     assert await ids(group="g") == {"one"}
     assert await ids(key="k") == {"three"}
+    assert await ids(tag="eu") == await ids(tag="x", queue="b") == {"three"}
+    assert await ids(tag="eu", queue="a") == set()
     assert await ids(since="1h") == {"one", "two", "three"}
     assert await ids(until="1h") == set()
     await web.post(web.job("two", "/cancel"), {})
@@ -258,6 +260,7 @@ async def test_filters_must_all_fit(web: Web):
         ("/api/jobs/x/result?wait=61", "wait"),
         ("/api/jobs?queue=a%20b", "queue"),
         ("/api/jobs?nothing=1", "nothing"),
+        ("/api/jobs?tag=a%20b", "tag"),
         ("/api/jobs?queue=a&queue=b", "twice"),
         ("/api/jobs?since=yesterday", "since"),
         ("/api/jobs?since=2026-02-30", "2026-02-30"),

@@ -49,7 +49,7 @@ async def test_after_enough_short_jobs_a_claim_takes_more_than_the_free_slots(st
     worker = await stage.burst(slots=SLOTS)
 
     assert limits(stage)[: ENOUGH // SLOTS] == [SLOTS] * (ENOUGH // SLOTS)
-    assert SLOTS < max(limits(stage)) <= MOST
+    assert SLOTS < max(limits(stage)) <= SLOTS + MOST
     assert len(limits(stage)) < 60
     assert (worker.stats.completed, worker.stats.released) == (2_000, 0)
 
@@ -63,7 +63,7 @@ async def test_a_claim_waits_for_the_end_of_a_settle_rather_than_take_few_jobs(s
 
     ahead = [limit for limit in limits(stage) if limit > SLOTS]
     assert len(ahead) > 10
-    assert min(ahead) >= (MOST - SLOTS) // 2
+    assert min(ahead) >= MOST // 2
     assert worker.stats.completed == 15 * MOST
 
 
@@ -115,11 +115,11 @@ async def test_long_jobs_are_claimed_only_for_free_slots(stage: Stage):
 
 
 @virtual
-async def test_a_worker_with_many_slots_claims_no_more_than_it_has(stage: Stage):
-    await a_short_task(stage).enqueue_many([{}] * 2_000)
+async def test_a_worker_with_many_slots_claims_ahead_too(stage: Stage):
+    await a_short_task(stage).enqueue_many([{}] * 5_000)
     await stage.burst(slots=MOST)
 
-    assert set(limits(stage)) == {MOST}
+    assert MOST < max(limits(stage)) <= 2 * MOST
 
 
 @virtual

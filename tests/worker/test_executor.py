@@ -16,6 +16,7 @@ from millrace.store.protocol import Within
 from millrace.worker.dispatcher import WakeUp
 from millrace.worker.executor import Executor
 from millrace.worker.run import HeldJob, Run
+from millrace.worker.scope import WorkerScope
 from millrace.worker.settler import Settler
 from tests.worker.stage import Stage, virtual
 
@@ -27,6 +28,7 @@ class PlainOptions:
     backoff: Callable[[int], float] | None = None
     process: bool = False
     serde: str = "json"
+    keep_log: bool = False
 
 
 class PlainTask:
@@ -40,6 +42,7 @@ class PlainTask:
         self.options = PlainOptions()
         self.layers = ()
         self.inherits = True
+        self.injection = None
         self.explicit_options: dict[str, Any] = {}
 
     def retries(self, error: BaseException) -> bool:
@@ -76,7 +79,7 @@ def make(handler: Callable[..., Any], timeout: int | None = None) -> tuple[Execu
     loop = asyncio.get_running_loop()
     spec = Spec(id="a", task="plain", timeout=timeout)
     job = Job(spec, 1, 1, State.RUNNING, 0, 0, attempt=1, lease_id="x")
-    run = Run(job, task, 30.0, loop.time(), loop.time, executor.grace)
+    run = Run(job, task, 30.0, loop.time(), WorkerScope(loop.time), executor.grace)
     executor.start(run)
     return executor, run, outcomes.kept
 

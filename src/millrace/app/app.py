@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -12,11 +13,14 @@ from millrace.app import in_child
 from millrace.app.connection import Connection, join
 from millrace.app.duration import Duration
 from millrace.app.event_stream import EventStream
+from millrace.app.flows.composer import Composer
+from millrace.app.flows.handle import Flows
 from millrace.app.host import read_layers
 from millrace.app.job_handle import JobHandle
 from millrace.app.jobs import Jobs
+from millrace.app.lifespan import LifespanFunction, read_lifespan
 from millrace.app.local_events import Listener, LocalEventBus, LocalKind
-from millrace.app.options import TaskKeywords, read_defaults, read_task_options
+from millrace.app.options import DefaultKeywords, TaskKeywords, read_defaults, read_task_options
 from millrace.app.payloads.serde import AnySerde, Serdes
 from millrace.app.queue import LimitKeywords, Queue
 from millrace.app.schedules.declare import Crontab
@@ -25,6 +29,7 @@ from millrace.domain.errors import InvalidInput, UnknownPool, UnknownTask, did_y
 from millrace.domain.job import Spec
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
+from millrace.domain.rules.precedence import BUILT_IN
 from millrace.domain.settings import Limits
 from millrace.store.clock import Clock
 from millrace.store.protocol import Store
@@ -48,14 +53,15 @@ L = TypeVar("L", bound=Listener)
 M = TypeVar("M", bound="Middleware")
 I = TypeVar("I")  # noqa: E741
 D = TypeVar("D")
+F = TypeVar("F", bound=LifespanFunction)
 
 
-class App(Crontab):
+class App(Crontab, Composer):
     """A store and its tasks: `App("sqlite:///jobs.db")`. The store opens at first use; `async with app:` closes it.
 
     `serde` is the default serde of the app's tasks: "json", "msgpack" or a serde object. `result_serde` is the default
     for results, if it differs. `serdes` are additional serdes, so that jobs written with them can be read. `lease` (the
-    lease duration), `timeout`, `retry` and `max_attempts` are defaults for tasks that do not set them.
+    lease duration), `timeout`, `retry`, `max_attempts` and `keep_result` are defaults for tasks that do not set them.
     """
 
     def __init__(
@@ -70,9 +76,11 @@ class App(Crontab):
         timeout: Duration | UnsetType | None = UNSET,
         retry: RetryPolicy | Sequence[Duration] | UnsetType = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
+        keep_result: Duration | UnsetType | None = UNSET,
     ) -> None:
         given = {"lease": lease, "timeout": timeout, "retry": retry, "max_attempts": max_attempts}
-        self.defaults = read_defaults("the app", given)
+        self.defaults = read_defaults("the app", given | {"keep_result": keep_result})
+        self.queue_defaults: dict[str, dict[str, Any]] = {}
         self._connection = Connection(store, clock)
         self.serdes = Serdes(serdes)
         self._serde = self.serdes.name(serde)
@@ -82,7 +90,9 @@ class App(Crontab):
         self.plans = {}
         self.pools: dict[str, Pool] = {}
         self.bus = LocalEventBus()
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # for tests: provider, replacement
         self.jobs = Jobs(self)
+        self.flows = Flows(self)
 
     @property
     def store(self) -> Store:
@@ -255,6 +265,7 @@ class App(Crontab):
         return self._sync
 
     _sync: Sync | None = None
+    lifespan_factory: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     tracing: Tracing | None = None
 
     def trace(self, *, provider: Any = None, payload: bool = False, redact: Redaction | None = None) -> bool:
@@ -291,7 +302,8 @@ class App(Crontab):
             if which in options:
                 options[which] = self.serdes.name(options[which])
         layers, inherits = options.pop("middleware", ()), options.pop("inherit_middleware", True)
-        read, template = read_task_options(name, options, self._serde, self.defaults, self._result_serde)
+        defaults = self.defaults_of(options.get("queue", "default"))
+        read, template = read_task_options(name, options, self._serde, defaults, self._result_serde)
         if read.process:
             from millrace.app.handler.address import refuse_unreachable
 
@@ -309,6 +321,20 @@ class App(Crontab):
         """
         self.layers += read_layers("app.middleware", [layer])
         return layer
+
+    def lifespan(self, function: F, /) -> F:
+        """Register what each worker of this app does at its start and its end: decorate an async generator function.
+
+        The part before `yield` is awaited before a worker claims its first job, the part after it once the worker's
+        last job has ended. Handlers read the value of `yield` as `ctx.state`. The function may also return an async
+        context manager. Returns the function unchanged.
+        """
+        if self.lifespan_factory is not None:
+            raise InvalidInput(
+                "this app has a lifespan already. Combine both in one function, with contextlib.AsyncExitStack"
+            )
+        self.lifespan_factory = read_lifespan(function)
+        return function
 
     # ── pools ─────────────────────────────────────────────────────────────────────────────────
 
@@ -351,9 +377,29 @@ class App(Crontab):
 
     # ── queues, limits, events, workers ───────────────────────────────────────────────────────
 
-    def queue(self, name: str) -> Queue:
-        """Return a handle for one queue, which can pause and drain it, change its settings and read its counts."""
+    def queue(self, name: str, **defaults: Unpack[DefaultKeywords]) -> Queue:
+        """Return a handle for one queue, which can pause and drain it, change its settings and read its counts.
+
+        Keywords are defaults for the jobs of this queue: `app.queue("mail", timeout=30, max_attempts=8)`. They apply to
+        options that neither the caller nor the task sets. Declare them before the tasks of the queue.
+        """
+        if defaults:
+            check_name("queue", name)
+            if name in self.queue_defaults:
+                raise InvalidInput(f"queue {name!r} has defaults already; declare all of them in one call")
+            if used := sorted(task.name for task in self.tasks.values() if task.options.queue == name):
+                raise InvalidInput(
+                    f"queue {name!r} already has tasks, to which its defaults would not apply: {', '.join(used)}. "
+                    "Declare the defaults of a queue before its tasks."
+                )
+            self.queue_defaults[name] = read_defaults(f"queue {name!r}", defaults)
         return Queue(name, self.connected)
+
+    def defaults_of(self, queue: str) -> dict[str, Any]:
+        """Return the values that options of jobs in this queue have if neither the caller nor the task sets them."""
+        if not self.queue_defaults:
+            return self.defaults
+        return {**BUILT_IN, **self.defaults, **self.queue_defaults.get(queue, {})}
 
     async def limit(self, task: str | Task[..., Any], **limits: Unpack[LimitKeywords]) -> Limits:
         """Set limits on one task, over all workers and queues. Return the limits that are now in effect."""

@@ -11,6 +11,7 @@ import asyncio
 import threading
 from weakref import WeakKeyDictionary
 
+from millrace.app.shadow_mode import refuse_real
 from millrace.domain.errors import InvalidInput
 from millrace.store.clock import Clock
 from millrace.store.forks import register_for_forks
@@ -96,6 +97,7 @@ class Connection:
         place = self._place()
         async with place.lock:  # so that two tasks of one loop open it only once
             if not place.open:
+                refuse_real(place.store)
                 await place.store.connect()
                 place.open = True
         return place

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millrace.app.handler.context import Context
 from millrace.app.payloads.serde import Serdes
 from millrace.domain.errors import InvalidInput
 from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store, Within
+
+if TYPE_CHECKING:
+    from millrace.app.handler.injection import Injection
+    from millrace.app.job_status import JobStatus
+    from millrace.domain.job import Job
 
 CallNext = Callable[[], Awaitable[Any]]
 
@@ -62,8 +68,13 @@ class Runnable(Protocol):
         ...
 
     @property
+    def injection(self) -> Injection | None:
+        """Makes the values of parameters marked with Depends; None if there are none."""
+        ...
+
+    @property
     def explicit_options(self) -> Mapping[str, Any]:
-        """The values of lease, timeout, retry and max_attempts that the task itself sets, by name."""
+        """The options with defaults, such as `timeout`, that the task itself sets: their values by name."""
         ...
 
     def retries(self, error: BaseException) -> bool:
@@ -81,6 +92,12 @@ class Runnable(Protocol):
     def dump_result(self, value: Any, serde: str | None = None) -> bytes:
         """Return the encoded result. `serde` is the serde of the job; None uses the task's. Raises ResultInvalid."""
         ...
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        """Return the status of each job that this one ran after."""
+        ...
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]: ...
 
     def join(self, connection: object) -> Within:
         """Return the store operations that run inside the handler's own transaction on `connection`.
@@ -111,7 +128,12 @@ class Host(Protocol):
     def serdes(self) -> Serdes: ...
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Defaults of lease, timeout (both in ms), retry and max_attempts, for tasks that do not set them."""
+        """Defaults for tasks that do not set them, by name. Durations are in milliseconds."""
+        ...
+
+    @property
+    def queue_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Defaults for the jobs of a queue, by queue."""
         ...
 
     @property
@@ -119,6 +141,11 @@ class Host(Protocol):
     @property
     def layers(self) -> Sequence[Middleware]:
         """The app's middleware, the outermost first."""
+        ...
+
+    @property
+    def lifespan_factory(self) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
+        """Makes the context manager that a worker enters before it claims jobs; None if the app has no lifespan."""
         ...
 
     @property

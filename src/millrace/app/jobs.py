@@ -6,6 +6,7 @@ return one value, for many jobs a list in the same order.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
@@ -20,7 +21,7 @@ from millrace.domain.event import Event
 from millrace.domain.instant import as_datetime, as_milliseconds
 from millrace.domain.job import ALIASES, Job, Spec, State, Word
 from millrace.domain.request import Archived, Cancelled, Deleted, Query, QueueCounts, Replayed
-from millrace.domain.rules.check import check_id
+from millrace.domain.rules.check import check_id, check_tag
 from millrace.domain.rules.dead import expires_at
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Matching(TypedDict, total=False):
     state: str | None
     group: str | None
     key: str | None
+    tag: str | None
     enqueued_from: datetime | int | None
     enqueued_to: datetime | int | None
     finished_from: datetime | int | None
@@ -224,21 +226,28 @@ class Jobs:
         return await store.count()
 
     @overload
-    async def result(self, job: BaseHandle[R], *, wait: Duration | None = None) -> R: ...
+    async def result(
+        self, job: BaseHandle[R], *, wait: Duration | None = None, follow: Literal[False] = False
+    ) -> R: ...
     @overload
-    async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any: ...
-    async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any:
+    async def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any: ...
+    async def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any:
         """Return the job's result, converted to the return annotation of its task if this app has the task.
 
         By default this does not wait. Raises WaitTimeout if the job has not finished within `wait`. Raises JobNotFound,
         JobFailed, JobCancelled or ResultExpired if there is no result. A handle that an enqueue returned means the job
         of that enqueue, also if its id was reused.
+
+        With `follow`, a job that continues in another one (`ctx.enqueue`) has the result of that one, and so on. If a
+        job has enqueued several jobs, the last of them is followed.
         """
         store = await self._app.connected()
         [job_id] = job_ids("result", job)
         handle = job if isinstance(job, BaseHandle) else None
         generation = None if handle is None or handle._answer is None else handle._answer.generation or None
         seconds = 0.0 if wait is None else milliseconds("wait", wait) / 1000
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
         async with store.watch(job_id) as watch:
             done = await result_wait.finished(store, watch, job_id, generation, seconds)
         if handle is not None and handle._task is not None and handle._task.name != done.task:
@@ -246,6 +255,10 @@ class Jobs:
                 f"job {job_id!r} is of task {done.task!r}, not of {handle._task.name!r}, so its result has another "
                 f"type. Read it with app.jobs.result({job_id!r})"
             )
+        while follow and done.carried:
+            async with store.watch(done.carried[-1]) as watch:
+                left = max(0.0, deadline - clock())
+                done = await result_wait.finished(store, watch, done.carried[-1], None, left)
         return read_result(self._app, done, result_wait.result_of(done))
 
     async def find(
@@ -256,6 +269,7 @@ class Jobs:
         state: str | None = None,
         group: str | None = None,
         key: str | None = None,
+        tag: str | None = None,
         enqueued_from: datetime | int | None = None,
         enqueued_to: datetime | int | None = None,
         finished_from: datetime | int | None = None,
@@ -268,10 +282,14 @@ class Jobs:
     ) -> AsyncIterator[JobStatus]:
         """Iterate over the jobs that match all filters, in order of seq. `archived=None` includes archived jobs.
 
+        No store has an index of tags: `tag` is compared with each job that the other filters find.
+
         With `by_change`, the most recently changed jobs come first. Jobs whose last change is older than the store's
         `keep_events` (7 days) may be missing.
         """
         state, archived = read_state(state, archived)
+        if tag is not None:
+            check_tag(tag)
         cursor, left = None, limit
         store = await self._app.connected()
         while left is None or left > 0:
@@ -283,6 +301,7 @@ class Jobs:
                     state=state,
                     group=group,
                     key=key,
+                    tag=tag,
                     enqueued_from=_instant(enqueued_from),
                     enqueued_to=_instant(enqueued_to),
                     finished_from=_instant(finished_from),

@@ -62,6 +62,7 @@ class JobKeywords(TypedDict, total=False):
     keep_result: Duration | None
     on_dead_letter: str | Task[..., Any] | None
     headers: Mapping[str, str] | None
+    tags: Sequence[str]
     wait: Duration | None
     within: Any  # the connection whose transaction the enqueue joins; see docs/transactions.md
 
@@ -84,6 +85,7 @@ class TaskKeywords(TypedDict, total=False):
     lease: Duration
     keep_result: Duration | None
     on_dead_letter: str | Task[..., Any] | None
+    tags: Sequence[str]
     serde: str | AnySerde
     result_serde: str | AnySerde
     wait: Duration | None
@@ -115,6 +117,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: int = 30 * SECOND
     keep_result: int | None = HOUR
     on_dead_letter: str | None = None
+    tags: tuple[str, ...] = ()
     serde: str = "json"
     result_serde: str | None = None  # None: the same as `serde`
     wait: int | None = 30 * SECOND  # how long `call` waits for the result
@@ -139,12 +142,13 @@ class Options(TaskOptions, Generic[T], frozen=True, kw_only=True, eq=False):
 
 
 class DefaultKeywords(TypedDict, total=False):
-    """Defaults that an app or a worker sets, for options that neither the caller nor the task sets."""
+    """Defaults that an app, a queue or a worker sets, for options that neither the caller nor the task sets."""
 
     lease: Duration
     timeout: Duration | None
     retry: RetryPolicy | Sequence[Duration]
     max_attempts: int | None
+    keep_result: Duration | None
 
 
 def read_defaults(where: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,11 +187,20 @@ def read_task_options(
 
 
 def read_job_options(
-    task: str, keywords: Mapping[str, Any], options: TaskOptions, template: Spec
+    task: str,
+    keywords: Mapping[str, Any],
+    options: TaskOptions,
+    template: Spec,
+    defaults: Mapping[str, Any] = NO_DEFAULTS,
 ) -> tuple[TaskOptions, Spec]:
-    """Return the task's options and template, with the values in `keywords` replaced. Raises InvalidInput."""
+    """Return the task's options and template, with the values in `keywords` replaced. Raises InvalidInput.
+
+    `defaults` are those of another queue, if the keywords have one.
+    """
     where = f"options of task {task!r}"
     values = _values(where, keywords, JobKeywords)
+    explicit = {name for name in NAMES if name in values or is_explicit(template, name)}
+    values = {**{name: value for name, value in defaults.items() if name not in explicit}, **values}
     if "at" in values:  # replaces a delay, as a delay replaces `at`
         if "delay" in values:
             raise InvalidInput(f"{where}: pass at or delay, not both")
@@ -196,7 +209,6 @@ def read_job_options(
         raise InvalidInput(f"{where}: a function cannot be stored with a job; set it on the task, or pass delays")
     ours = {name: value for name, value in values.items() if name in TaskOptions.__struct_fields__}
     specs = {name: value for name, value in values.items() if name in Spec.__struct_fields__}
-    explicit = [name for name in NAMES if name in specs or is_explicit(template, name)]
     template = with_origin(_checked(where, Spec, msgspec.structs.asdict(template) | specs), explicit)
     check_spec(template)
     return _checked(where, TaskOptions, _as_dict(options) | ours), template
@@ -286,6 +298,12 @@ def _headers(_: str, value: Mapping[str, str] | None) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def _tags(_: str, value: object) -> object:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput(f"tags takes a list of words, such as tags=['import']; not {value!r}")
+    return tuple(dict.fromkeys(value))
+
+
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "delay": milliseconds,
     "at": _due,
@@ -301,4 +319,5 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "dont_retry_on": _exceptions,
     "on_dead_letter": _task_name,
     "headers": _headers,
+    "tags": _tags,
 }

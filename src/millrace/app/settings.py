@@ -244,6 +244,7 @@ _ALL = (
     Setting(
         "unknown_task", "leave", "jobs of unknown tasks in a worker's queues: leave or bury", _choice("leave", "bury")
     ),
+    Setting("alive_file", None, "file that a worker touches every 5 s while its event loop runs, for probes", _text),
     Setting(
         "log_level",
         "info",

@@ -16,13 +16,19 @@ from millrace.domain.extras import install
 
 
 def main() -> None:
-    """Run the command line and exit. If the packages of the `cli` extra are missing, print how to install them."""
+    """Run the command line and exit. If the packages of the `cli` extra are missing, only `millrace worker` works, and
+    the other commands print how to install them.
+    """
     try:
         import rich as _rich
         import typer as _typer
     except ModuleNotFoundError as error:
         if error.name not in ("rich", "typer"):
             raise
+        if sys.argv[1:2] == ["worker"]:
+            from millrace.cli.workers.run import main as run_worker
+
+            _exit(run_worker(sys.argv[2:]))
         print(f"The command line needs two more packages. Run: {install('cli')}", file=sys.stderr)
         sys.exit(2)
     del _rich, _typer

@@ -1,5 +1,5 @@
 """Turns an async function into a command. It derives the options from the parameters, adds the options that all
-commands share, and sets the exit code.
+commands share, and sets the exit code. `running.py` runs it.
 
 The first parameter of the function is the session, and its return value is the exit code. A parameter whose type is a
 dataclass becomes one option per field. So all commands that filter jobs share one dataclass of filter options.
@@ -7,23 +7,16 @@ dataclass becomes one option per field. So all commands that filter jobs share o
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from importlib.util import find_spec
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from millrace.cli import exits
-from millrace.cli.advice import as_typed
 from millrace.cli.output import Output
+from millrace.cli.running import run_command
 from millrace.cli.session import CommandSession
-from millrace.cli.text import safe_block
-from millrace.domain.errors import QueueError
 
 Command = Callable[..., Awaitable[int]]
 ON_UVLOOP = frozenset({"serve", "worker"})
@@ -40,6 +33,9 @@ class Common:
         str | None, typer.Option("--app", help="Your app, as module:name (MILLRACE_APP).", metavar="MODULE:NAME")
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")] = False
+
+    def session(self) -> CommandSession:
+        return CommandSession({"url": self.url, "app": self.app}, Output(self.json))
 
 
 def as_command(function: Command) -> Callable[..., None]:
@@ -64,7 +60,9 @@ def as_command(function: Command) -> Callable[..., None]:
             for name, kind in bundles.items()
         }
         common = parts.pop("")
-        raise typer.Exit(_run(function, _merged(common, context.obj), {**values, **parts}))
+        shared = _merged(common, context.obj)
+        fast = function.__name__ in ON_UVLOOP
+        raise typer.Exit(run_command(shared.session, lambda session: function(session, **values, **parts), fast))
 
     flat.insert(0, _keyword("_context", typer.Context, inspect.Parameter.empty))
     run.__name__ = function.__name__
@@ -93,51 +91,3 @@ def _merged(after: Common, before: Common | None) -> Common:
     if before is None:
         return after
     return Common(after.url or before.url, after.app or before.app, after.json or before.json)
-
-
-def _run(function: Command, common: Common, arguments: dict[str, Any]) -> int:
-    """Run the command and return its exit code. An exception becomes a message on stderr."""
-    try:
-        session = CommandSession({"url": common.url, "app": common.app}, Output(common.json))
-        with asyncio.Runner(loop_factory=_loop_for(function)) as runner:
-            return runner.run(_awaited(function(session, **arguments)))
-    except BrokenPipeError:
-        return exits.PIPE_CLOSED
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
-    except (QueueError, OSError) as error:
-        return _report(error, exits.code_of(error))
-    except Exception as error:
-        return _report(error, exits.BUG)
-
-
-def _loop_for(function: Command) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return a factory of uvloop's loops for the commands that run for long, if uvloop is installed. Else return None,
-    which means asyncio's own loop. MILLRACE_UVLOOP=0 turns uvloop off.
-    """
-    if function.__name__ not in ON_UVLOOP or os.environ.get("MILLRACE_UVLOOP") == "0" or find_spec("uvloop") is None:
-        return None
-    from millrace.cli.fast_loop import FastLoop
-
-    return FastLoop
-
-
-async def _awaited(command: Awaitable[int]) -> int:
-    return await command
-
-
-def _report(error: Exception, code: int) -> int:
-    if os.environ.get("MILLRACE_TRACEBACK"):
-        import traceback
-
-        traceback.print_exception(error)
-    elif code == exits.BUG:
-        _print_error(f"{type(error).__name__}: {error}")
-        _print_error("This is a bug in Millrace. Please report it with the output of MILLRACE_TRACEBACK=1.")
-        return code
-    _print_error(as_typed(error))
-    return code
-
-
-def _print_error(text: str) -> None:
-    print(f"millrace: {safe_block(text)}", file=sys.stderr)

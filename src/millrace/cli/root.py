@@ -28,6 +28,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("history", "millrace.cli.jobs.history", "history"),
         ("log", "millrace.cli.jobs.log", "log"),
         ("list", "millrace.cli.jobs.views", "list_jobs"),
+        ("flow", "millrace.cli.jobs.flow", "flow"),
         ("cancel", "millrace.cli.jobs.actions", "cancel"),
         ("replay", "millrace.cli.jobs.actions", "replay"),
         ("archive", "millrace.cli.jobs.actions", "archive"),
@@ -52,7 +53,10 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("monitor", "millrace.cli.workers.monitor", "monitor"),
     ),
     "Web": (("serve", "millrace.cli.serve", "serve"),),
-    "Data": (("pipeline", "millrace.cli.pipeline.group", "GROUP"),),
+    "Data": (
+        ("move", "millrace.cli.move", "move"),
+        ("pipeline", "millrace.cli.pipeline.group", "GROUP"),
+    ),
 }
 
 PLACES = {name: (module, function) for commands in SECTIONS.values() for name, module, function in commands}

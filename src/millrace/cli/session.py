@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from millrace.app.app import App
@@ -36,6 +37,12 @@ class CommandSession:
     @property
     def has_app(self) -> bool:
         return self.settings["app"] is not None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders in which the app is searched before Python's module path."""
+        project = self.settings.project
+        return (Path.cwd(),) if project is None else (project, Path.cwd())
 
     def app(self) -> App:
         """Return the user's app. It uses the configured store, or its own store if no URL is configured. Raises

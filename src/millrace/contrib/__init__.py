@@ -1,5 +1,6 @@
-"""Integrations with orchestrators: Apache Airflow (`airflow/`) and Dagster (`dagster.py`).
+"""Integrations with web frameworks (`django/`, `fastapi.py`, `flask.py`), with Sentry, and with orchestrators
+(`airflow/`, `dagster.py`); and Celery's API (`celery/`).
 
-Start at `jobs.py`, the part that needs no orchestrator. The other modules import the library that they are for, and no
-other package of Millrace imports this one.
+Each module imports the library that it is for, but `celery/` needs none. No other package of Millrace imports this one.
+The orchestrators share `jobs.py`.
 """

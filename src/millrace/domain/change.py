@@ -38,6 +38,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     stalled: int = 0
     duration: int | None = None
     jobs: tuple[Spec, ...] = ()
+    keep_result: int | msgspec.UnsetType | None = msgspec.UNSET  # the worker's default, in place of the stored value
     log: bytes | None = None
 
     @classmethod

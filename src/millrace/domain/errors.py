@@ -182,6 +182,18 @@ class LeaseLost(QueueError):
         )
 
 
+class LifespanFailed(QueueError):
+    """The app's lifespan raised an exception, which is the cause of this error.
+
+    `when` is "at start-up", before the worker has claimed a job, or "at shutdown", after its last job has ended.
+    """
+
+    def __init__(self, when: str, why: str) -> None:
+        self.when = when
+        claims = " The worker has claimed no job." if when == "at start-up" else ""
+        super().__init__(f"the app's lifespan failed {when}: {why}.{claims} Correct the function below @app.lifespan.")
+
+
 class StoreError(QueueError):
     """The store failed: it is unreachable, read-only or full, or it was not created by Millrace."""
 
@@ -195,6 +207,20 @@ class ReadOnlyStore(StoreError):
             f"{method} writes to the store, which was opened with access=read: {url}. Nothing was written. To write, "
             "remove access=read from the URL, and use credentials that may write."
         )
+
+
+class StoreClosed(StoreError):
+    """The store is closed, because `millrace move` moves its jobs to another store, or moves jobs into it."""
+
+    def __init__(self, stage: str, peer: str) -> None:
+        self.stage, self.peer = stage, peer
+        texts = {
+            "frozen": f"the jobs of this store are being moved to {peer}. When `millrace move` has finished, use that "
+            "URL. To keep this store instead, run `millrace move` with --abort.",
+            "moved": f"the jobs of this store were moved to {peer}. Use that URL.",
+        }
+        arriving = f"jobs are being moved into this store from {peer}. It opens when `millrace move` has finished."
+        super().__init__(f"{texts.get(stage, arriving)} Nothing was changed.")
 
 
 class CursorExpired(QueueError):

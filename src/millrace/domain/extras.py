@@ -1,7 +1,8 @@
 """Extras: the packages that each optional feature needs. The error for a missing package shows how to install them.
 
-That error names the packages and not an extra of millrace, so that its pip command works however millrace was
-installed: from an index, a wheel or a checkout. A test compares this table with `pyproject.toml`.
+That error names the packages and not an extra of millrace. So its pip command works however millrace was installed:
+from an index, a wheel or a checkout. It also never installs the name `millrace` from an index, where another project
+may have it. A test compares this table with `pyproject.toml`.
 """
 
 from __future__ import annotations

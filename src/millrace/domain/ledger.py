@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.domain.change import Change, Verb
+from millrace.domain.errors import StoreClosed
 from millrace.domain.event import Event
 from millrace.domain.job import FINISHED, Job, Lease, Spec, State, has_result
 from millrace.domain.request import Claim, Enqueued, Extension, Receipt, Reclaim
@@ -19,20 +20,31 @@ from millrace.domain.rules.limits import Room
 from millrace.domain.rules.order import QueueOrder, pick
 from millrace.domain.rules.outlook import Outlook, outlook
 from millrace.domain.rules.step import Step
-from millrace.domain.settings import fair_period
+from millrace.domain.settings import Closing, fair_period
 from millrace.domain.tables import Tables
 
 PROMOTIONS = 100  # per claim: group members that enter their lines, and expired jobs that are buried
 
 
 class Ledger:
-    """The operations of a store. Each method is one step over `tables`."""
+    """The operations of a store. Each method is one step over `tables`.
+
+    The caller sets `closed` if the store is closed: then every step that changes something is refused.
+    """
+
+    closed: Closing | None = None
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
     def step(self, now: int, wiped: str | None = None) -> Step:
+        if self.closed is not None:
+            self.refuse_if_closed()
         return Step(self.tables, now, _admit_carried, wiped)
+
+    def refuse_if_closed(self) -> None:
+        if self.closed is not None and self.closed.refuses:
+            raise StoreClosed(self.closed.stage, self.closed.peer)
 
     # ── producer ──────────────────────────────────────────────────────────────────────────────
 
@@ -143,6 +155,7 @@ class Ledger:
         step.carry_out()
 
     def extend(self, extensions: Sequence[Extension], now: int) -> list[Receipt]:
+        self.refuse_if_closed()
         self.tables.prefetch_seqs([extension.lease.seq for extension in extensions])
         return [self._extend_one(extension, now) for extension in extensions]
 

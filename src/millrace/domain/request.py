@@ -84,6 +84,7 @@ class Query(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str | None = None
     group: str | None = None
     key: str | None = None
+    tag: str | None = None
     enqueued_from: int | None = None
     enqueued_to: int | None = None
     finished_from: int | None = None
@@ -110,6 +111,7 @@ def matches(job: Job, query: Query, now: int) -> bool:
         and (wanted is None or job.state.value == wanted or word(job, now) == wanted)
         and (query.group is None or spec.group == query.group)
         and (query.key is None or spec.key == query.key)
+        and (query.tag is None or query.tag in spec.tags)
         and (query.enqueued_from is None or job.enqueued_at >= query.enqueued_from)
         and (query.enqueued_to is None or job.enqueued_at < query.enqueued_to)
         and (query.archived is None or job.archived == query.archived)

@@ -50,10 +50,33 @@ class QueueSettings(Limits, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return self.dead_cap if self.dead_overflow == "reject" else None
 
 
+class Closing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Why a store is closed: its jobs are moved to or from another store (store/transfer/).
+
+    A closed store refuses every change, except in the stage "draining": then all its queues are paused, and running
+    jobs end. `paused` has the queues of the source that were paused before. `shift` is added to every instant, because
+    the clocks of the stores differ. `cursor` is how far the target has imported.
+    """
+
+    move: str  # identifies the move: a target that another move began is refused
+    role: Literal["source", "target"]
+    stage: Literal["draining", "frozen", "moved", "empty", "importing"]
+    peer: str  # the URL of the other store, without its password
+    paused: tuple[str, ...] = ()
+    shift: int = 0
+    cursor: str | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the store refuses changes."""
+        return self.stage != "draining"
+
+
 class StoreSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Settings of the whole store. A store has one feed, so the retention of events is not set per queue."""
 
     keep_events: int | None = 7 * DAY
+    closed: Closing | None = None  # only `millrace move` sets it
 
 
 SLOWEST_RATE = 1e-6  # one job in twelve days; below, the time of the next token would not fit a store's integers

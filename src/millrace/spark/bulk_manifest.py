@@ -90,6 +90,8 @@ _encoder = msgspec.json.Encoder()
 
 
 class NotAManifest(InvalidInput):
+    """The file is not the manifest of a bulk operation."""
+
     def __init__(self, path: Path, line: int) -> None:
         super().__init__(
             f"{path} is not a manifest of a bulk operation (line {line}); it was left as it is. Name a new file"
@@ -97,6 +99,8 @@ class NotAManifest(InvalidInput):
 
 
 class ManifestBusy(QueueError):
+    """Another run uses the manifest."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is in use by another run. Wait until it has ended, or name another file")
 

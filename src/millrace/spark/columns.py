@@ -54,7 +54,19 @@ _OF_JOBS: dict[str, Take] = {
     **{name: attrgetter(name) for name in (*JOBS.names, *DEAD.names) if name in Job.__struct_fields__},
     **{
         name: attrgetter(f"spec.{name}")
-        for name in ("id", "queue", "task", "priority", "group", "key", "max_attempts", "after", "serde", "payload")
+        for name in (
+            "id",
+            "queue",
+            "task",
+            "priority",
+            "group",
+            "key",
+            "max_attempts",
+            "after",
+            "serde",
+            "payload",
+            "tags",
+        )
     },
     **{name: _of_the_error(name.removeprefix("error_")) for name in _ERRORS},
     "state": lambda job: job.state.value,

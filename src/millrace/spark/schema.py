@@ -97,6 +97,7 @@ JOBS = Table(
         Column("result_until", "timestamp", "when the result expires", nullable=True),
         Column("progress", "binary", "the last progress that the handler reported", nullable=True),
         Column("headers", "map<string, string>", "", nullable=True),
+        Column("tags", "array<string>", "words by which people find the job"),
     ),
 )
 
@@ -127,6 +128,7 @@ DEAD = Table(
         ),
         Column("serde", "string", "serde of the payload"),
         Column("payload", "binary", "the encoded payload"),
+        Column("tags", "array<string>", "words by which people find the job"),
     ),
 )
 

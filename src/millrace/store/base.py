@@ -30,6 +30,7 @@ class BaseStore:
     ids: Literal["sorted", "random"] = "sorted"
     concurrent_writes = False
     small_claims = False
+    closes_after = 0.0
 
     async def connect(self) -> None:
         """Do nothing: this store has nothing to open."""

@@ -1,4 +1,4 @@
-"""The store protocol: five roles (producer, consumer, reader, operator, scheduling) and what each method guarantees.
+"""The store protocol: six roles (producer, consumer, reader, operator, scheduling, transfer) and what their methods do.
 
 Methods that take many items return one result per item, in order. Each call is one atomic step unless stated otherwise,
 and can be repeated safely after a lost reply. Callers pass durations, never points in time: only the store's clock
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
     EVERYTHING,
@@ -285,6 +286,25 @@ class Scheduling(Protocol):
         ...
 
 
+class Transfer(Protocol):
+    """What `millrace move` needs of a store. The store is closed meanwhile (`StoreSettings.closed`)."""
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        """Return a page of everything that the store keeps, except workers.
+
+        With None, start with the settings. A page is short only if it is the last of its kind.
+        """
+        ...
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        """Add exported records, and return how many of them are new. Records that the store has already stay as they
+        are, so a call can be repeated.
+
+        The call is one atomic step per record at least. This is the only change that a closed store accepts.
+        """
+        ...
+
+
 class Within(Protocol):
     """Enqueues and settles inside the caller's own transaction. They take effect when the transaction commits.
 
@@ -348,8 +368,8 @@ class Blocking(Protocol):
 
 
 @runtime_checkable
-class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
-    """The complete store protocol: all five roles in one object.
+class Store(Producer, Consumer, Reader, Operator, Scheduling, Transfer, Protocol):
+    """The complete store protocol: all six roles in one object.
 
     `ids` says which generated job ids suit the store best: "sorted" ids begin with the time, "random" ids do not.
 
@@ -359,12 +379,15 @@ class Store(Producer, Consumer, Reader, Operator, Scheduling, Protocol):
 
     `small_claims` says whether a worker should claim at most half of its slots at once. This is faster if the store can
     prepare the next claim while the worker runs the first jobs.
+
+    `closes_after` is how many seconds after it was closed a store may still be changed by other processes.
     """
 
     url: str  # without a password
     ids: Literal["sorted", "random"]
     concurrent_writes: bool
     small_claims: bool
+    closes_after: float
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...

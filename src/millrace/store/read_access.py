@@ -62,6 +62,7 @@ class ReadAccess(BaseStore):
     maintain = _refused("maintain")
     beat = _refused("beat")
     advance = _refused("advance")
+    import_records = _refused("import_records")
     sweep = _refused("sweep")
 
     async def control(

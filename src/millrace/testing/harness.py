@@ -45,12 +45,12 @@ MOST_RUNS = 100_000  # the most runs and instants in one call, in case a job enq
 def on_memory(app: App, *, at: datetime | int | None = None) -> Iterator[Harness]:
     """Move `app` to an empty memory store until the end of the block. The app's own store is not used meanwhile.
 
-    The clock starts at `at`, by default the current time. Tasks, pools, schedules, middleware and listeners that are
-    registered within the block are removed at its end.
+    The clock starts at `at`, by default the current time. Tasks, pools, schedules, middleware, listeners, a lifespan
+    and dependency overrides that are set within the block are removed at its end.
     """
     harness = Harness(app, VirtualClock(_instant(at)))
-    connection, layers = app._connection, list(app.layers)
-    registries: list[dict[Any, Any]] = [app.tasks, app.pools, app.plans, app.bus._listeners]
+    connection, layers, lifespan = app._connection, list(app.layers), app.lifespan_factory
+    registries: list[dict[Any, Any]] = [app.tasks, app.pools, app.plans, app.bus._listeners, app.dependency_overrides]
     before = [dict(registry) for registry in registries]
     handlers = {pool: pool._task for pool in app.pools.values()}
     app.use(harness.store)
@@ -58,7 +58,7 @@ def on_memory(app: App, *, at: datetime | int | None = None) -> Iterator[Harness
         yield harness
     finally:
         app._connection = connection
-        app.layers[:] = layers
+        app.layers[:], app.lifespan_factory = layers, lifespan
         for registry, contents in zip(registries, before, strict=True):
             registry.clear()
             registry.update(contents)
@@ -227,7 +227,7 @@ class Harness:
         task match.
 
         Keywords are expected arguments of the task, or expected options: id, queue, priority, delay, group, key,
-        headers, after, state. If an argument has the same name as an option, pass it in `args`.
+        headers, tags, after, state. If an argument has the same name as an option, pass it in `args`.
         """
         meant, _ = Expectation(self.app, task, args, wanted).sort(list(self.store.jobs()), self.now)
         return meant

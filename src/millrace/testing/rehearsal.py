@@ -23,6 +23,7 @@ from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec, State
 from millrace.testing.harness import run_to_end
 from millrace.worker.run import Run
+from millrace.worker.scope import WorkerScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,14 +75,16 @@ class Rehearsal(Generic[P, R]):
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         run = self._begin(self._task.spec(*args, **kwargs))
-        handler = self._call(run)
+        await run.scope.enter()
         try:
-            return self._end(run, await (handler() if self._task.is_async else asyncio.to_thread(handler)))
+            return self._end(run, await self._run(run))
         finally:
             self._note(run)
+            await run.scope.leave()
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._task.is_async:
+        task = self._task
+        if task.is_async or task.lifespan_factory is not None or task.injection is not None:
             return run_to_end(self.run(*args, **kwargs), "run(task, …)")
         run = self._begin(self._task.spec(*args, **kwargs))
         handler = self._call(run)
@@ -104,12 +107,22 @@ class Rehearsal(Generic[P, R]):
             lease_until=now + spec.lease,
             **self._facts,  # type: ignore[arg-type]  # a generation is never None
         )
-        return Run(job, self._task, spec.lease / 1000, time.monotonic(), time.monotonic, GRACE)
+        scope = WorkerScope(time.monotonic, self._task.lifespan_factory)
+        return Run(job, self._task, spec.lease / 1000, time.monotonic(), scope, GRACE)
 
-    def _call(self, run: Run) -> Callable[[], Any]:
+    async def _run(self, run: Run) -> Any:
+        if self._task.injection is None:
+            return await self._awaited(self._call(run))
+        async with self._task.injection.open(run.own_context(), run.scope) as values:
+            return await self._awaited(self._call(run, values.injected_into(self._task.handler)))
+
+    async def _awaited(self, call: Callable[[], Any]) -> Any:
+        return await (call() if self._task.is_async else asyncio.to_thread(call))
+
+    def _call(self, run: Run, handler: Callable[..., Any] | None = None) -> Callable[[], Any]:
         arguments = run.arguments()
         if not isinstance(self._task, BatchTask):
-            return partial(self._task.handler, **arguments)
+            return partial(handler or self._task.handler, **arguments)
         contexts = [run.own_context()] if self._task.takes_contexts else None
         return partial(self._task.invoke, contexts, [self._task.item_of(run.job.id, arguments)])
 

@@ -18,7 +18,7 @@ from millrace.app.recently_changed import find_page
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
 from millrace.domain.request import Page, Query
-from millrace.domain.rules.check import check_id, check_name
+from millrace.domain.rules.check import check_id, check_name, check_tag
 from millrace.views.fingerprint import fingerprint
 
 PAGE = 500
@@ -35,6 +35,8 @@ class Selection(Protocol):
     def group(self) -> str | None: ...
     @property
     def key(self) -> str | None: ...
+    @property
+    def tag(self) -> str | None: ...
     @property
     def since(self) -> str | None: ...
     @property
@@ -62,6 +64,9 @@ def read_query(chosen: Selection, now: int, archived: bool | None = False, *, pr
         if text is not None:
             check_id(what, text)
 
+    if chosen.tag is not None:
+        check_tag(chosen.tag)
+
     def at(name: str, text: str | None) -> int | None:
         typed = prefix + (name.replace("_", "-") if prefix else name)
         return None if text is None else moment(typed, text, now)
@@ -72,6 +77,7 @@ def read_query(chosen: Selection, now: int, archived: bool | None = False, *, pr
         state=state,
         group=chosen.group,
         key=chosen.key,
+        tag=chosen.tag,
         enqueued_from=at("since", chosen.since),
         enqueued_to=at("until", chosen.until),
         finished_from=at("finished_from", chosen.finished_from),

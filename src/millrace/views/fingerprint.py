@@ -27,9 +27,12 @@ _VARIES = re.compile(
 
 def cause(job: Job) -> str:
     """Return the error type of a dead job and the first line of its message, with ids and numbers replaced by `…`."""
-    message = "" if job.error is None else job.error.message.strip().partition("\n")[0][:500]
-    kind = "" if job.error is None else job.error.type
-    return _without_what_varies(kind, message)
+    return "" if job.error is None else cause_of(job.error.type, job.error.message)
+
+
+def cause_of(kind: str, message: str) -> str:
+    """Return an error type and the first line of a message, with ids and numbers replaced by `…`."""
+    return _without_what_varies(kind, message.strip().partition("\n")[0][:500])
 
 
 @lru_cache(4_096)  # many dead jobs have the same message

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from millrace.app.flows.members import ENQUEUED_BY, flow_of
 from millrace.app.format import instant
 from millrace.app.handler.job_log import LogLine, read_log
 from millrace.app.telemetry.redaction import JobRedactor
@@ -70,6 +71,7 @@ class JobSummary(msgspec.Struct):
     blocked_by: int
     reason: str | None
     error: ErrorView | None
+    tags: list[str]
 
 
 class LogLineView(msgspec.Struct):
@@ -93,6 +95,9 @@ class JobView(JobSummary):
     progress: Any
     serde: str
     headers: dict[str, str]
+    flow: Annotated[str, Meta(description="The flow that it is a part of")] | None
+    enqueued_by: Annotated[str, Meta(description="The job whose handler enqueued it")] | None
+    continued_by: Annotated[list[str], Meta(description="The jobs that its handler enqueued; the latest 100")]
     on_dependency: OnDependency
     stalls: int
     snoozes: int
@@ -155,6 +160,7 @@ def job_summary(
         blocked_by=job.blocked,
         reason=job.reason,
         error=error_view(job.error, redactor),
+        tags=list(spec.tags),
     )
 
 
@@ -177,6 +183,9 @@ def job_view(job: Job, now: int, settings: QueueSettings | None = None, redactor
         progress=progress if redactor is None else redactor.value(progress),
         serde=spec.serde,
         headers=headers if redactor is None else redactor.headers(),
+        flow=flow_of(spec),
+        enqueued_by=headers.get(ENQUEUED_BY),
+        continued_by=list(job.carried or ()),
         on_dependency=spec.on_dependency,
         stalls=job.stalls,
         snoozes=job.snoozes,

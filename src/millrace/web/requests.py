@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from millrace.domain.event import Kind
 from millrace.domain.job import OnDependency, OnHit, Scope
-from millrace.domain.rules.check import MAX_ID_CHARACTERS
+from millrace.domain.rules.check import MAX_ID_CHARACTERS, MAX_TAG_CHARACTERS, MAX_TAGS
 from millrace.domain.rules.cron import Missed
 from millrace.domain.settings import SLOWEST_RATE
 
@@ -17,6 +17,10 @@ Name = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$", description="Letters, digits, dots, underscores, hyphens")
 ]
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARACTERS, pattern=r"^[^\u0000]+$")]
+Tag = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_TAG_CHARACTERS, pattern=r"^[^\s,\u0000]+$", description="A word, without commas"),
+]
 CENTURY = 100 * 365 * 86_400
 Seconds = Annotated[float, Meta(ge=0, le=CENTURY)]
 Span = (
@@ -69,6 +73,7 @@ class JobFilter(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     task: Name | None = None
     group: Id | None = None
     key: Id | None = None
+    tag: Annotated[Tag, Meta(description="One of its tags; no store has an index of tags")] | None = None
     since: When | None = None
     until: When | None = None
     finished_from: When | None = None
@@ -152,6 +157,7 @@ class JobFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     timeout: Span | UnsetType = UNSET
     keep_result: Span | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
+    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
     unchecked: Annotated[bool, Meta(description="Store it as it is, even where the task's code is known")] = False
 
 
@@ -264,7 +270,7 @@ SCHEDULE_TIMES = ("cron", "every", "tz", "missed", "grace")
 # What a pattern means, for the message about a value that does not match it.
 IN_WORDS = {
     str(meta.pattern): str(meta.description)
-    for kind in (Name, get_args(Span)[1], When, Place, Fingerprint)
+    for kind in (Name, Tag, get_args(Span)[1], When, Place, Fingerprint)
     for meta in get_args(kind)[1:]
 }
 

@@ -56,6 +56,13 @@ class JobResult(msgspec.Struct):
     error: ErrorView | None
 
 
+class FlowChange(msgspec.Struct):
+    """How many jobs of a flow an action has changed."""
+
+    id: str
+    jobs: int
+
+
 class EnqueuedJob(EnqueuedView):
     outcome: JobResult | None
 

@@ -22,7 +22,7 @@ from millrace.store.protocol import Store, Target
 from millrace.worker.executor import Executor
 from millrace.worker.run import Run
 
-MOST = 400  # jobs that a worker holds, running and waiting, if it claims ahead
+MOST = 400  # jobs that may wait for a slot
 HORIZON = 0.1  # seconds within which a job that is claimed ahead should start
 LONGEST_WAIT = 0.25  # seconds after which waiting jobs are given back
 LATE = 0.05  # seconds by which the event loop must be late for waiting jobs to get more time
@@ -62,7 +62,7 @@ class Ahead:
     def room(self) -> int:
         """Return how many jobs may wait for a slot now, including those that wait already."""
         executor = self._executor
-        if self._suitable < ENOUGH or executor.slots >= MOST or executor.batchers or not self._without_limits():
+        if self._suitable < ENOUGH or executor.batchers or not self._without_limits():
             return 0
         horizon, now = self._horizon, self._loop.time()
         if executor.slot_time > horizon:
@@ -71,7 +71,7 @@ class Ahead:
         if slots <= 0:
             return 0
         seconds_per_job = max(executor.slot_time / slots, self._claim_time, 1e-6)
-        return min(MOST - executor.slots, int(horizon / seconds_per_job))
+        return min(MOST, int(horizon / seconds_per_job))
 
     def claimed(self, jobs: Sequence[Job], seconds: float) -> None:
         """Learn from a claim that returned as many jobs as it could, after its jobs were started."""

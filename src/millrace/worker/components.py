@@ -16,6 +16,7 @@ from millrace.store.sweep_report import Monitoring
 from millrace.worker.backoff import Backoff
 from millrace.worker.dispatcher import Dispatcher, WakeUp
 from millrace.worker.executor import Executor
+from millrace.worker.handover import Handover
 from millrace.worker.leases import LeaseKeeper, Reaper
 from millrace.worker.monitor import PeriodicSweep
 from millrace.worker.reporter import Reporter, Stats
@@ -24,6 +25,7 @@ from millrace.worker.settler import Settler
 
 if TYPE_CHECKING:
     from millrace.worker.scheduler import Scheduler
+    from millrace.worker.scope import WorkerScope
     from millrace.worker.worker import Worker
 
 LEAVE_TIMEOUT = 2.0
@@ -35,7 +37,9 @@ REGISTERED_AFTER = 0.5  # seconds after which the store has registered a wait on
 class Components:
     """The components of a running worker. Each gets the components that it uses, so none refers to the worker."""
 
-    def __init__(self, worker: Worker, reporter: Reporter, store: Store, on_empty: Callable[[], None]) -> None:
+    def __init__(
+        self, worker: Worker, reporter: Reporter, store: Store, scope: WorkerScope, on_empty: Callable[[], None]
+    ) -> None:
         tasks, chance, defaults = worker.tasks, worker.chance, worker.defaults()
         self._id, self._slots, self._version = worker.id, worker.slots, worker.version
         self._queues, self._tasks = worker.queues, tuple(sorted(tasks))
@@ -60,6 +64,7 @@ class Components:
             max_jobs_per_child=worker.max_jobs_per_child,
             max_memory_per_child=worker.max_memory_per_child,
             on_empty=on_empty,
+            handover=Handover(store, worker.app.serdes),
         )
         leases = LeaseKeeper(
             self.held,
@@ -113,6 +118,7 @@ class Components:
             poll=Backoff(worker.poll_min, worker.poll_max, chance),
             lease=worker.lease,
             shortest_lease=worker.shortest_lease / 1000,
+            scope=scope,
             defaults=defaults,
             unknown=worker.unknown_task,
             chance=chance,

@@ -6,8 +6,8 @@ wake-up from the store and also polls. Polling alone finds every job; wake-ups o
 
 If handlers are short, the dispatcher also claims jobs for slots that will soon be free (`ahead.py`), once half of them
 are missing. On a store that sets `Store.small_claims`, such a claim, or one for many slots, takes at most half of the
-jobs that the worker may hold. If it returned as many as it could, the next claim is sent before these jobs start, so
-that the store works while handlers run.
+jobs that the worker may hold, and at most `LARGEST_HALF`. If it returned as many as it could, the next claim is sent
+before these jobs start, so that the store works while handlers run.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from millrace.app.host import Runnable
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import SECOND, Job
 from millrace.domain.outcome import Buried, Failure, Outcome, Released
 from millrace.domain.request import Claim
-from millrace.domain.rules.precedence import with_defaults
+from millrace.domain.rules.precedence import JobDefaults
 from millrace.store.protocol import Store
 from millrace.worker.ahead import ENOUGH, Ahead, may_wait
 from millrace.worker.backoff import Backoff, Chance
@@ -30,13 +30,15 @@ from millrace.worker.executor import Executor
 from millrace.worker.heartbeat import Heartbeat
 from millrace.worker.leases import LeaseKeeper, Reaper
 from millrace.worker.reporter import Reporter
-from millrace.worker.run import HeldJob, HeldJobs, Run
+from millrace.worker.run import HeldJob, HeldJobs, KeepingRun, Run
+from millrace.worker.scope import WorkerScope
 from millrace.worker.settler import Settlement, Settler
 
 UNSETTLED = 2  # ended runs per slot that may wait for their settle; with more, nothing is claimed
 LEAST_PAUSE = 0.01  # seconds between claims that find nothing, in case a store's `wait` returns too early
 UNKNOWN_TASK_DELAY = 5 * SECOND
 MIN_FOR_HALVES = 100  # jobs that a worker may hold; with fewer, a second claim costs more than it saves
+LARGEST_HALF = 200  # jobs; with more, the worker and the store wait for each other more than larger calls save
 ALONE_EVERY = 8  # claims
 
 UnknownTask = Literal["leave", "bury"]
@@ -164,7 +166,8 @@ class Dispatcher:
         poll: Backoff,
         lease: int | None,
         shortest_lease: float,
-        defaults: Mapping[str, Mapping[str, Any]],
+        scope: WorkerScope,
+        defaults: Mapping[str, JobDefaults | None],
         unknown: UnknownTask,
         chance: Chance,
         max_jobs: int | None,
@@ -185,6 +188,7 @@ class Dispatcher:
         self._poll = poll
         self._store_backoff = Backoff(poll.least, poll.most, chance)
         self._lease = lease
+        self._scope = scope
         self._defaults = defaults
         self._loop = asyncio.get_running_loop()
         self._claim: _PendingClaim | None = None
@@ -270,7 +274,7 @@ class Dispatcher:
         if free < -executor.refill_at:
             return 0
         if in_halves:
-            wanted = min(wanted, (most + 1) // 2)
+            wanted = min(wanted, (most + 1) // 2, LARGEST_HALF)
         unsettled = UNSETTLED * most - self._settler.pending
         if unsettled < wanted // 2:  # a claim of few jobs costs as much as one of many, and a settle is under way
             return 0
@@ -389,7 +393,7 @@ class Dispatcher:
             self._start(claim.jobs.result(), claim.since)
 
     def _start(self, jobs: list[Job], since: float) -> None:
-        clock, tasks, held, executor = self._loop.time, self._tasks, self._held, self._executor
+        scope, tasks, held, executor = self._scope, self._tasks, self._held, self._executor
         free = executor.free  # at least; a run that ends in a thread may free another slot
         for job in jobs:
             spec = job.spec
@@ -398,14 +402,16 @@ class Dispatcher:
             if task is None or self.stopping:
                 self._turn_down(job, granted, since)
                 continue
+            kind = Run
             if defaults := self._defaults[spec.task]:
-                job.spec = spec = with_defaults(spec, defaults)
+                kept, job.spec = spec.keep_result, (spec := defaults.applied_to(spec))
+                kind = Run if spec.keep_result == kept else KeepingRun
             if free <= 0 and executor.free <= 0 and not executor.batchers and not may_wait(job):
                 self._turn_down(job, granted, since)
                 self._given_back(1)
                 continue
             length = spec.lease / 1000
-            run = Run(job, task, length, since, clock, executor.grace, self._heartbeat.write_progress)
+            run = kind(job, task, length, since, scope, executor.grace, self._heartbeat.write_progress)
             if granted < length:
                 run.lease_from(since, granted)  # until the next beat, which extends it by the whole length
             held[run.lease.id] = run

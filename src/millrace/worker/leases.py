@@ -15,14 +15,14 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.app.handler.verdict import Abort
 from millrace.app.host import Runnable
 from millrace.domain.job import Job
 from millrace.domain.outcome import Failure, Lost
 from millrace.domain.request import Extension, Receipt, Reclaim, WorkerInfo
-from millrace.domain.rules.precedence import with_defaults
+from millrace.domain.rules.precedence import JobDefaults
 from millrace.store.protocol import Store
 from millrace.worker.backoff import Backoff, Chance, spread
 from millrace.worker.run import HeldJob, HeldJobs
@@ -215,7 +215,7 @@ class Reaper:
         *,
         interval: float,
         maintain_interval: float,
-        defaults: Mapping[str, Mapping[str, Any]],
+        defaults: Mapping[str, JobDefaults | None],
         chance: Chance,
     ) -> None:
         self._store = store
@@ -289,7 +289,8 @@ class Reaper:
         return count
 
     def _settle(self, job: Job, sent: float) -> None:
-        job.spec = with_defaults(job.spec, self._defaults.get(job.task, {}))
+        if defaults := self._defaults.get(job.task):
+            job.spec = defaults.applied_to(job.spec)
         held = HeldJob(job, self._tasks.get(job.task), RECLAIM_LEASE / 1000, sent, math.inf)
         self._held[held.lease.id] = held
         self._settler.submit(held, lost(job))

@@ -12,15 +12,29 @@ from millrace.app.host import Middleware
 from millrace.worker.process.remote import Encoded
 
 if TYPE_CHECKING:
+    from millrace.app.handler.injection import Injection
     from millrace.worker.run import Run
 
 Strategy = Callable[["Run"], Awaitable[object]]
 
 
-async def run_on_loop(run: Run) -> object:
-    """Await a handler and return its result. This is the strategy of `async def` handlers with middleware."""
-    result: object = await run.task.handler(**run.arguments())
+async def run_on_loop(run: Run, handler: Callable[..., Any] | None = None) -> object:
+    """Await a handler and return its result. This is the strategy of `async def` handlers with middleware.
+
+    `handler` replaces that of the task: it already has the values of injected parameters.
+    """
+    result: object = await (handler or run.task.handler)(**run.arguments())
     return result
+
+
+def with_injection(injection: Injection, strategy: Callable[[Run, Callable[..., Any]], Awaitable[object]]) -> Strategy:
+    """Return a strategy that makes the values of injected parameters, runs the handler, and cleans up."""
+
+    async def run_injected(run: Run) -> object:
+        async with injection.open(run.own_context(), run.scope) as values:
+            return await strategy(run, values.injected_into(run.task.handler))
+
+    return run_injected
 
 
 def with_middleware(layers: Sequence[Middleware], strategy: Strategy) -> Strategy:

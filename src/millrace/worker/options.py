@@ -19,6 +19,7 @@ class WorkerKeywords(TypedDict, total=False):
     timeout: Duration | None
     retry: RetryPolicy | Sequence[Duration]
     max_attempts: int | None
+    keep_result: Duration | None
     poll_min: float
     poll_max: float
     reap_interval: float

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import UNSET, UnsetType
+
 from millrace.app.handler.context import Context
 from millrace.app.handler.job_log import JobLog, LogLine, make_line
 from millrace.app.handler.verdict import Abort, Verdict
@@ -28,8 +30,10 @@ from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.outcome import Buried, CancelledOnRequest, Failure, Outcome, Raised, Released, Returned, TimedOut
 from millrace.domain.request import Receipt
 from millrace.worker.process.remote import Encoded, OutcomeError, ProcessDied
+from millrace.worker.scope import WorkerScope
 
 if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
     from millrace.store.protocol import Within
 
 _CREATING = threading.Lock()  # of the log of a job: two threads of a handler may write its first lines
@@ -65,6 +69,7 @@ class HeldJob:
     The thread of the heartbeat reads held jobs too.
     """
 
+    keep_result: int | UnsetType | None = UNSET  # how long its result is kept, if that is not stored with the job
     __slots__ = (
         "_on_progress",
         "_progress",
@@ -170,7 +175,7 @@ HeldJobs = dict[str, HeldJob]  # by lease id
 class Run(HeldJob):
     """One attempt of a job, in a slot. Other threads may only read it and call `signal`."""
 
-    __slots__ = ("clock", "context", "deadline", "execution", "kept_log", "loop_task", "slot_at")
+    __slots__ = ("context", "deadline", "execution", "kept_log", "loop_task", "scope", "slot_at")
 
     task: Runnable
     started: float
@@ -181,19 +186,29 @@ class Run(HeldJob):
         task: Runnable,
         length: float,
         since: float,
-        clock: Callable[[], float],
+        scope: WorkerScope,
         grace: float,
         on_progress: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job, task, length, since, math.inf, on_progress)
-        self.begin(clock(), grace)
+        self.begin(scope.clock(), grace)
         self.slot_at = self.started  # when it got its slot; it may still have to wait for a thread or a process
-        self.clock = clock
+        self.scope = scope
         self.loop_task: asyncio.Task[None] | None = None  # None while a thread runs it directly
         self.execution: Execution | None = None
         self.context: Context | None = None
         self.kept_log: JobLog | None = None  # created with the first line
         self.ended = False
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of the deadline."""
+        return self.scope.clock
+
+    @property
+    def state(self) -> Any:
+        """The value of the app's lifespan."""
+        return self.scope.state
 
     def begin(self, now: float, grace: float) -> None:
         """Start the timeout at `now`. After the timeout and the grace period, the lease is no longer extended."""
@@ -252,6 +267,12 @@ class Run(HeldJob):
         if progress is not None:
             self.progress = progress
 
+    async def parents(self) -> list[JobStatus]:
+        return await self.task.parents_of(self.job)
+
+    def parents_sync(self) -> list[JobStatus]:
+        return self.task.parents_of_sync(self.job)
+
     # ── the log ───────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -305,7 +326,8 @@ class Run(HeldJob):
         result = self.task.dump_result(value, self.job.spec.serde)
         duration = max(0, int((self.clock() - self.started) * 1000))
         jobs = tuple(self.children or ())
-        change = Change.completed(result, duration=duration, jobs=jobs, log=self.unwritten_log)
+        kept = {"keep_result": self.keep_result, "log": self.unwritten_log}
+        change = Change.completed(result, duration=duration, jobs=jobs, **kept)
         before, self.completing = self.completing, True
         try:
             yield self.task.join(connection), (self.lease, change), before
@@ -369,6 +391,16 @@ class Run(HeldJob):
                 return Released()
             case Abort.SILENT | Abort.LOST:
                 return None
+
+
+class KeepingRun(Run):
+    """A run whose worker sets `keep_result`: the default of the worker, or of the code that it has."""
+
+    __slots__ = ()
+
+    @property
+    def keep_result(self) -> int | None:  # type: ignore[override]
+        return self.job.spec.keep_result
 
 
 class PayloadMismatch(OutcomeError, PayloadInvalid):

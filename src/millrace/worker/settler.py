@@ -192,7 +192,8 @@ def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> 
         return change
     children = tuple(held.children) if held.children and change.verb in _ENQUEUES_CHILDREN else ()
     duration = max(0, int((now - held.started) * 1000))
-    return msgspec.structs.replace(change, duration=duration, jobs=children, log=held.unwritten_log)
+    kept = {"keep_result": held.keep_result, "log": held.unwritten_log}
+    return msgspec.structs.replace(change, duration=duration, jobs=children, **kept)
 
 
 def decide_change(job: Job, task: Runnable | None, outcome: Outcome, chance: float) -> Change:

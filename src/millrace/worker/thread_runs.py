@@ -14,7 +14,8 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.telemetry.log_context import current_job
@@ -62,9 +63,9 @@ class ThreadRuns:
 
     # ── with middleware ───────────────────────────────────────────────────────────────────────
 
-    async def run(self, run: Run) -> object:
+    async def run(self, run: Run, handler: Callable[..., Any] | None = None) -> object:
         """Run a `def` handler in a thread and return its result. This is the strategy of `def` handlers with
-        middleware.
+        middleware. `handler` replaces that of the task, as in `run_on_loop`.
 
         The handler sees the context variables that the middleware has set.
         """
@@ -76,7 +77,7 @@ class ThreadRuns:
                 raise Aborted(run.job.id, run.why)
             if future.cancelled():
                 raise Aborted(run.job.id, "its middleware no longer waits for it")
-            return run.task.handler(**run.arguments())
+            return (handler or run.task.handler)(**run.arguments())
 
         def end(value: object, error: BaseException | None) -> None:
             if execution.abandoned:

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from msgspec import UNSET, UnsetType
 
@@ -28,10 +28,11 @@ from millrace.app.handler.verdict import Abort
 from millrace.app.host import Host, Middleware, Runnable, read_layers
 from millrace.app.options import read_defaults
 from millrace.app.telemetry.redaction import Redaction
-from millrace.domain.errors import InvalidInput, UnknownTask
+from millrace.domain.errors import InvalidInput, LifespanFailed, UnknownTask
 from millrace.domain.job import SECOND
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.check import check_name
+from millrace.domain.rules.precedence import JobDefaults
 from millrace.store.read_access import require_write_access
 from millrace.worker.backoff import Chance
 from millrace.worker.components import Components
@@ -40,6 +41,7 @@ from millrace.worker.dispatcher import UnknownTask as UnknownTaskRule
 from millrace.worker.executor import KILL_WAIT
 from millrace.worker.heartbeat import HeartbeatPort, ThreadHeartbeat
 from millrace.worker.reporter import Reporter, Stats
+from millrace.worker.scope import WorkerScope
 from millrace.worker.signals import on_stop_signal
 
 log = logging.getLogger("millrace.worker")
@@ -56,8 +58,8 @@ class Worker:
 
     - `name` identifies the worker in the store. Live workers must have different names; the default is random.
     - `tasks`: the names of the tasks to run; by default all tasks of the app.
-    - `lease`, `timeout`, `retry`, `max_attempts`: defaults for jobs where neither the caller nor the task sets them.
-      They take precedence over the defaults of the app.
+    - `lease`, `timeout`, `retry`, `max_attempts`, `keep_result`: defaults for jobs where neither the caller nor the
+      task nor the queue sets them. They take precedence over the defaults of the app.
     - `monitor`: whether the worker also reclaims expired leases and sweeps the store. With monitor=False,
       `millrace monitor` must run. None means the store's default.
     - `sweep_interval`: the seconds between two sweeps of a store without a server; 0 means that it is not swept. None
@@ -82,6 +84,7 @@ class Worker:
         timeout: Duration | UnsetType | None = UNSET,
         retry: RetryPolicy | Sequence[Duration] | UnsetType = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
+        keep_result: Duration | UnsetType | None = UNSET,
         poll_min: float = 0.1,
         poll_max: float = 5.0,
         reap_interval: float = 5.0,
@@ -125,7 +128,7 @@ class Worker:
         self.processes = processes or min(slots, os.cpu_count() or 1)
         self.max_jobs_per_child, self.max_memory_per_child = max_jobs_per_child, max_memory_per_child
         self.layers = read_layers("a worker's middleware", middleware)
-        given = {"timeout": timeout, "retry": retry, "max_attempts": max_attempts}
+        given = {"timeout": timeout, "retry": retry, "max_attempts": max_attempts, "keep_result": keep_result}
         self._own = read_defaults("a worker", given | ({} if lease is None else {"lease": lease}))
         self.lease: int | None = self._own.get("lease")
         self.poll_min, self.poll_max = poll_min, poll_max
@@ -135,8 +138,7 @@ class Worker:
         self.shutdown_deadline, self.grace, self._grace = shutdown_deadline, grace, grace
         self.version = version
         self.unknown_task: UnknownTaskRule = unknown_task
-        self.chance = chance
-        self.heartbeat = heartbeat
+        self.chance, self.heartbeat = chance, heartbeat
         self.burst = burst
         self.max_jobs = max_jobs
         self.scheduler = scheduler and not burst  # a burst does not wait for the next tick
@@ -144,13 +146,15 @@ class Worker:
         self._only = None if tasks is None else frozenset(tasks)
         self._reporter = Reporter(self.id, app.bus, Redaction(redact), app.serdes)
         self._components: Components | None = None
+        self._scope: WorkerScope | None = None
         self._background: asyncio.Task[None] | None = None
         self._begun = False
         self._stopped = asyncio.Event()
         self._shutdown_changed = asyncio.Event()  # the last run has ended, or the deadline has moved
         self.asked_to_stop = asyncio.Event()
-        self._stop_at = math.inf
-        self._signals = 0
+        # Set when the app's lifespan is entered, if it has one; and when no time is left for running jobs.
+        self._is_ready, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop_at, self._signals = math.inf, 0
 
     # ── its settings ──────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +199,11 @@ class Worker:
             try:
                 store = await self.app.prepared()
                 require_write_access(store.url, "a worker")
-                components = Components(self, self._reporter, store, self._shutdown_changed.set)
+                self._scope = WorkerScope(asyncio.get_running_loop().time, self.app.lifespan_factory)
+                if not await self._scope.enter(self.asked_to_stop):
+                    return
+                self._is_ready.set()
+                components = Components(self, self._reporter, store, self._scope, self._shutdown_changed.set)
                 await components.start(self.asked_to_stop)
                 self._components = components
                 self._reporter.worker_event("worker_started")
@@ -224,7 +232,22 @@ class Worker:
     async def __aenter__(self) -> Self:
         self._background = asyncio.create_task(self._run_in_background(), name=f"millrace worker {self.id}")
         await asyncio.sleep(0)  # let it start, so that leaving at once stops it in order
+        if self.app.lifespan_factory is not None:
+            await self._start_up(self._background)
         return self
+
+    async def _start_up(self, background: asyncio.Task[None]) -> None:
+        """Wait until the app's lifespan is entered. Raises what the worker has raised before that."""
+        ready = asyncio.create_task(self._is_ready.wait())
+        try:
+            await asyncio.wait([background, ready], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop(0)
+            raise
+        finally:
+            ready.cancel()
+        if background.done():
+            background.result()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -237,6 +260,8 @@ class Worker:
         """Run, and log an error at once: the program sees it only when it leaves its `async with` block."""
         try:
             await self.run(handle_signals=False)
+        except LifespanFailed:  # it is logged already
+            raise
         except Exception:
             log.exception("worker %s has failed; it runs no jobs any more", self.id, extra={"worker": self.id})
             raise
@@ -249,6 +274,7 @@ class Worker:
         self._stop_at = min(self._stop_at, asyncio.get_running_loop().time() + max(0.0, deadline))
         if deadline <= 0:
             self._grace = min(self._grace, SHORT_GRACE)
+            self._hurry.set()
         self._shutdown_changed.set()
         self.asked_to_stop.set()
         if self._components is not None:
@@ -260,6 +286,13 @@ class Worker:
             if self._components is not None:
                 await self._end_runs(self._components)
                 await self._components.close(FLUSH_TIMEOUT if self._grace > SHORT_GRACE else 1.0)
+        finally:
+            await self._end_shutdown()
+
+    async def _end_shutdown(self) -> None:
+        try:
+            if self._scope is not None:
+                await self._scope.leave(self._hurry, self.grace)
         finally:
             self._reporter.worker_event("worker_stopped")
             if self._components is not None:
@@ -302,18 +335,22 @@ class Worker:
         words = "worker %s has stopped: %d completed, %d failed, %d given back"
         log.info(words, self.id, *counts, extra={"worker": self.id})
 
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """Return the default options for the jobs of each task, by task name.
+    def defaults(self) -> dict[str, JobDefaults | None]:
+        """Return the default options for the jobs of each task, by task name; None if there are none.
 
-        An option of the task takes precedence over the worker's, and the worker's over the app's.
+        An option of the task takes precedence over the queue's, the queue's over the worker's, and the worker's over
+        the app's.
         """
-        return {name: {**self.app.defaults, **self._own, **task.explicit_options} for name, task in self.tasks.items()}
+        general, of_queues = {**self.app.defaults, **self._own}, self.app.queue_defaults
+        found = {name: JobDefaults(general, of_queues, task.explicit_options) for name, task in self.tasks.items()}
+        return {name: None if defaults.is_empty else defaults for name, defaults in found.items()}
 
     @property
     def shortest_lease(self) -> int:
         """The shortest default lease duration of the worker's tasks, in milliseconds."""
         tasks = [task.options.lease if self.lease is None else self.lease for task in self.tasks.values()]
         explicit = [options["lease"] for task in self.tasks.values() if "lease" in (options := task.explicit_options)]
+        explicit += [options["lease"] for options in self.app.queue_defaults.values() if "lease" in options]
         return min([*tasks, *explicit], default=self.lease or 30 * SECOND)
 
 

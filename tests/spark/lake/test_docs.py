@@ -45,7 +45,7 @@ def test_the_columns_of_a_table_are_listed_in_order(at_once: Lake, table: str) -
     assert listed == getattr(at_once, table)().dtypes
 
 
-@pytest.mark.parametrize("table", ["open_runs", "groups"])
+@pytest.mark.parametrize("table", ["open_runs", "groups", "payloads"])
 def test_the_columns_of_the_others_are_named(at_once: Lake, table: str) -> None:
     assert re.findall(r"`(\w+)`", section(f"{table}()")) == getattr(at_once, table)().columns
 

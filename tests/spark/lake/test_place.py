@@ -26,7 +26,7 @@ from millrace.spark.lake.errors import (
 from millrace.spark.lake.maintenance import compact
 from millrace.spark.lake.place import VERSION, LakeState
 from millrace.spark.lake.reading import read_here
-from millrace.spark.lake.tables import DERIVED, TABLES
+from millrace.spark.lake.tables import DERIVED, REQUIRED, TABLES
 from millrace.spark.lake.writing import write_here
 from tests.spark.lake.conftest import quietly
 
@@ -172,7 +172,7 @@ def test_a_newer_format_is_refused_and_new_fields_are_not(empty: LakePlace) -> N
 
 def test_a_table_without_a_state_is_said_to_be_broken(empty: LakePlace) -> None:
     there = empty.prepare()
-    for name in TABLES:
+    for name in REQUIRED:
         commit(empty.location, there[name], 1, [])
 
     with pytest.raises(LakeBroken, match="does not say up to which event"):
@@ -196,7 +196,7 @@ def test_a_lake_that_was_half_created_is_completed(empty: LakePlace, monkeypatch
             empty.prepare()
     (Path(empty.location.root) / "events" / "_delta_log" / f"{0:020}.json").unlink()
 
-    assert set(empty.prepare()) == set(TABLES)
+    assert set(empty.prepare()) == set(REQUIRED)
 
 
 def test_a_directory_with_other_files_is_not_taken_for_a_lake(tmp_path: Path) -> None:

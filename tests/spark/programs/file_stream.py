@@ -15,6 +15,15 @@ from millrace.spark.session import QUICK, session
 ROWS = 2_000  # of a file
 AT_ONCE = 50  # rows, which the sink enqueues together
 FILES_AT_ONCE = 2
+BATCH = FILES_AT_ONCE * ROWS
+SETTINGS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(AT_ONCE),
+    "spark.sql.files.minPartitionNum": str(FILES_AT_ONCE),  # else it depends on the executors that are there
+    "spark.task.maxFailures": "100",
+    "spark.deploy.maxExecutorRetries": "-1",
+}
 
 
 def held(folder: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -22,7 +31,7 @@ def held(folder: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
     def passing(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            number, row = divmod(batch.column("n")[0].as_py(), FILES_AT_ONCE * ROWS)
+            number, row = divmod(batch.column("n")[0].as_py(), BATCH)
             if row == ROWS // 2:
                 draft = folder / f"draft-{os.getpid()}"
                 draft.write_text(str(os.getpid()))
@@ -35,15 +44,7 @@ def held(folder: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def main(folder: str, master: str, url: str) -> None:
-    settings = {
-        "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": QUICK,
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(AT_ONCE),
-        "spark.sql.files.minPartitionNum": str(FILES_AT_ONCE),  # else it depends on the executors that are there
-        "spark.task.maxFailures": "100",
-        "spark.deploy.maxExecutorRetries": "-1",
-    }
-    spark = session("millrace-file-stream", master, memory="512m", java_options=QUICK, settings=settings)
+    spark = session("millrace-file-stream", master, memory="512m", java_options=QUICK, settings=SETTINGS)
     source = spark.readStream.schema("n int, wide string").option("maxFilesPerTrigger", FILES_AT_ONCE)
     rows = source.json(f"{folder}/in")
     rows = rows.mapInArrow(held(Path(folder)), rows.schema)

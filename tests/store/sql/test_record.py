@@ -48,6 +48,7 @@ FACTS = {
     "progress": b"1",
     "failed_parent": "p",
     "has_dependents": True,
+    "carried": ("c",),
     "log": b"[]",
 }
 

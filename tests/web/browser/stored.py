@@ -42,6 +42,6 @@ def settings(url: str, queue: str) -> QueueSettings:
     return asked(url, lambda app: app.queue(queue).settings())
 
 
-def put(url: str, *ids: str, task: str = "send_mail", queue: str = "mail") -> None:
-    specs = [Spec(job_id, task, queue, b"{}", token=f"put {job_id}") for job_id in ids]
+def put(url: str, *ids: str, task: str = "send_mail", queue: str = "mail", tags: tuple[str, ...] = ()) -> None:
+    specs = [Spec(job_id, task, queue, b"{}", token=f"put {job_id}", tags=tags) for job_id in ids]
     asked(url, lambda app: app.enqueue(specs))

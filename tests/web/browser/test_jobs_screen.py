@@ -58,6 +58,15 @@ def test_a_search_understands_ids_and_filters(looking: Page):
     looking.until(f"location.hash.includes('task=build_report') && {ROWS}.length === 4")
 
 
+def test_tags_are_shown_and_filter_the_list(opened: Opened, shop_url: str):
+    put(shop_url, "tagged", queue="reports", tags=("import-7", "eu"))
+    page = opened("#/jobs/tagged")
+    page.sees("import-7", "eu", within="#facts")
+    page.click("#facts a", "import-7")
+    page.until(f"location.hash === '#/jobs?tag=import-7' && {ROWS}.length === 1")
+    assert "import-7" in page.ask(f"{ROWS}[0].innerText")
+
+
 def test_pages_follow_each_other_without_gap_or_repeat(looking: Page):
     ids = f"{ROWS}.map((row) => row.querySelector('.ids a').title)"
     looking.open("#/jobs?queue=images")

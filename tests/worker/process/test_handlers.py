@@ -33,6 +33,17 @@ async def test_a_handler_runs_in_another_process_and_its_result_comes_back():
         assert (await whoami.call())[0] != os.getpid()
 
 
+async def test_a_child_process_gets_the_results_of_parents_as_arguments():
+    stage = Stage()
+    add, moved = task(stage, handlers.add), task(stage, handlers.moved)
+    start = moved.spec(handlers.Point(0, 0), by=1)
+
+    async with stage.working():
+        assert await stage.app.chain(add.spec(40), add).call() == 42
+        *_, job = await stage.app.enqueue([start, moved.spec(start.output, by=2)])
+        assert await job.result(wait=60) == handlers.Point(3, 3)
+
+
 async def test_children_are_kept_warm_and_used_again():
     stage = Stage()
     whoami = task(stage, handlers.whoami)

@@ -68,10 +68,12 @@ def address_of(task: Task[..., Any]) -> HandlerAddress:
     except (KeyError, AttributeError):
         found = None
     options = task.options
-    if found is handler and (options.retry_on is not None or options.dont_retry_on):
+    retries = options.retry_on is not None or options.dont_retry_on
+    if found is handler and (retries or task.lifespan_factory is not None):
+        what = "retry_on and dont_retry_on need" if retries else "the app's lifespan needs"
         raise InvalidInput(
-            f"task {task.name!r}: with process=True, retry_on and dont_retry_on need the task in place of its "
-            f"function, because a child process looks there for it: write @app.task(…) above {address.path!r}"
+            f"task {task.name!r}: with process=True, {what} the task in place of its function, because a child process "
+            f"looks there for it: write @app.task(…) above {address.path!r}"
         )
     plain = found is handler and not hasattr(task, "frame")  # only the task knows the columns of a frame
     if not plain and not _is_task(found, task.name):

@@ -12,16 +12,21 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from millrace.app.flows.members import enqueued_by
 from millrace.app.handler.job_log import LEAST_LEVEL, Keep
 from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.rules.check import check_spec
 from millrace.domain.rules.lanes import instance_id
+
+if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
 
 _log = logging.getLogger("millrace.handler")
 _OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})  # names that fields cannot have
@@ -44,6 +49,10 @@ class RunningAttempt(Protocol):
     @property
     def keeps_log(self) -> bool: ...
     def keep_line(self, level: int, text: str, fields: Mapping[str, Any]) -> None: ...
+    async def parents(self) -> list[JobStatus]: ...
+    def parents_sync(self) -> list[JobStatus]: ...
+    @property
+    def state(self) -> Any: ...
     async def complete(self, value: Any, connection: object) -> None: ...
     def complete_sync(self, value: Any, connection: object) -> None: ...
 
@@ -137,6 +146,11 @@ class Context:
         return self._run.job.attempt > 1
 
     @property
+    def is_shadow(self) -> bool:
+        """Whether this is a shadow replay: leave out effects outside the queue, such as mails and payments."""
+        return is_shadow()
+
+    @property
     def failures(self) -> int:
         """Number of failed attempts so far that count against `max_attempts`."""
         return self._run.job.failures
@@ -183,6 +197,11 @@ class Context:
         return dict(self._run.job.spec.headers or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the job was enqueued with."""
+        return self._run.job.spec.tags
+
+    @property
     def fence(self) -> tuple[int, int]:
         """The fencing token (seq, attempt), which grows with every claim.
 
@@ -190,6 +209,23 @@ class Context:
         it refuses the writes of stale runs.
         """
         return self._run.job.fence
+
+    async def parents(self) -> list[JobStatus]:
+        """Read the jobs that this job ran after, in the order of `after`: id, state, result, error, …
+
+        This is one call of the store for 500 parents; a handler that does not call it reads nothing. Raises JobNotFound
+        if the record of a parent was removed.
+        """
+        return await self._run.parents()
+
+    def parents_sync(self) -> list[JobStatus]:
+        """Read the parents like `parents`, for `def` handlers. This blocks the calling thread."""
+        return self._run.parents_sync()
+
+    @property
+    def state(self) -> Any:
+        """The value that the function below `@app.lifespan` has yielded, made once per worker or child process."""
+        return self._run.state
 
     @property
     def remaining(self) -> float | None:
@@ -287,7 +323,7 @@ class Context:
             )
         if self._run.children is None:
             self._run.children = []
-        self._run.children.append(spec)
+        self._run.children.append(enqueued_by(spec, self.id))
         return spec.id
 
     def enqueue(self, task: Enqueueable, *args: Any, **kwargs: Any) -> str:

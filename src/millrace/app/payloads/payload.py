@@ -11,17 +11,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from millrace.app.payloads.extra_types import from_stored, to_stored
+from millrace.app.payloads.inputs import is_input
 from millrace.app.payloads.jsonable import may_be_deep, refuse_unsafe, too_deep
 from millrace.app.payloads.serde import AnySerde, Codec, Serde, TypedSerde
 from millrace.app.payloads.signature import Signature, contents
 from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.rules.check import LARGE_PAYLOAD, MAX_PAYLOAD
 
+_convert = partial(msgspec.convert, dec_hook=from_stored)
+_plain_data = partial(msgspec.to_builtins, enc_hook=to_stored)
 # Types that `convert` validates without encoding. Bytes stay bytes, or a text parameter would accept them.
 _AS_THEY_ARE = (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _PLACE = re.compile(r"(?s)(.*) - at `\$\.(.*)`")
@@ -57,6 +62,8 @@ class Payload:
             raise too_deep(f"task {self._task!r}") from None
         except Exception as error:  # a custom serde may raise anything
             raise self._explained(values, error) from error
+        if self._may_hide_inputs(data) and (refused := self._refusal_of_inputs(values)) is not None:
+            raise refused
         if self._floats or self._open:
             self._look_inside(values, data)
         if len(data) > LARGE_PAYLOAD:
@@ -72,8 +79,12 @@ class Payload:
             return self._one_by_one(many, first)
         encode = self._codec.encode
         try:
-            plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE) if self._objects else many
-            packed = [encode(one) for one in msgspec.convert(plain, self._many)]
+            plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE, enc_hook=to_stored) if self._objects else many
+            packed = [encode(one) for one in msgspec.convert(plain, self._many, dec_hook=from_stored)]
+            if self._objects or self._open:
+                hiding = [values for values, data in zip(many, packed, strict=True) if self._may_hide_inputs(data)]
+                if any(map(self._refusal_of_inputs, hiding)):
+                    return self._one_by_one(many, first)
             if self._floats or self._open:
                 for values, data in zip(many, packed, strict=True):
                     self._look_inside(values, data)
@@ -93,8 +104,8 @@ class Payload:
         return packed
 
     def _checked(self, values: dict[str, Any]) -> Any:
-        plain = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE) if self._objects else values
-        return self._split(plain) if self._has_extra else msgspec.convert(plain, self._model)
+        plain = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE, enc_hook=to_stored) if self._objects else values
+        return self._split(plain) if self._has_extra else _convert(plain, self._model)
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Decode a payload and return the handler's arguments by name. Raises PayloadInvalid.
@@ -117,11 +128,11 @@ class Payload:
     def _split(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Validate the values of the handler's parameters, including those of **kwargs, and return them by name."""
         names = self._signature.kinds.keys()
-        known = msgspec.convert({name: values[name] for name in names & values.keys()}, self._model)
+        known = _convert({name: values[name] for name in names & values.keys()}, self._model)
         checked = {name: value for name, value in msgspec.structs.asdict(known).items() if value is not msgspec.UNSET}
         for name in values.keys() - names:
             try:
-                checked[name] = msgspec.convert(values[name], self._signature.extra)
+                checked[name] = _convert(values[name], self._signature.extra)
             except msgspec.ValidationError as error:
                 raise PayloadInvalid(f"task {self._task!r}: parameter {name!r}: {_plain(error)}") from None
         return checked
@@ -136,7 +147,21 @@ class Payload:
                 if isinstance(value, dict | list | tuple) and name not in self._firm:
                     refuse_unsafe(f"task {self._task!r}", {name: value}, finite=self._floats, keys=True)
         if (self._floats and b"null" in data) or (self._open and may_be_deep(data, self._json)):
-            refuse_unsafe(f"task {self._task!r}", msgspec.to_builtins(values), finite=self._floats, keys=False)
+            refuse_unsafe(f"task {self._task!r}", _plain_data(values), finite=self._floats, keys=False)
+
+    def _may_hide_inputs(self, data: bytes) -> bool:
+        """Return whether a spec may have been encoded as data: its fields, or what a type of the user takes of them."""
+        return self._objects or (self._open and b"token" in data)
+
+    def _refusal_of_inputs(self, values: Mapping[str, Any]) -> PayloadInvalid | None:
+        """Return an error if a value is a spec or a handle, else None. Some types accept these as data."""
+        for name, value in values.items():
+            if is_input(value):
+                return PayloadInvalid(
+                    f"task {self._task!r}: parameter {name!r} is a job whose result is not known yet. "
+                    "Make the spec with task.spec(…)"
+                )
+        return None
 
     def _explained(self, values: object, error: Exception) -> PayloadInvalid:
         """Return a PayloadInvalid for this error that names the task and the parameter."""
@@ -148,6 +173,8 @@ class Payload:
         if unknown:
             takes = ", ".join(self._signature.names) or "none"
             return PayloadInvalid(f"task {self._task!r} has no parameter {unknown[0]!r}; its parameters are: {takes}")
+        if (refused := self._refusal_of_inputs(values)) is not None:
+            return refused
         missing = [name for name in self._signature.names if name in self._required and name not in values]
         if missing:
             return PayloadInvalid(f"task {self._task!r} needs parameter {missing[0]!r}, which is missing")
@@ -159,12 +186,15 @@ class Result:
 
     def __init__(self, task: str, kind: Any, serde: AnySerde) -> None:
         self._where = f"the result of task {task!r}"
-        self._codec = Codec(serde, kind)
+        self._codec = Codec(serde, Any if kind is msgspec.UNSET else kind)
         self._json = serde.name == "json"
         self._is_message = isinstance(serde, TypedSerde)
+        self._is_dropped = kind is msgspec.UNSET
 
     def dump(self, value: Any) -> bytes:
         """Return the encoded result. Raises ResultInvalid if it cannot be encoded or is too large."""
+        if self._is_dropped:
+            value = None
         try:
             data = self._codec.encode(value)
         except RecursionError:
@@ -179,7 +209,7 @@ class Result:
         hides_nan = self._json and value is not None and b"null" in data
         if not self._is_message and (hides_nan or may_be_deep(data, self._json)):
             try:
-                refuse_unsafe(self._where, msgspec.to_builtins(value), finite=self._json, keys=False)
+                refuse_unsafe(self._where, _plain_data(value), finite=self._json, keys=False)
             except Exception as error:
                 raise ResultInvalid(str(error)) from error
         return data

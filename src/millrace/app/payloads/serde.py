@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from millrace.app.payloads.extra_types import from_stored, to_stored
 from millrace.domain.errors import InvalidInput, PayloadInvalid, did_you_mean
 from millrace.domain.rules.check import check_name
 
@@ -89,16 +90,20 @@ class Codec:
         self.encode: Callable[[Any], bytes]
         self.decode: Callable[[bytes], Any]
         if isinstance(serde, JsonSerde):
-            self.encode, self.decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
+            self.encode = msgspec.json.Encoder(enc_hook=to_stored).encode
+            self.decode = msgspec.json.Decoder(kind, dec_hook=from_stored).decode
         elif isinstance(serde, MsgpackSerde):
-            self.encode, self.decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode
+            self.encode = msgspec.msgpack.Encoder(enc_hook=to_stored).encode
+            self.decode = msgspec.msgpack.Decoder(kind, dec_hook=from_stored).decode
         elif isinstance(serde, TypedSerde):
             empty = kind in (None, type(None))  # a handler that returns None has no message
             self.encode = lambda value: b"" if empty and value is None else serde.encode_as(value, kind)
             self.decode = lambda data: None if empty else serde.decode_as(data, kind)
         else:
-            self.encode = lambda value: serde.encode(msgspec.to_builtins(value, str_keys=True, builtin_types=_RAW))
-            self.decode = lambda data: msgspec.convert(serde.decode(data), kind, str_keys=True)
+            self.encode = lambda value: serde.encode(
+                msgspec.to_builtins(value, str_keys=True, builtin_types=_RAW, enc_hook=to_stored)
+            )
+            self.decode = lambda data: msgspec.convert(serde.decode(data), kind, str_keys=True, dec_hook=from_stored)
 
 
 class Serdes:

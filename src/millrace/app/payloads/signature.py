@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
+from millrace.app.handler.depends import Dependency, dependency_in
+from millrace.app.payloads.extra_types import is_storable, with_pydantic_unions
 from millrace.domain.errors import InvalidInput
 
 _KINDS = inspect.Parameter
@@ -29,44 +31,67 @@ class Signature(msgspec.Struct, frozen=True):
     positional: int  # how many of the names may be passed by position
     extra: Any  # annotation of **kwargs, or UNSET when the handler takes none
     context: str | None
-    result: Any
+    result: Any  # UNSET: its type cannot be stored, and the task does not keep results
+    injected: dict[str, Dependency] = {}  # parameters marked with Depends; not part of the payload
 
 
 def read_signature(
-    task: str, handler: Callable[..., Any], *, message: bool = False, message_back: bool = False
+    task: str,
+    handler: Callable[..., Any],
+    *,
+    message: bool = False,
+    message_back: bool = False,
+    keeps_result: bool = True,
 ) -> Signature:
     """Return a handler's signature. Raises InvalidInput if the signature cannot be used for a task.
 
     `message` is True if the payload has a serde for message classes; `message_back`, if the result has one.
+    `keeps_result` is False if results are discarded, so that the handler may return anything.
     """
     parameters = _parameters(task, handler)
-    hints = _Hints(task, handler)
+    hints = Hints(f"task {task!r}", handler)
     context = _context(task, parameters, hints)
     payload = parameters[1:] if context is not None else parameters
     kinds: dict[str, Any] = {}
+    injected: dict[str, Dependency] = {}
     extra: Any = msgspec.UNSET
     for parameter in payload:
         _refuse_nameless(task, parameter)
-        kind = hints.kind(parameter.name)
+        mark = dependency_in(parameter.default, hints.annotation(parameter.name))
+        if mark is not None:
+            injected[parameter.name] = mark
+            continue
+        kind = with_pydantic_unions(hints.kind(parameter.name))
         if not message:
             refuse_foreign(f"task {task!r}, parameter {parameter.name!r}", kind)
         if parameter.kind is _KINDS.VAR_KEYWORD:
             extra = kind
         else:
             kinds[parameter.name] = kind
-    result = hints.kind("return")
+    result = with_pydantic_unions(hints.kind("return"))
     result = Any if result in _NEVER else result
     if not message_back:
-        refuse_foreign(f"task {task!r}, result", result)
+        result = _result(task, result, keeps_result)
     return Signature(
         names=tuple(kinds),
         kinds=kinds,
-        optional=frozenset(one.name for one in payload if one.default is not _KINDS.empty),
-        positional=sum(one.kind is _KINDS.POSITIONAL_OR_KEYWORD for one in payload),
+        optional=frozenset(one.name for one in payload if one.default is not _KINDS.empty) - injected.keys(),
+        positional=sum(one.kind is _KINDS.POSITIONAL_OR_KEYWORD and one.name in kinds for one in payload),
         extra=extra,
         context=context,
         result=result,
+        injected=injected,
     )
+
+
+def _result(task: str, kind: Any, keeps_result: bool) -> Any:
+    try:
+        refuse_foreign(f"task {task!r}, result", kind)
+    except InvalidInput as error:
+        if keeps_result:
+            raise InvalidInput(f"{error} If nobody reads the result, set keep_result=0.") from None
+        return msgspec.UNSET
+    return kind
 
 
 def _parameters(task: str, handler: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -91,7 +116,7 @@ def _refuse_nameless(task: str, parameter: inspect.Parameter) -> None:
         )
 
 
-def _context(task: str, parameters: list[inspect.Parameter], hints: _Hints) -> str | None:
+def _context(task: str, parameters: list[inspect.Parameter], hints: Hints) -> str | None:
     found = [index for index, one in enumerate(parameters) if hints.is_context(one.name)]
     if not found:
         return None
@@ -104,11 +129,14 @@ def _context(task: str, parameters: list[inspect.Parameter], hints: _Hints) -> s
     return first.name
 
 
-class _Hints:
-    """The annotations of one handler. Each is resolved separately, so that one that cannot be resolved does no harm."""
+class Hints:
+    """The annotations of one function; `where` names it in errors.
 
-    def __init__(self, task: str, handler: Callable[..., Any]) -> None:
-        self._task = task
+    Each is resolved separately, so that one that cannot be resolved does no harm.
+    """
+
+    def __init__(self, where: str, handler: Callable[..., Any]) -> None:
+        self._where = where
         function = inspect.unwrap(handler)
         while isinstance(function, functools.partial):
             function = inspect.unwrap(function.func)
@@ -125,9 +153,22 @@ class _Hints:
         except NameError as error:
             where = "result" if name == "return" else f"parameter {name!r}"
             raise InvalidInput(
-                f"task {self._task!r}, {where}: its annotation {self._raw[name]!r} cannot be resolved ({error}). "
+                f"{self._where}, {where}: its annotation {self._raw[name]!r} cannot be resolved ({error}). "
                 "Import or define the type at the top of the module, not under TYPE_CHECKING."
             ) from None
+
+    def annotation(self, name: str, *, needed: bool = False) -> Any:
+        """Return an annotation if it can be resolved; otherwise None, or, if it is needed, raise InvalidInput.
+
+        Whether a parameter is marked with Depends can be seen only in an annotation that can be resolved.
+        """
+        raw = self._raw.get(name)
+        if needed or not isinstance(raw, str) or "Annotated" in raw:
+            return self.kind(name)
+        try:
+            return self.kind(name)
+        except InvalidInput:
+            return None
 
     def is_context(self, name: str) -> bool:
         """Return whether a parameter is annotated with Context.
@@ -157,7 +198,8 @@ def refuse_foreign(where: str, kind: Any) -> None:
     if found.foreign is not None:
         raise InvalidInput(
             f"{where}: {found.foreign!r} cannot be stored in a job. Use built-in types, dataclasses, msgspec Structs, "
-            "TypedDicts, enums, datetime, UUID or Decimal; or pass a reference, such as an id or a path as text."
+            "TypedDicts, attrs classes, pydantic models, enums, datetime, UUID, Decimal or Path; or pass a reference, "
+            "such as an id or a path."
         )
 
 
@@ -182,7 +224,8 @@ def _walk(info: types.Type, seen: set[Any]) -> Contents:
         case types.FloatType():
             found.floats = True
         case types.CustomType():
-            found.foreign = info.cls
+            found.objects = found.floats = True
+            found.foreign = None if is_storable(info.cls) else info.cls
         case types.EnumType() | types.StructType() | types.DataclassType() | types.NamedTupleType():
             found.objects = True
     for part in _parts(info):

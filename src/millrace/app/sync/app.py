@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from millrace.app.connection import join
+from millrace.app.flows.handle import SyncFlows
 from millrace.app.job_handle import SyncJobHandle
 from millrace.app.queue import LimitKeywords
 from millrace.app.sync.background import background, refuse_running_loop
@@ -45,6 +46,7 @@ class Sync:
         self._direct: Direct | None = None
         self._blocking: Blocking | None = None
         self.jobs = SyncJobs(app.jobs, self.run)
+        self.flows = SyncFlows(app.flows)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and return its result: `app.sync.run(pool.status())`.

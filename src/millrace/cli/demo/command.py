@@ -6,14 +6,15 @@ import asyncio
 import logging
 import math
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli import exits
+from millrace.cli.output import Output
 from millrace.cli.paths import path_option
 from millrace.cli.session import CommandSession
 from millrace.domain.errors import InvalidInput
@@ -26,6 +27,7 @@ EXAMPLES = {
         "Examples:\n"
         "  millrace demo\n"
         "  millrace demo --seconds 60 --jobs 20000\n"
+        "  millrace demo --no-open                        without the dashboard in a browser\n"
         "  millrace demo --dir shop --seed 7              keep the store in ./shop\n"
         "  millrace demo --seconds 5 --json | jq .audit",
         "The store is kept, so that you can try the other commands on it; the summary lists some.\n"
@@ -51,6 +53,10 @@ async def demo(
         bool | None,
         typer.Option("--report/--no-report", help="Write a report with Spark (default without --json)."),
     ] = None,
+    open_browser: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open the dashboard in a browser (default on a terminal)."),
+    ] = None,
 ) -> int:
     """Run a small web shop for some seconds, with retries, dead letters and a killed worker, then audit every job."""
     if not (math.isfinite(seconds) and LEAST <= seconds <= MOST):
@@ -67,14 +73,14 @@ async def demo(
     from millrace.demo.run import DemoSettings
 
     wanted = not session.output.json if report is None else report
-    return await _run(session, DemoSettings(seconds, count, seed, _folder(directory)), wanted)
+    return await _run(session, DemoSettings(seconds, count, seed, _folder(directory)), wanted, open_browser)
 
 
-async def _run(session: CommandSession, settings: DemoSettings, report: bool) -> int:
+async def _run(session: CommandSession, settings: DemoSettings, report: bool, open_browser: bool | None) -> int:
     from millrace.cli.demo.lines import DemoLines
     from millrace.cli.demo.report import make_page
     from millrace.cli.demo.screen import Screen
-    from millrace.cli.demo.summary import print_summary
+    from millrace.cli.demo.summary import print_serve, print_summary
     from millrace.demo.figures import summary
     from millrace.demo.run import Demo
     from millrace.worker.signals import on_stop_signal
@@ -82,8 +88,10 @@ async def _run(session: CommandSession, settings: DemoSettings, report: bool) ->
     output, run = session.output, Demo(settings)
     shows = Screen(run) if output.terminal and not output.json else DemoLines(run, quiet=output.json)
     try:
-        with _logged(settings.folder), shows, on_stop_signal(_Interrupts(run)):
-            await run.run(shows.frame)
+        with _logged(settings.folder), on_stop_signal(_Interrupts(run)):
+            async with _dashboard(output, settings.url, open_browser):
+                with shows:
+                    await run.run(shows.frame)
     except asyncio.CancelledError:  # the second Ctrl-C
         output.say(f"Stopped. The jobs so far are kept: millrace queues --url {settings.url}")
         return exits.INTERRUPTED
@@ -93,9 +101,29 @@ async def _run(session: CommandSession, settings: DemoSettings, report: bool) ->
     page = await make_page(output, settings) if report and not run.interrupted else None
     if output.json:
         output.document(plain | ({"report": page} if report else {}))
+    else:
+        print_serve(settings.url)
     if not plain["ok"]:
         return exits.NO
     return exits.INTERRUPTED if run.interrupted else exits.OK
+
+
+@asynccontextmanager
+async def _dashboard(output: Output, url: str, open_browser: bool | None) -> AsyncIterator[None]:
+    """Serve the dashboard inside this block, if the packages for it are installed, and open it in a browser. Without a
+    terminal, do this only with --open.
+    """
+    from millrace.cli.demo.dashboard import browser, dashboard, has_web
+
+    wanted = output.terminal and not output.json if open_browser is None else open_browser or output.terminal
+    if not wanted or not has_web():
+        yield
+        return
+    async with dashboard(url) as address:
+        window = None if open_browser is False else browser()
+        opened = window is not None and await asyncio.to_thread(window.open, address)
+        output.say(f"Dashboard: {address} " + ("(opened in your browser)" if opened else "(open it in a browser)"))
+        yield
 
 
 class _Interrupts:

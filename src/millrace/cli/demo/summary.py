@@ -12,6 +12,7 @@ from typing import Any
 from millrace.app.format import plural, span
 from millrace.cli.output import Output
 from millrace.cli.text import cut, safe
+from millrace.domain.extras import install
 
 WIDEST = 100
 
@@ -28,6 +29,16 @@ def print_summary(plain: dict[str, Any], output: Output) -> None:
             console.print(Text(line, style=style), soft_wrap=True)
         else:
             print(line)
+
+
+def print_serve(url: str) -> None:
+    """Print how to look at the store of the demo in the dashboard."""
+    from millrace.cli.demo.dashboard import has_web
+
+    print("\nTo see what happened in the dashboard:" + ("" if has_web() else " install what it needs, and serve it."))
+    if not has_web():
+        print(f"  {install('web')}")
+    print(f"  {program()} serve --url {shlex.quote(url)}")
 
 
 class _Page:
@@ -104,7 +115,7 @@ class _Page:
         self._title(f"Dead letters: {plural(self._plain['dead'], 'job')}, each kept with its error")
         for one in causes:
             self._add(self._cut(f"  {one['count']:>3}  {one['task']:<16} {safe(one['error'])}"), "red")
-            self._add(f"       {self._program} replay --error {one['fingerprint']}", "bright_black")
+            self._add(f"       {program()} replay --error {one['fingerprint']}", "bright_black")
 
     def _audit(self) -> None:
         audit = self._plain["audit"]
@@ -120,7 +131,7 @@ class _Page:
             self._say("A guarantee was broken. Please report it, with the folder named below.", "bold red")
 
     def _next(self) -> None:
-        of, run = self._plain, self._program
+        of, run = self._plain, program()
         example = (of["recovery"] or {}).get("example")
         self._title("The store is kept. Explore it, and replay the dead jobs")
         self._add(f"  export MILLRACE_URL={shlex.quote(of['url'])}", "cyan")
@@ -147,17 +158,6 @@ class _Page:
                 self._add(f"  {command}", "cyan")
         self._say(f"Its log is in {of['directory']}; remove that folder when you are done.")
 
-    @property
-    def _program(self) -> str:
-        """The command that runs millrace, for the examples in the summary. After `make demo`, for instance, `millrace`
-        is not on the PATH.
-        """
-        if shutil.which("millrace"):
-            return "millrace"
-        if os.path.basename(sys.argv[0]) == "millrace":
-            return shlex.quote(_near(sys.argv[0]))
-        return f"{shlex.quote(_near(sys.executable))} -m millrace"
-
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
 
     def _title(self, text: str) -> None:
@@ -179,6 +179,17 @@ class _Page:
 
     def _cut(self, text: str) -> str:
         return cut(text, self._width - 1) if self._width else text
+
+
+def program() -> str:
+    """Return the command that runs millrace, for examples. After `make demo`, for instance, `millrace` is not on the
+    PATH.
+    """
+    if shutil.which("millrace"):
+        return "millrace"
+    if os.path.basename(sys.argv[0]) == "millrace":
+        return shlex.quote(_near(sys.argv[0]))
+    return f"{shlex.quote(_near(sys.executable))} -m millrace"
 
 
 def _near(path: str) -> str:

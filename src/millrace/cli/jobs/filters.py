@@ -42,6 +42,7 @@ class DeadFilter:
     task: Annotated[str | None, typer.Option("--task", "--type", help="Jobs of this task.", metavar="NAME")] = None
     group: Annotated[str | None, typer.Option("--group", help="Jobs of this group.", metavar="TEXT")] = None
     key: Annotated[str | None, typer.Option("--key", help="Jobs with this key.", metavar="TEXT")] = None
+    tag: Annotated[str | None, typer.Option("--tag", help="Jobs with this tag.", metavar="WORD")] = None
     since: Annotated[
         str | None,
         typer.Option("--since", help="Enqueued since: 15m (ago), 2d, or 2026-01-31T14:30Z.", metavar="WHEN"),

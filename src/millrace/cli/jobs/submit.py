@@ -91,6 +91,9 @@ class JobOptions:
     header: Annotated[
         list[str] | None, typer.Option("--header", help="A header of the job; may be repeated.", metavar="NAME=VALUE")
     ] = None
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="A tag of the job; may be repeated.", metavar="WORD")
+    ] = None
 
 
 async def submit(
@@ -239,6 +242,8 @@ def job_keywords(options: JobOptions) -> dict[str, Any]:
         keywords["scope"] = "window"
     if "header" in keywords:
         keywords["headers"] = dict(map(_header, keywords.pop("header")))
+    if "tag" in keywords:
+        keywords["tags"] = keywords.pop("tag")
     if "max_attempts" in keywords and not -(2**31) < keywords["max_attempts"] < 2**31:
         raise InvalidInput(f"--max-attempts of {keywords['max_attempts']} is too large")
     return keywords

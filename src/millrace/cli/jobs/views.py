@@ -48,6 +48,7 @@ EXAMPLES = {
         "  millrace list --sort changed                    last changed first\n"
         "  millrace list --shard a --status running        one sixteenth of a bucket or directory\n"
         "  millrace list --status blocked --after order-7   jobs that wait for that job\n"
+        "  millrace list --tag import                       looks at every job that the other filters find\n"
         "  millrace list --task send_email --json | jq -r '.jobs[].id'\n"
         "  millrace list | column -t -s $'\\t'",
     ),
@@ -136,6 +137,7 @@ def _fields(job: Job, now: int, reasons: list[str], settings: QueueSettings) -> 
         ("group", job.spec.group),
         ("key", job.spec.key),
         ("lane", job.lane),
+        ("tags", ", ".join(job.spec.tags) or None),
         ("attempt", job.attempt),
         ("failures", f"{job.failures}{budget}" if job.failures else None),
         ("enqueued", At(job.enqueued_at, now)),
@@ -149,6 +151,9 @@ def _fields(job: Job, now: int, reasons: list[str], settings: QueueSettings) -> 
         ("archived", "yes" if job.archived else None),
         ("cancel", "requested" if job.cancel_requested else None),
         ("after", ", ".join(job.spec.after[:20]) if job.spec.after else None),
+        ("flow", view.flow),
+        ("enqueued by", view.enqueued_by),
+        ("continued by", ", ".join(view.continued_by[-20:]) or None),
         ("payload", _text(view.payload)),
         ("progress", _text(view.progress) if job.progress is not None else None),
         ("result", "no longer kept" if job.result_expired else _text(view.result) if job.result else None),

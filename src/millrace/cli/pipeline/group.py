@@ -21,6 +21,7 @@ COMMANDS = {
     "compact": ("millrace.cli.pipeline.compact", "compact"),
     "load": ("millrace.cli.pipeline.load", "load"),
     "drain": ("millrace.cli.pipeline.drain", "drain"),
+    "shadow": ("millrace.cli.pipeline.shadow", "shadow"),
     "replay": ("millrace.cli.pipeline.bulk", "replay"),
     "cancel": ("millrace.cli.pipeline.bulk", "cancel"),
     "archive": ("millrace.cli.pipeline.bulk", "archive"),

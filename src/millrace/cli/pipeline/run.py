@@ -55,6 +55,9 @@ class Keep:
     keep_series: Annotated[
         str | None, typer.Option("--keep-series", metavar="DURATION", help="Drop time series of days older than this.")
     ] = None
+    keep_payloads: Annotated[
+        str | None, typer.Option("--keep-payloads", metavar="DURATION", help="Drop payloads of days older than this.")
+    ] = None
 
 
 async def run(
@@ -78,6 +81,10 @@ async def run(
             "--groups/--no-groups", help="Look up the groups of jobs (default: if the store has at most 200,000 jobs)."
         ),
     ] = None,
+    payloads: Annotated[
+        str | None,
+        typer.Option("--payloads", metavar="TASKS", help="Also copy payloads and results of these tasks, or of `all`."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Continue until interrupted (Ctrl-C).")] = False,
     pause: Annotated[
         str, typer.Option("--pause", metavar="DURATION", help="With --follow: how long to wait for new events.")
@@ -89,18 +96,22 @@ async def run(
     url = require_url(session)
     seconds = duration("--pause", pause) / 1000
     lengths = _lengths(keep)
+    tasks = None if payloads is None else _tasks(payloads)
     begin = None if since is None else moment("--since", since, int(time() * 1000))
     where = options_for(url)
     began = monotonic()
     with spark_options.session() as spark:
         from millrace.spark.lake import LakePlace, StoreFeed, TakeRequest, take
         from millrace.spark.lake.maintenance import retain
+        from millrace.spark.shadow.payloads import keep_payloads
 
         place, feed = LakePlace(lake), StoreFeed(spark, **where)
         request = TakeRequest(max_events, begin, accept_gap, moved, groups)
 
         def one_run() -> tuple[Taken, Retained | None]:
             taken = take(place, spark, feed, request, progress_printer(session))
+            if tasks is not None:
+                keep_payloads(place, spark, feed, tasks, progress_printer(session))
             return taken, retain(place, lengths, int(time() * 1000)) if lengths else None
 
         if follow:
@@ -141,6 +152,7 @@ def _lengths(keep: Keep) -> dict[str, int]:
         "--keep-events": (keep.keep_events, ("events",)),
         "--keep-attempts": (keep.keep_attempts, ("attempts",)),
         "--keep-series": (keep.keep_series, SERIES),
+        "--keep-payloads": (keep.keep_payloads, ("payloads",)),
     }
     found: dict[str, int] = {}
     for flag, (text, tables) in flags.items():
@@ -150,6 +162,14 @@ def _lengths(keep: Keep) -> dict[str, int]:
                 raise InvalidInput(f"{flag} {text} is less than a day, and whole days are dropped. Use 1d or more")
             found |= dict.fromkeys(tables, length)
     return found
+
+
+def _tasks(text: str) -> frozenset[str]:
+    """Return the tasks of `--payloads`; an empty set for all."""
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise InvalidInput("--payloads needs the names of tasks, or `all`: --payloads send,resize")
+    return frozenset() if names == {"all"} else names
 
 
 def _report(session: CommandSession, lake: str, taken: Taken, retained: Retained | None, seconds: float) -> None:

@@ -20,10 +20,13 @@ MAX_ID_CHARACTERS = 200
 MAX_ID_BYTES = 800
 MAX_DURATION = 100 * 365 * 24 * 3600 * 1000  # a century: more is a mistake in units
 MAX_PARENTS = 10_000
+MAX_TAGS = 20
+MAX_TAG_CHARACTERS = 64
 
 _SCOPES = get_args(Scope)
 _HITS = get_args(OnHit)
 _POLICIES = get_args(OnDependency)
+_TAG = re.compile(rf"[^\s,\0]{{1,{MAX_TAG_CHARACTERS}}}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -54,6 +57,22 @@ def check_id(kind: str, text: object) -> None:
         raise InvalidInput(f"{kind} {text!r} contains a lone surrogate, which cannot be stored; remove it") from None
     if size > MAX_ID_BYTES or "\0" in text:
         raise InvalidInput(f"{kind} {text[:40]!r}… is longer than {MAX_ID_BYTES} bytes or contains a NUL character")
+
+
+def check_tag(tag: object) -> None:
+    """Raise InvalidInput unless `tag` can be a tag: one short word."""
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+        raise InvalidInput(
+            f"tag {tag!r} is not allowed: use 1 to {MAX_TAG_CHARACTERS} characters without spaces and commas"
+        )
+    check_id("tag", tag)
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput(f"a job has at most {MAX_TAGS} tags, not {len(tags)}. Use headers or the payload for data.")
+    for tag in tags:
+        check_tag(tag)
 
 
 def check_duration(what: str, value: object, least: int = 0) -> None:
@@ -162,6 +181,8 @@ def check_spec(spec: Spec) -> None:
         _check_count("max_stalls", spec.max_stalls)
     if spec.headers:
         _check_headers(spec.headers)
+    if spec.tags:
+        _check_tags(spec.tags)
     if spec.timeout is not None:
         check_duration("timeout", spec.timeout, 1)
     check_duration("lease", spec.lease, 1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from millrace.domain.change import Change, Verb
 from millrace.domain.event import Event
 from millrace.domain.job import Job, Spec, State
@@ -53,10 +55,12 @@ def ends_alone_or_makes_room(settings: QueueSettings) -> bool:
 
 
 def only_completes(change: Change) -> bool:
-    """Return whether a change only completes the job: it enqueues no jobs, counts no failure and has no log."""
+    """Return whether a change only completes the job: it enqueues no jobs, counts no failure, has no log, and keeps the
+    result for the time that is stored with the job.
+    """
     if change.verb is not Verb.COMPLETE or change.jobs or change.error is not None or change.log is not None:
         return False
-    return not (change.failed or change.stalled or change.reason)
+    return not (change.failed or change.stalled or change.reason) and change.keep_result is UNSET
 
 
 def enqueue_simple(step: Step, specs: Sequence[Spec]) -> list[Enqueued] | None:

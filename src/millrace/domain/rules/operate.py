@@ -113,6 +113,8 @@ def control(
     ledger: Ledger, target: Target, name: str, changes: Mapping[str, Any], now: int
 ) -> QueueSettings | Limits | StoreSettings:
     """Change the settings of a queue, a task or the store, and return them. With no `changes`, only return them."""
+    if changes and target != "store":
+        ledger.refuse_if_closed()
     if target == "queue":
         check_name("queue", name)
         return _control_queue(ledger, name, changes, now)

@@ -27,6 +27,7 @@ def due_schedules(ledger: Ledger, names: Sequence[str], limit: int, now: int) ->
 
 
 def advance(ledger: Ledger, moves: Sequence[Move], now: int) -> list[Moved]:
+    ledger.refuse_if_closed()
     ledger.tables.prefetch_schedules([move.name for move in moves])
     enqueued = _enqueue_together(ledger, moves, now)
     return [_advance_one(ledger, move, now, enqueued) for move in moves]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.app.app import App
 from millrace.app.spark_drain import DrainWorker, Ended
-from millrace.domain.errors import QueueError
+from millrace.domain.errors import LifespanFailed, QueueError
 from millrace.domain.job import Job
 from millrace.domain.request import Query
 from millrace.spark.drain.app import load
@@ -115,7 +115,11 @@ class _Partition:
             scheduler=False,
         )
         async with self._app, self._watched(worker, await self._app.connected()):
-            await worker.run()
+            try:
+                await worker.run()
+            except LifespanFailed:  # the worker has logged it
+                if worker.stats.claimed == 0:
+                    raise
         if self._ended is None:
             self._ended = "empty" if self._share is None or worker.stats.claimed < self._share else "max_jobs"
         return worker.stats, self._ended

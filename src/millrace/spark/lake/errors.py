@@ -8,6 +8,8 @@ from millrace.domain.errors import CursorExpired, CursorUnknown, InvalidInput, Q
 
 
 class NoLake(InvalidInput):
+    """There is no lake at this address."""
+
     def __init__(self, lake: str) -> None:
         super().__init__(f"there is no lake at {lake}. Make one: millrace pipeline run --url URL --lake {lake}")
 
@@ -22,6 +24,8 @@ class NotALake(InvalidInput):
 
 
 class OldLake(InvalidInput):
+    """The lake was written in the format of a Millrace from before the first release."""
+
     def __init__(self, lake: str) -> None:
         super().__init__(
             f"the lake at {lake} was written by an older Millrace, in a format of its own. This Millrace writes Delta "
@@ -31,6 +35,8 @@ class OldLake(InvalidInput):
 
 
 class LakeTooNew(QueueError):
+    """The lake was written in the format of a newer Millrace."""
+
     def __init__(self, lake: str, version: int, known: int) -> None:
         super().__init__(
             f"the lake at {lake} was written in format {version}, and this Millrace reads formats up to {known}. "
@@ -54,12 +60,16 @@ class LakeBroken(QueueError):
 
 
 class NoSuchTake(InvalidInput):
+    """The lake has no take with this number, or none at this time."""
+
     def __init__(self, lake: str, as_of: int | datetime, newest: int) -> None:
         asked = f"take {as_of}" if isinstance(as_of, int) else f"take that was complete at {as_of.isoformat()}"
         super().__init__(f"the lake at {lake} has no {asked}; its takes are 1 to {newest}")
 
 
 class TakeGone(QueueError):
+    """The files of an old take were removed by a vacuum."""
+
     def __init__(self, lake: str, what: str) -> None:
         super().__init__(
             f"{what} of the lake at {lake} cannot be read any more: its files were replaced, and then removed by a "
@@ -68,6 +78,8 @@ class TakeGone(QueueError):
 
 
 class LostTheRace(QueueError):
+    """Another run has committed this take first."""
+
     def __init__(self, lake: str, take: int, winner: str) -> None:
         super().__init__(
             f"another run ({winner or 'unknown'}) has committed take {take} of the lake at {lake} first. Nothing of "
@@ -100,6 +112,8 @@ class HistoryReplaced(QueueError):
 
 
 class OtherStore(InvalidInput):
+    """The lake has the history of another store."""
+
     def __init__(self, lake: str, known: str, given: str) -> None:
         super().__init__(
             f"the lake at {lake} holds the history of {known}, and {given} is another store. Use one lake per store; "

@@ -13,13 +13,15 @@ from pyspark.sql import functions as F
 
 from millrace.app.settings import masked
 from millrace.spark import FORMAT
+from millrace.spark.lake.tables import DAY, PAYLOADS
 from millrace.spark.open import opened, url_from
 from millrace.spark.options import read_options
 from millrace.spark.reader import Share, TableReader
-from millrace.spark.schema import EVENTS
+from millrace.spark.schema import EVENTS, JOBS
 
 EVENTS_PER_TASK = 400_000
 FEW_JOBS = 200_000
+IDS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,26 @@ class StoreShare:
         return _reader(self.options).read(self.share)
 
 
+@dataclass(frozen=True)
+class StoreRecords:
+    """Replaces batches of job ids by the records of these jobs, with the columns of the table `payloads` and the day.
+    Jobs that the store does not have any more, or that run again, are left out.
+    """
+
+    options: Mapping[str, str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = ["id" if name == "job" else name for name in PAYLOADS]
+        reader = TableReader(read_options({**self.options, "table": "jobs"}, "batch"), JOBS.pruned(columns))
+        for batch in batches:
+            ids = batch["job"].to_pylist()
+            for first in range(0, len(ids), IDS_AT_ONCE):
+                for found in reader.read(Share(ids=ids[first : first + IDS_AT_ONCE])):
+                    rows = found.filter(found["finished_at"].is_valid()).rename_columns([*PAYLOADS])
+                    if rows.num_rows:
+                        yield rows.append_column(DAY, rows["finished_at"].cast(pa.date32()))
+
+
 def _reader(options: Mapping[str, str]) -> TableReader:
     return TableReader(read_options(options, "batch"), EVENTS)
 
@@ -114,6 +136,10 @@ class StoreFeed:
 
     def groups(self) -> DataFrame:
         return self._table("jobs", columns="seq,queue,group").where(F.col("group").isNotNull())
+
+    def records(self) -> StoreRecords:
+        """Return the function with which executors read jobs by their ids."""
+        return StoreRecords(self._where)
 
     def jobs(self) -> DataFrame:
         """Return the current records of the store, for the audit. Compacted jobs are left out, because their events say

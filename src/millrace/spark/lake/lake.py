@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from millrace.spark.lake import analysis
 from millrace.spark.lake.analysis import By
+from millrace.spark.lake.delta import TableSnapshot, snapshot
 from millrace.spark.lake.instants import instant
 from millrace.spark.lake.place import AsOf, LakePlace, LakeSnapshot, LakeState
 from millrace.spark.lake.reading import read
@@ -79,6 +80,12 @@ class Lake:
         """
         return self._all("groups")
 
+    def payloads(self, since: When = None, until: When = None) -> DataFrame:
+        """Return payload and result of the jobs that finished between `since` and `until`, as far as the lake keeps
+        them (`--payloads`). The table is read in its newest version, also with `as_of`.
+        """
+        return self._days_of("payloads", snapshot(self.place.location, "payloads"), since, until)
+
     # ── analysis ──────────────────────────────────────────────────────────────────────────────
 
     def throughput(self, by: By = "minute", since: When = None, until: When = None) -> DataFrame:
@@ -116,11 +123,14 @@ class Lake:
         return self._between(name, since, until).drop(DAY)
 
     def _between(self, name: str, since: When, until: When) -> DataFrame:
+        return self._days_of(name, self.snapshot.tables[name], since, until)
+
+    def _days_of(self, name: str, found: TableSnapshot | None, since: When, until: When) -> DataFrame:
         table = TABLES[name]
         assert table.day_by is not None
         first, last = _utc(since), _utc(until)
         days = (None if at is None else at.date().isoformat() for at in (first, last))
-        rows = read(self.spark, self.place.location, name, self.snapshot.tables[name].between(*days))
+        rows = read(self.spark, self.place.location, name, [] if found is None else found.between(*days))
         if first is not None:
             rows = rows.where(F.col(table.day_by) >= F.lit(first))
         if last is not None:

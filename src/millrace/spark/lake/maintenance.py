@@ -50,10 +50,10 @@ def compact(place: LakePlace, on_progress: OnProgress = print) -> Compacted:
     """Merge the small files of all tables, and delete files that no version needs. Raises NoLake if there is none."""
     place.require()
     before = after = deleted = 0
-    for table in (place.tables() or {}).values():
+    for table in place.maintained().values():
         removed, added = _merge(place, table, FULL, on_progress)
         before, after = before + removed, after + added
-    for table in (place.tables() or {}).values():
+    for table in place.maintained().values():
         deleted += len(table.delta.vacuum(dry_run=False, full=True))
     return Compacted(place.require(), before, after, deleted)
 
@@ -108,7 +108,7 @@ def retain(place: LakePlace, keep: Mapping[str, int], now: int) -> Retained | No
     if lake is None:
         return None
     gone: list[DataFile] = []
-    for name, table in (place.tables() or {}).items():
+    for name, table in place.maintained().items():
         if name in keep:
             day = _first_day(now - keep[name])
             old = [file for file in table.files if file.day is not None and file.day < day]

@@ -21,7 +21,7 @@ from millrace.spark.lake.delta import (
     version_of,
 )
 from millrace.spark.lake.errors import LakeBroken, LakeTooNew, NoLake, NoSuchTake, NotALake, OldLake, TakeGone
-from millrace.spark.lake.tables import BY_DAY, DERIVED, TABLES
+from millrace.spark.lake.tables import BY_DAY, DERIVED, OPTIONAL, REQUIRED, TABLES
 from millrace.spark.lake_location import LakeLocation
 
 AsOf = int | datetime
@@ -83,7 +83,7 @@ class LakeSnapshot:
     @property
     def dropped(self) -> dict[str, str]:
         """The first remaining day of each table of which retention has dropped days."""
-        days = {name: self.tables[name].first_day for name in BY_DAY}
+        days = {name: self.tables[name].first_day for name in BY_DAY if name in self.tables}
         return {name: day for name, day in days.items() if day is not None}
 
 
@@ -129,8 +129,8 @@ class LakePlace:
         """Return the newest version of each table; None if there is no lake. Raises OldLake or LakeBroken if this
         Millrace cannot read it.
         """
-        with ThreadPoolExecutor(len(TABLES)) as pool:
-            found = dict(zip(TABLES, pool.map(lambda name: snapshot(self.location, name), TABLES), strict=True))
+        with ThreadPoolExecutor(len(REQUIRED)) as pool:
+            found = dict(zip(REQUIRED, pool.map(lambda name: snapshot(self.location, name), REQUIRED), strict=True))
         if found["events"] is None:  # it is created last
             self._refuse_old()
             return None
@@ -138,6 +138,11 @@ class LakePlace:
         if missing:
             raise LakeBroken(f"the table {missing[0]} of the lake at {self.location} is missing. Restore it")
         return {name: table for name, table in found.items() if table is not None}
+
+    def maintained(self) -> dict[str, TableSnapshot]:
+        """Return the newest version of each table, including those that only some lakes have."""
+        more = {name: snapshot(self.location, name) for name in OPTIONAL}
+        return {**(self.tables() or {}), **{name: table for name, table in more.items() if table is not None}}
 
     def _at(self, tables: Mapping[str, TableSnapshot], take: int, before: int | None = None) -> LakeSnapshot:
         pinned = {name: self._pinned(table, take, before) for name, table in tables.items()}

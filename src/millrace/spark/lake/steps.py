@@ -83,15 +83,18 @@ def by_run(events: DataFrame) -> DataFrame:
     described = events.select(*_SAID, millis("at").alias("ms"))
     only_next = is_of(*ONLY_OF_THE_NEXT_RUN)
     also_next = (is_of(*BEGINS_WAITING) & ~only_next) | (is_of(*ENDS_WAITING) & F.col("lease").isNull())
+    own = _about(F.col("attempt"), _HERE)
     following = F.col("attempt") + 1
-    own = described.select(
-        "*",
-        F.when(only_next, following).otherwise(F.col("attempt")).alias("about"),
-        F.when(only_next, _NEXT).otherwise(_HERE).alias("role"),
+    rows = (
+        F.when(only_next, F.array(_about(following, _NEXT)))
+        .when(also_next, F.array(own, _about(following, _ALSO_NEXT)))
+        .otherwise(F.array(own))
     )
-    return own.unionAll(
-        described.where(also_next).select("*", following.alias("about"), F.lit(_ALSO_NEXT).alias("role"))
-    )
+    return described.select("*", F.inline(rows))
+
+
+def _about(run: Column, role: int) -> Column:
+    return F.struct(run.alias("about"), F.lit(role).alias("role"))
 
 
 def gathered(rows: DataFrame, partitions: int) -> DataFrame:

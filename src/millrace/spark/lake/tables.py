@@ -67,6 +67,19 @@ def _series(name: str, parts: Parts, day_by: str) -> LakeTable:
 
 
 GROUPS = {"seq": "bigint", "queue": "string", "group": "string"}
+PAYLOADS = {
+    "job": "string",
+    "seq": "bigint",
+    "generation": "int",
+    "queue": "string",
+    "task": "string",
+    "state": "string",
+    "finished_at": "timestamp",
+    "serde": "string",
+    "payload": "binary",
+    "result": "binary",
+    "headers": "map<string, string>",
+}
 SERIES = {"throughput": THROUGHPUT, "durations": DURATIONS, "errors": ERRORS, "worker_use": WORKER_USE}
 TABLES = {
     table.name: table
@@ -80,7 +93,10 @@ TABLES = {
         LakeTable("groups", GROUPS),
         LakeTable("jobs", _columns(JOBS)),
         LakeTable("open_runs", {name: kind for name, (kind, _) in OPEN_RUNS.items()}),
+        LakeTable("payloads", PAYLOADS, "finished_at"),
     )
 }
-DERIVED = tuple(name for name in TABLES if name != "events")  # in the order of their commits
+OPTIONAL = ("payloads",)  # a lake may lack them, and they have no part in its takes
+REQUIRED = tuple(name for name in TABLES if name not in OPTIONAL)
+DERIVED = tuple(name for name in REQUIRED if name != "events")  # in the order of their commits
 BY_DAY = tuple(name for name, table in TABLES.items() if table.day_by is not None)

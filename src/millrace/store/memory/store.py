@@ -16,6 +16,7 @@ from typing import Any, Literal
 from millrace.domain import feed
 from millrace.domain.change import Change
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import (
@@ -41,7 +42,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules import exporting, importing, operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
@@ -231,6 +232,7 @@ class MemoryStore(BaseStore):
     ) -> QueueSettings | Limits | StoreSettings:
         with self._lock:
             settings = operate.control(self._ledger, target, name, changes, self._clock())
+            self._ledger.closed = self._tables.settings().closed
         self._announce()
         return settings
 
@@ -275,6 +277,16 @@ class MemoryStore(BaseStore):
         self._announce()
         return answers
 
+    # ── transfer ──────────────────────────────────────────────────────────────────────────────
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        with self._lock:
+            return exporting.export(self._tables, cursor, limit)
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        with self._lock:
+            return importing.import_records(self._tables, records)
+
     # ── transactions of callers ───────────────────────────────────────────────────────────────
 
     def transaction(self, connection: object = None) -> MemoryTransaction:
@@ -286,7 +298,9 @@ class MemoryStore(BaseStore):
 
     def copied(self) -> Ledger:
         with self._lock:
-            return copied(self._tables)
+            ledger = copied(self._tables)
+            ledger.closed = self._ledger.closed
+            return ledger
 
     def carry_out(self, steps: Sequence[Step], commit: Callable[[], object] | None) -> None:
         """Apply all steps, and call `commit`, the commit of the caller's own connection.

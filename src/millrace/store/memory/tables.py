@@ -292,6 +292,9 @@ class MemoryTables(MemoryJobs):
             seqs.append(job.seq)
         return [event for seq in sorted(seqs) for event in self._histories.get(seq, ())]
 
+    def events_of(self, seqs: Sequence[int]) -> dict[int, list[Event]]:
+        return {seq: list(self._histories.get(seq, ())) for seq in seqs}
+
     def feed(self, after: int, limit: int) -> list[tuple[int, Event]]:
         start = after - self._trimmed
         return list(enumerate(self._feed[start : start + limit], after + 1))
@@ -327,6 +330,10 @@ class MemoryTables(MemoryJobs):
 
     def stale_past(self, before: int, limit: int) -> list[Past]:
         return [self._past_by_seq[seq] for seq in self._past_order.smallest(limit, before)]
+
+    def past_after(self, gone_at: int, seq: int, limit: int) -> list[Past]:
+        later = [past for past in self._past_by_seq.values() if (past.gone_at, past.seq) > (gone_at, seq)]
+        return sorted(later, key=lambda past: (past.gone_at, past.seq))[:limit]
 
     def drop_past(self, past: Past) -> None:
         rest = [kept for kept in self._past[past.id] if kept.seq != past.seq]

@@ -26,7 +26,7 @@ from hashlib import sha256
 
 import msgspec
 
-from millrace.domain.job import MINUTE, Job, State
+from millrace.domain.job import MINUTE, Job, State, is_kept_for_children
 from millrace.domain.schedule import Schedule
 
 _PLAIN_ID = re.compile(r"[a-z0-9-]{1,64}")
@@ -151,7 +151,7 @@ class Layout:
             return f"leases/{shard}/{minute_of(until)}/{until:013d}.{job.seq:019d}.{rev}.{flags}.{queue}.{task}.{name}"
         if job.state is not State.WAITING:
             letter, at = STATE_LETTERS[job.state], job.finished_at or 0
-            flags = "a" if job.archived else "-"
+            flags = "a" * job.archived + "n" * is_kept_for_children(job) or "-"  # n: a child needs its result
             return f"done/{queue}/{letter}/{minute_of(at)}/{at:013d}.{job.seq:019d}.{rev}.{flags}.{task}.{name}"
         at = job.available_at
         flags = _flags(job)

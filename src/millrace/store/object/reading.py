@@ -112,12 +112,17 @@ class JobReader:
 
         A job may have several entries, because a claim crashed. The record of the job decides which entry is valid.
         """
-        times = Counter(entry.seq for entry in entries)
-        doubtful = [entry for entry in entries if times[entry.seq] > 1]
+        times = Counter(entry.name for entry in entries)
+        doubtful = [entry for entry in entries if times[entry.name] > 1]
         keys = [*dict.fromkeys(self._layout.job_by_name(entry.name) for entry in doubtful)]
         seen = await self._engine.objects.read(keys)
         valid = {(value_of(one, JobValue) or JobValue()).index_key for one in seen}
-        return [entry for entry in entries if times[entry.seq] == 1 or entry.key in valid]
+        return [entry for entry in entries if times[entry.name] == 1 or entry.key in valid]
+
+    async def all_jobs(self) -> list[tuple[int, str]]:
+        """Return the seq and the key of every job, in order of seq."""
+        entries = await self._entries(("ready/", "held/", "leases/", "done/"))
+        return sorted((entry.seq, self._layout.job_by_name(entry.name)) for entry in entries)
 
     # everything, in partitions
 

@@ -16,6 +16,7 @@ import msgspec
 from millrace.domain.change import Change, Verb
 from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec, State
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
@@ -52,6 +53,7 @@ from millrace.store.object.archive.files import Archive
 from millrace.store.object.blobs import Blobs
 from millrace.store.object.claims.claiming import Claimer
 from millrace.store.object.driver import Driver
+from millrace.store.object.engine.closing import refuse_if_closed
 from millrace.store.object.engine.commit import EngineRun
 from millrace.store.object.engine.engine import Engine, Question
 from millrace.store.object.engine.job_table import TableOptions
@@ -68,6 +70,7 @@ from millrace.store.object.schedules import due_schedules, list_schedules
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round, shares
+from millrace.store.object.transfer import ObjectTransfer
 from millrace.store.object.waiting import Waiting
 from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sweep_report import Monitoring, SweepShare, Swept
@@ -81,6 +84,7 @@ class ObjectStore(BaseStore):
 
     ids: Literal["sorted", "random"] = "random"  # the first characters determine the shard
     concurrent_writes = True
+    closes_after = 10.0  # a change that was decided before may be written as late
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class ObjectStore(BaseStore):
         )
         self._claimer = Claimer(self._engine, options, compares_clocks=clock is None)
         self._reader = JobReader(self._engine)
+        self._transfer = ObjectTransfer(self._engine, self._reader)
         self._feed = Feed(self._engine.objects, options.feed_delay)
         self._spans = Spans(self._feed)
         self._sweeper = Sweeper(self._engine, young=options.sweep_patience)
@@ -345,6 +350,10 @@ class ObjectStore(BaseStore):
     ) -> QueueSettings | Limits | StoreSettings:
         if not changes:
             return await self._engine.answer(lambda ledger, now: operate.control(ledger, target, name, {}, now))
+        if target != "store":
+            await refuse_if_closed(self._engine.objects)
+        elif changes.get("closed", True) is None:  # last, the store's object says that it is open
+            await self._transfer.close(None)
         changes_queue = target == "queue"
         run = await self._engine.carry_out(
             [(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
@@ -354,8 +363,20 @@ class ObjectStore(BaseStore):
         )
         if target != "store":  # the counted jobs may have changed before the write
             await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
+        if changes.get("closed") is not None:
+            await self._transfer.close(changes["closed"])
         self._waiting.wake_all()
         return run.answers[0]
+
+    # ── transfer ──────────────────────────────────────────────────────────────────────────────
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        return await self._transfer.export(cursor, limit)
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        return await self._transfer.import_records(records)
+
+    # ── operator ──────────────────────────────────────────────────────────────────────────────
 
     async def drain(self, queue: str, limit: int = 1_000, lane: int | None = None) -> int:
         def drained(job: Job | None) -> bool:
@@ -386,6 +407,7 @@ class ObjectStore(BaseStore):
                 return count
 
     async def maintain(self, limit: int = 1_000) -> Maintained:
+        await refuse_if_closed(self._engine.objects)
         promoted, expired = await self._claimer.admit_and_expire(limit)
         passed = Maintained(expired=expired, more=max(promoted, expired) >= limit)
         jobs = await self._engine.in_parts(lambda ledger, now: upkeep.maintain_jobs(ledger, now, limit), counting=True)
@@ -441,6 +463,7 @@ class ObjectStore(BaseStore):
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)
+        await refuse_if_closed(self._engine.objects)
         answers: list[Moved] = []
         some = ADVANCES if len({move.name for move in moves}) == len(moves) else 1
         for first in range(0, len(moves), some):

@@ -6,9 +6,10 @@ import asyncio
 
 import asyncpg
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreClosed, StoreError
 
 NOT_ON_FAST_PATH = "MR001"  # our own code: the call needs the ledger
+CLOSED = "MR002"  # our own code: functions/closing.sql
 TAKEN = "23505"  # an id that was assumed to be new exists
 
 _PASSES = ("40001", "40P01", "55P03", TAKEN)
@@ -44,6 +45,8 @@ def may_have_moved(error: BaseException) -> bool:
 
 def store_error(error: BaseException, url: str) -> StoreError:
     code = code_of(error)
+    if code == CLOSED:
+        return StoreClosed(str(getattr(error, "message", "")), str(getattr(error, "detail", "")))
     if code in ("55P03", "57014"):
         return StoreError(
             f"{url}: another transaction holds a lock that this call needs. Nothing of this call was written; end the "

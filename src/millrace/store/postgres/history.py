@@ -9,9 +9,10 @@ id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,10 +26,19 @@ from millrace.store.sql.record import KIND_NUMBER, KINDS, NUMBER, STATES
 from millrace.store.sql.unit import Combo
 
 NUMBERED_AT_ONCE = 10_000  # rows
+RESERVED = 100  # ids of rows that an import reserves at once
 _encode = msgspec.msgpack.Encoder().encode
 _errors = msgspec.msgpack.Decoder(list[tuple[int, Failure]]).decode
 CombosByNumber = Callable[[int], Combo]
 _STATE_NAMES = [state.value for state in STATES]
+
+
+class _EventRow(NamedTuple):
+    """The events of one row of arrays, and for each the row of the same job's previous event."""
+
+    batch: int
+    events: list[Event]
+    before: list[int]
 
 
 class Events:
@@ -42,6 +52,8 @@ class Events:
         self._events: list[Event] = []
         self._before: list[int] = []
         self._batch: int | None = None
+        self._rows: list[_EventRow] = []  # before the one of `_events`
+        self._reserved: list[int] = []  # ids for further rows of an import
         self._spare: int | None = None  # an id that was reserved for the first row of events
         self._feed_bounds: Row | None = None  # (trimmed, newest, mark of the last trimmed event)
         self._unnumbered: Sequence[Row] = ()  # shown after the newest: (number of the last event, size, id) of a row
@@ -51,11 +63,21 @@ class Events:
         self._spare = event
 
     def append(self, event: Event) -> None:
+        if self._events and self._events[0].at != event.at:
+            self._begin_row()
         if self._batch is None:
             self._batch, self._spare = (int(self._db.value("next_event")) if self._spare is None else self._spare), None
         self._events.append(event)
         self._before.append(self.newest.get(event.seq, 0))
         self.newest[event.seq] = self._batch
+
+    def _begin_row(self) -> None:
+        """Begin another row, because a row has one instant. Only an import has events of several instants."""
+        assert self._batch is not None
+        self._rows.append(_EventRow(self._batch, self._events, self._before))
+        if not self._reserved:
+            self._reserved = self._db.seqs("next_events", RESERVED)[::-1]
+        self._events, self._before, self._batch = [], [], self._reserved.pop()
 
     def append_first(self, events: Sequence[Event]) -> None:
         """Append the first events of new jobs, one event per job."""
@@ -65,16 +87,26 @@ class Events:
     def flush(self) -> None:
         if not self._events:
             return
-        events = self._events
+        assert self._batch is not None
+        rows, self._rows = [*self._rows, _EventRow(self._batch, self._events, self._before)], []
+        self._events, self._before, self._batch = [], [], None
+        places = [(row.batch, len(row.events), row.events[0].at) for row in rows]
+        if len(places) == 1:
+            self._db.execute("put_outbox", *places[0])
+        else:
+            self._db.write("put_outbox_rows", places)
+        self._db.execute_each("put_events", [self._values_of(row) for row in rows])
+
+    def _values_of(self, row: _EventRow) -> tuple[Any, ...]:
+        """Return the columns of a row of events."""
+        events = row.events
         columns = [*zip(*map(msgspec.structs.astuple, events), strict=True)]
         errors = [(index, event.error) for index, event in enumerate(events) if event.error is not None]
-        self._db.execute("put_outbox", self._batch, len(events), events[0].at)
-        self._db.execute(
-            "put_events",
-            self._batch,
+        return (
+            row.batch,
             events[0].at,
             list(columns[1]),
-            once(self._before),
+            once(row.before),
             once([self._combo_id_of(event) for event in events]),
             once(columns[2]),
             once(columns[3]),
@@ -90,7 +122,6 @@ class Events:
             _some(columns[14]),
             _encode(errors) if errors else None,
         )
-        self._events, self._before, self._batch = [], [], None
 
     def _combo_id_of(self, event: Event) -> int:
         """Return the id of the combination of the event's job."""
@@ -134,6 +165,31 @@ class Events:
             events = enumerate(unpack(bodies[event], self._registry.combo_name), start=last - size + 1)
             found += [(number, one) for number, one in events if number > after]
         return found
+
+    def of(self, newest: Mapping[int, int]) -> dict[int, list[Event]]:
+        """Return the events of many jobs, oldest first. `newest` maps their seqs to the rows of their newest events.
+
+        Each row is read once, and all rows of one step back together.
+        """
+        hidden: dict[int, int] = {row[0]: row[1] for row in self._db.rows("feed_edge")}  # deleted events of a row
+        known: dict[int, tuple[Row, list[Event]]] = {}
+        wanted, found = dict(newest), defaultdict[int, list[Event]](list)
+        while wanted:
+            missing = sorted({row for row in wanted.values() if row and row not in known})
+            for row in self._db.rows("event_rows", missing) if missing else ():
+                known[row[0]] = row, list(unpack(row[1:], self._registry.combo_name))
+            earlier: dict[int, int] = {}
+            for seq, number in wanted.items():
+                if number not in known:
+                    continue  # deleted by retention
+                row, events = known[number]
+                places = [place for place, event in enumerate(events) if event.seq == seq]
+                found[seq] += [events[place] for place in places if place >= hidden.get(number, 0)]
+                before = row[3][0] if len(row[3]) == 1 else row[3][places[0]]
+                if before not in (0, number):
+                    earlier[seq] = before
+            wanted = earlier
+        return {seq: sorted(found[seq], key=lambda event: event.n) for seq in newest}
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 

@@ -36,6 +36,9 @@ def in_schema(text: str, schema: str) -> str:
     return _SCHEMA.sub(f'"{check_schema(schema)}".', text)
 
 
+_EACH = 32  # rows in one statement of `execute_each`
+
+
 class Wire(Protocol):
     """A connection that a step uses in its thread.
 
@@ -113,6 +116,15 @@ class PostgresStatements(Statements):
             self.rows(name, *args)
         else:
             self._waiting.append((self._sql[name], args))
+
+    def execute_each(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run a statement that adds rows once for each of these rows; many of them in few statements."""
+        if len(rows) == 1:
+            self.execute(name, *rows[0])
+            return
+        for first in range(0, len(rows), _EACH):
+            some = rows[first : first + _EACH]
+            self._wire.rows(combined(*[self._sql[name]] * len(some)), [arg for row in some for arg in row])
 
     @contextmanager
     def together(self) -> Iterator[None]:

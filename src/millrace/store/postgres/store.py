@@ -15,6 +15,7 @@ from millrace.domain import feed
 from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger, without_expired_result
 from millrace.domain.request import (
@@ -40,12 +41,12 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules import exporting, importing, operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
 from millrace.domain.rules.fast_path import is_simple
 from millrace.domain.rules.outlook import Outlook
 from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
-from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.domain.settings import Closing, Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import Place
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
@@ -605,7 +606,10 @@ class PostgresStore(BaseStore):
         def change(ledger: Ledger, now: int) -> QueueSettings | Limits | StoreSettings:
             if target == "queue" and changes:
                 tables_of(ledger).registry.alone_in.add(name)
-            return operate.control(ledger, target, name, changes, now)
+            settings = operate.control(ledger, target, name, changes, now)
+            if isinstance(settings, StoreSettings) and "closed" in changes:
+                _close_or_open(tables_of(ledger), settings.closed)
+            return settings
 
         return await (self._write(change) if changes else self._read(change))
 
@@ -643,6 +647,26 @@ class PostgresStore(BaseStore):
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)
         return await self._write(lambda ledger, now: scheduling.advance(ledger, moves, now))
+
+    # ── transfer ──────────────────────────────────────────────────────────────────────────────
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        return await self._read(lambda ledger, _: exporting.export(ledger.tables, cursor, limit))
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        def step(ledger: Ledger, _now: int) -> int:
+            tables_of(ledger).statements.rows("allow_import")
+            return importing.import_records(ledger.tables, records)
+
+        return await self._write(step)
+
+
+def _close_or_open(tables: PostgresTables, closed: Closing | None) -> None:
+    """Create or drop the triggers with which a closed store refuses changes, so that an open store checks nothing."""
+    if closed is not None and closed.refuses:
+        tables.statements.rows("close_store", closed.stage, closed.peer)
+    else:
+        tables.statements.rows("open_store")
 
 
 def tables_of(ledger: Ledger) -> PostgresTables:

@@ -6,7 +6,7 @@ in between. Jobs that another step has locked are skipped. A combination is a (q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from millrace.domain.event import Event
 from millrace.domain.job import State, lane_line
@@ -114,6 +114,11 @@ class PostgresTables(Unit):
     def history(self, job_id: str) -> list[Event]:
         self.flush()
         return events_of_id(self.statements.rows("history", job_id), self.registry.combo_name)
+
+    def events_of(self, seqs: Sequence[int]) -> dict[int, list[Event]]:
+        self.flush()
+        newest = {**self._gone.newest, **self.events.newest}
+        return self.events.of({seq: newest.get(seq, 0) for seq in seqs})
 
     def trim_events(self, before: int, limit: int) -> int:
         self.flush()

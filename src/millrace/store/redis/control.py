@@ -1,7 +1,8 @@
 """Changes the settings of queues, tasks and the store.
 
 New settings are validated in Python. For a queue or a task, a script writes them only if the stored settings have not
-changed since they were read; otherwise the change starts again. The store's only setting is written without this check.
+changed since they were read; otherwise the change starts again. The settings of the store are written without this
+check.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from millrace.domain.rules.fast_path import (
     ends_alone,
     ends_alone_or_makes_room,
 )
-from millrace.domain.settings import Limits, QueueSettings, StoreSettings, fair_period, updated
+from millrace.domain.settings import Closing, Limits, QueueSettings, StoreSettings, fair_period, updated
 from millrace.store.redis.decode import accepted
 from millrace.store.redis.encode import encode
 from millrace.store.redis.wire import RedisWire
 
-_NEVER = b"never"
+_NEVER = "never"
+_closed = msgspec.msgpack.Decoder(Closing).decode
 
 
 async def queue(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> QueueSettings:
@@ -33,7 +35,7 @@ async def queue(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> Queue
         new = updated(old, changes)
         if new == old:
             return new
-        answer = accepted(await wire.change("control_queue", [name], [kept or b"", _packed_queue(new)]))
+        answer = accepted(await wire.change("control_queue", [name], [kept or b"", packed_queue(new)]))
         if answer[0] == b"ok":
             return new
 
@@ -45,31 +47,41 @@ async def task(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> Limits
         if not changes:
             return old
         new = updated(old, changes)
-        answer = await wire.change("control_task", [name], [kept or b"", encode(_all_of(new))])
+        answer = await wire.change("control_task", [name], [kept or b"", encode(all_of(new))])
         if answer[0] == b"ok":
             return new
 
 
 async def store(wire: RedisWire, changes: Mapping[str, Any]) -> StoreSettings:
-    kept = await wire.command("HGET", f"{wire.prefix}store", "keep_events")
-    old = StoreSettings()
+    kept, why = await wire.command("HMGET", f"{wire.prefix}store", "keep_events", "closed")
+    old = StoreSettings(closed=None if why is None else _closed(why))
     if kept is not None:
-        old = StoreSettings(keep_events=None if kept == _NEVER else int(kept))
+        old = msgspec.structs.replace(old, keep_events=None if kept == _NEVER.encode() else int(kept))
     new = updated(old, changes)
     if new != old:
-        wanted = _NEVER if new.keep_events is None else new.keep_events
-        await wire.command("HSET", f"{wire.prefix}store", "keep_events", wanted, durable=True)
+        await wire.ask("control_store", [stored_keep_events(new)], closing_bodies(new.closed), durable=True)
     return new
 
 
+def stored_keep_events(settings: StoreSettings) -> int | str:
+    return _NEVER if settings.keep_events is None else settings.keep_events
+
+
+def closing_bodies(closed: Closing | None) -> list[bytes]:
+    """Return what scripts store of a closed store: why it is closed, and what they answer if it refuses changes."""
+    if closed is None:
+        return [b"", b""]
+    return [encode(closed), f"{closed.stage} {closed.peer}".encode() if closed.refuses else b""]
+
+
 def queue_settings(kept: bytes) -> QueueSettings:
-    """Decode the stored settings of a queue. The derived values that `_packed_queue` added are dropped."""
+    """Decode the stored settings of a queue. The derived values that `packed_queue` added are dropped."""
     fields = msgspec.msgpack.decode(kept)
     own = {name: value for name, value in fields.items() if name in QueueSettings.__struct_fields__}
     return msgspec.convert(own, QueueSettings)
 
 
-def _packed_queue(settings: QueueSettings) -> bytes:
+def packed_queue(settings: QueueSettings) -> bytes:
     """Encode the settings of a queue for scripts.
 
     All fields are included, because scripts apply no defaults to stored settings. Values that scripts would have to
@@ -85,8 +97,8 @@ def _packed_queue(settings: QueueSettings) -> bytes:
         "fast_settle": ends_alone(settings),
         "limited_settle": ends_alone_or_makes_room(settings),
     }
-    return encode({**_all_of(settings), **derived})
+    return encode({**all_of(settings), **derived})
 
 
-def _all_of(settings: Limits) -> dict[str, Any]:
+def all_of(settings: Limits) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__struct_fields__}

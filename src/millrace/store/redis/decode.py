@@ -167,7 +167,8 @@ def job_from(seq: int, record: bytes, body: bytes, more: Reply, result: bytes | 
     job.result_until = facts.result_until
     if facts.rare is not None:
         for name in facts.rare.keys() & RARE_FIELDS.keys():
-            setattr(job, name, facts.rare[name])
+            value = facts.rare[name]
+            setattr(job, name, tuple(value) if type(value) is list else value)
     if more:
         _put_more(job, more)
     elif facts.result:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from millrace.domain.change import Change
 from millrace.domain.job import Lease, Spec
@@ -84,6 +85,13 @@ def place_of(body: bytes | None, bodies: list[bytes]) -> int | None:
     return BODIES + len(bodies) - 1
 
 
+def _kept(change: Change) -> int | None:
+    """Return `keep_result` of a change for scripts: None if it is not set, and -1 for no limit."""
+    if change.keep_result is UNSET:
+        return None
+    return -1 if change.keep_result is None else change.keep_result
+
+
 def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -> list[list[Any]]:
     """Return each change as a list, in the order of scripts/settle.lua, and append the results to `bodies`."""
     packed: list[list[Any]] = []
@@ -102,6 +110,7 @@ def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -
                 change.stalled,
                 change.duration,
                 packed_specs(change.jobs, bodies) if change.jobs else None,
+                _kept(change),
                 place_of(change.log, bodies),
             ]
         )

@@ -17,6 +17,7 @@ from millrace.domain.errors import (
     LanesInUse,
     QueueError,
     QueueFull,
+    StoreClosed,
     StoreError,
     UnknownDependency,
 )
@@ -81,6 +82,8 @@ def given_up(problem: Exception, patience: float, may_have_received: bool) -> St
 def explained(error: RedisError) -> StoreError:
     """Return a StoreError for an error reply that a retry would not change."""
     text = str(error)
+    if text.startswith("CLOSED "):
+        return StoreClosed(*text.split(" ", 2)[1:])
     if isinstance(error, OutOfMemoryError) or "OOM" in text:
         return StoreError(
             "the Redis server has no memory left (maxmemory), so nothing was written. Jobs can still be run and "

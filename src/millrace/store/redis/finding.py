@@ -17,6 +17,7 @@ from millrace.store.redis.decode import jobs_from
 from millrace.store.redis.wire import RedisWire
 
 _PIECE = 500  # jobs that one script call scans
+_TAGGED = 100  # jobs that one script call returns for a search by tag
 _PATIENCE = 0.1  # seconds after which a search returns a short page
 _END = 1 << 49
 _LIVE, _ENDED, _ALL = [0], [1, 2, 3], [0, 1, 2, 3]
@@ -37,12 +38,15 @@ async def find(wire: RedisWire, query: Query) -> Page:
     until = time.monotonic() + _PATIENCE
     while len(found) < query.limit and scanned < operate.SEARCH_BUDGET:
         budget = min(_PIECE, operate.SEARCH_BUDGET - scanned)
-        wanted = query.limit - len(found)
+        wanted = query.limit - len(found) if query.tag is None else _TAGGED  # the script does not know tags
         now, reached, looked_at, at_end, rows = await wire.ask(
             "find", [queues, classes, after, before, query.newest_first, wanted, budget, sieve]
         )
         found += [without_expired_result(job, now) for job in jobs_from(rows) if matches(job, query, now)]
         scanned += looked_at
+        if len(found) > query.limit:
+            del found[query.limit :]
+            return Page(tuple(found), str(found[-1].seq), scanned)
         if at_end:
             return Page(tuple(found), None, scanned)
         last = reached

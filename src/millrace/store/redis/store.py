@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 
 from millrace.domain.change import Change
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import without_expired_result
 from millrace.domain.request import (
@@ -51,7 +52,7 @@ from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock
 from millrace.store.protocol import Store, Target, Watch
-from millrace.store.redis import control, feed, finding, scheduling
+from millrace.store.redis import control, feed, finding, scheduling, transfer
 from millrace.store.redis.address import RedisAddress
 from millrace.store.redis.blocking import BlockingEnqueues
 from millrace.store.redis.client_address import ClientAddress
@@ -346,6 +347,12 @@ class RedisStore(BaseStore):
 
     async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
         return await scheduling.due_schedules(self._wire, names, limit)
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        return await transfer.export(self._wire, cursor, limit)
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        return await transfer.import_records(self._wire, records)
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -167,6 +167,7 @@ class Jobs:
         seq = job.seq
         self.loaded[seq] = self._new[seq] = job
         self._ids[job.spec.id] = seq
+        self._events.newest.setdefault(seq, 0)  # an imported job may have no events any more
 
     def insert_all(self, jobs: Sequence[Job], events: Sequence[Event]) -> None:
         by_seq = {job.seq: job for job in jobs}
@@ -295,11 +296,17 @@ class Gone:
         self._new[past.seq] = past
         if past.id in self._known:
             self._past.setdefault(past.id, []).append(past)
-            self.newest[past.seq] = self._newest_of_jobs[past.seq]
+            self.newest[past.seq] = self._newest_of_jobs.get(past.seq, 0)
 
     def stale(self, before: int, limit: int) -> list[Past]:
         self.flush()
         return [_past(row) for row in self._db.rows("stale_past", before, limit)]
+
+    def after(self, gone_at: int, seq: int, limit: int) -> list[Past]:
+        self.flush()
+        rows = self._db.rows("past_after", gone_at, seq, limit)
+        self.newest.update((row[1], row[6]) for row in rows)
+        return [_past(row) for row in rows]
 
     def drop(self, past: Past) -> None:
         self._effects.touched = self.changed = True
@@ -311,7 +318,15 @@ class Gone:
         self.changed = False
         if self._new:
             rows = [
-                (seq, past.id, past.generation, NUMBER[past.state], past.token, past.gone_at, self._newest_of_jobs[seq])
+                (
+                    seq,
+                    past.id,
+                    past.generation,
+                    NUMBER[past.state],
+                    past.token,
+                    past.gone_at,
+                    self._newest_of_jobs.get(seq, 0),
+                )
                 for seq, past in self._new.items()
             ]
             self._new = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from millrace.domain.event import Event
-from millrace.domain.job import Job, Spec, State
+from millrace.domain.job import Job, Spec, State, is_kept_for_children
 from millrace.domain.rules.lanes import possible_lines
 from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import Past, QueueRow, TaskRow
@@ -103,6 +103,7 @@ class Unit:
         self.append, self.feed = events.append, events.feed
         self.feed_bounds, self.trimmed_mark = events.feed_bounds, events.trimmed_mark
         self.past, self.add_past, self.drop_past = gone.past, gone.add, gone.drop
+        self.past_after = gone.after
         self.line, self.put_line, self.drop_line = self.lines.line, self.lines.put, self.lines.drop
         self.best_in_line = self._members.best_in_line
         self.key, self.put_key, self.drop_key = self._keys.key, self._keys.put, self._keys.drop
@@ -192,7 +193,7 @@ class Unit:
 
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         return self._due(
-            lambda job: job.finished_at is not None and job.finished_at <= before,
+            lambda job: job.finished_at is not None and job.finished_at <= before and not is_kept_for_children(job),
             "dead" if dead else "finished",
             self._registry.queue_id(queue),
             before,

@@ -7,7 +7,8 @@ the job's row has the cursor of its newest event.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -126,19 +127,32 @@ class Events:
 
         `cursor` is the cursor of the job's newest event.
         """
+        return self.of({0: cursor})[0]
+
+    def of(self, newest: Mapping[int, int]) -> dict[int, list[Event]]:
+        """Like `back_from`, for many jobs: `newest` maps their seqs to cursors. Each page is read once."""
         self.flush()
         trimmed = self._registry.trimmed()
-        found: list[Event] = []
-        first, page = 0, _Page([], [])
-        while cursor > trimmed:
-            if not first <= cursor < first + len(page.events):
-                rows = self._db.rows("page_of", cursor)
-                if not rows:
-                    break
-                first, page = rows[0][0], _decode(rows[0][1])
-            found.append(unpacked(page.events[cursor - first]))
-            cursor = page.before[cursor - first]
-        return found[::-1]
+        pages: dict[int, _Page] = {}  # by the cursor of the first event
+        starts: list[int] = []  # of these pages, ascending
+        events: dict[int, list[Event]] = {}
+        for seq, last in newest.items():
+            found, cursor = [], last
+            while cursor > trimmed:
+                place = bisect_right(starts, cursor) - 1
+                first = starts[place] if place >= 0 else 0
+                if place < 0 or cursor >= first + len(pages[first].events):
+                    rows = self._db.rows("page_of", cursor)
+                    if not rows:
+                        break
+                    first = rows[0][0]
+                    pages[first] = _decode(rows[0][1])
+                    insort(starts, first)
+                page = pages[first]
+                found.append(unpacked(page.events[cursor - first]))
+                cursor = page.before[cursor - first]
+            events[seq] = found[::-1]
+        return events
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from millrace.domain import feed
 from millrace.domain.change import Change
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import (
@@ -41,7 +42,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.rules import operate, replaying, scheduling, upkeep
+from millrace.domain.rules import exporting, importing, operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
@@ -315,6 +316,14 @@ class SqliteStore(BaseStore):
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)
         return await self._here().write(lambda ledger, now: scheduling.advance(ledger, moves, now))
+
+    # ── transfer ──────────────────────────────────────────────────────────────────────────────
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        return await self._here().read(lambda ledger, _: exporting.export(ledger.tables, cursor, limit))
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        return await self._here().write(lambda ledger, _: importing.import_records(ledger.tables, records))
 
 
 def _scan(

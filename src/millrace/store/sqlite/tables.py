@@ -6,7 +6,7 @@ Rows that were read stay cached until another connection writes to the file. A c
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from millrace.domain.event import Event
 from millrace.domain.job import FINISHED, State
@@ -167,6 +167,10 @@ class SqliteTables(Unit):
         if job is not None:
             newest.append((job.seq, self.events.newest[job.seq]))
         return [event for _, cursor in sorted(newest) for event in self.events.back_from(cursor)]
+
+    def events_of(self, seqs: Sequence[int]) -> dict[int, list[Event]]:
+        newest = {**self._gone.newest, **self.events.newest}
+        return self.events.of({seq: newest.get(seq, 0) for seq in seqs})
 
     def trim_events(self, before: int, limit: int) -> int:
         self.jobs.flush()

@@ -216,7 +216,9 @@ class _Attempt(Generic[T]):
         tables.begin_call(now + SOON)
         borrowed.execute("SAVEPOINT millrace")
         try:
-            result = self._step(Ledger(tables), now)
+            ledger = Ledger(tables)
+            ledger.closed = tables.registry.settings().closed
+            result = self._step(ledger, now)
             tables.flush()
         except BaseException:
             _undo(borrowed, "ROLLBACK TO millrace", "RELEASE millrace")

@@ -335,6 +335,7 @@ class Writer(CallThread):
         now = self._clock()
         self._tables.begin_call(now + SOON)
         try:
+            self._ledger.closed = self._tables.registry.settings().closed
             call.result = call.run(self._ledger, now)
         except sqlite3.Error:
             raise

@@ -42,4 +42,5 @@ TOPICS = (
     "hooks",
     "bad_input",
     "transactions",
+    "transfer",
 )

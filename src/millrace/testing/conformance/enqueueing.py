@@ -81,6 +81,7 @@ async def test_a_job_keeps_every_field_that_it_was_given(store: Store, clock: Vi
         hook=True,
         headers={"trace": "7"},
         origin=5,
+        tags=("import", "eu"),
     )
     unchanged = [field.name for field in structs.fields(Spec) if getattr(spec, field.name) == field.default]
     assert unchanged == []  # add new fields above

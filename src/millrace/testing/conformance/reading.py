@@ -45,6 +45,30 @@ async def one_of_each(store: Store) -> dict[str, str]:
     return {word: spec.id for word, spec in made.items()}
 
 
+async def test_find_by_tag_returns_the_jobs_that_have_it(store: Store, clock: VirtualClock) -> None:
+    """Every page of a search by tag has only jobs with this tag, and together the pages have all of them, in order."""
+    tagged = [await put_completed(store, b"1", tags=("eu",)), await put(store, tags=("import", "eu"))]
+    await put(store)
+    tagged.append(await put(store, tags=("eu",), group="g", queue="mail"))
+    await put(store, tags=("us",))
+
+    ids = [spec.id for spec in tagged]
+    for newest_first in (False, True):
+        for limit in (1, 2, 100):
+            query = Query(tag="eu", archived=None, newest_first=newest_first, limit=limit)
+            found: list[str] = []
+            while True:
+                page = await store.find(query)
+                assert len(page.jobs) <= limit
+                found += [job.id for job in page.jobs]
+                if page.cursor is None:
+                    break
+                query = replace(query, cursor=page.cursor)
+            assert found == (ids[::-1] if newest_first else ids)
+    [job] = (await store.find(Query(tag="eu", queue="mail"))).jobs
+    assert job.spec.tags == ("eu",)
+
+
 async def test_get_answers_per_id_in_order(store: Store, clock: VirtualClock) -> None:
     first, second = await put(store), await put(store)
     jobs = await store.get([second.id, "nobody", first.id, second.id])

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.app.handler.context import Context
 from millrace.app.handler.job_log import make_line
@@ -21,6 +21,10 @@ from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure, encodable
 from millrace.worker.process.wire import AttemptDone, ChildLine, ChildRecord, Progress, ToWorker
+from millrace.worker.scope import WorkerScope
+
+if TYPE_CHECKING:
+    from millrace.app.job_status import JobStatus
 
 PROGRESS_EVERY = 0.1  # seconds; a handler may report each of a million rows
 JOB_LOG = "millrace.handler"
@@ -43,6 +47,7 @@ class ChildAttempt:
         remaining: float | None,
         task: Task[..., Any],
         send: Send,
+        scope: WorkerScope,
         *,
         keeps_log: bool = False,
     ) -> None:
@@ -50,7 +55,8 @@ class ChildAttempt:
         self.task = task
         self.children: list[Spec] | None = None
         self.deadline = math.inf if remaining is None else time.monotonic() + remaining
-        self.clock = time.monotonic
+        self.clock = scope.clock
+        self.scope = scope
         self.context: Context | None = None
         self._why: Abort | None = None
         self.keeps_log = keeps_log
@@ -58,6 +64,10 @@ class ChildAttempt:
         self._send = send
         self._started = time.monotonic()
         self._sender = _ProgressSender(index, send)
+
+    @property
+    def state(self) -> Any:
+        return self.scope.state
 
     @property
     def progress(self) -> bytes | None:
@@ -70,6 +80,12 @@ class ChildAttempt:
     def keep_line(self, level: int, text: str, fields: Mapping[str, Any]) -> None:
         line = make_line(self.job, time.monotonic() - self._started, level, text, fields)
         self._send(ChildLine(self._index, line))
+
+    async def parents(self) -> list[JobStatus]:
+        return await self.task.parents_of(self.job)
+
+    def parents_sync(self) -> list[JobStatus]:
+        return self.task.parents_of_sync(self.job)
 
     async def complete(self, value: Any, connection: object) -> None:
         self.complete_sync(value, connection)

@@ -71,7 +71,7 @@ class BrokenChild(Exception):
 class Child(asyncio.Protocol):
     """The worker's handle for one child process. All methods must be called on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, retire_wait: float = RETIRE_WAIT) -> None:
         self.pid = 0
         self.jobs = 0
         self.memory = 0
@@ -79,6 +79,7 @@ class Child(asyncio.Protocol):
         self.death: Death | None = None
         self.died: asyncio.Future[Death] = loop.create_future()
         self._loop = loop
+        self._retire_wait = retire_wait
         self._ready: asyncio.Future[None] = loop.create_future()
         self._answer: asyncio.Future[CallEnded | Death] | None = None
         self._reports: Sequence[Reports] = ()
@@ -180,10 +181,10 @@ class Child(asyncio.Protocol):
             kill_group(self.pid, signal.SIGKILL)
 
     def retire(self) -> None:
-        """Ask the child to exit, and kill it if it does not within `RETIRE_WAIT`."""
+        """Ask the child to exit, and kill it if it does not within `retire_wait` seconds."""
         self.halted = True
         self._send(Retire())
-        self._loop.call_later(RETIRE_WAIT, self.kill)
+        self._loop.call_later(self._retire_wait, self.kill)
 
     # ── messages from the child ──────────────────────────────────────────────────────────────────────────
 

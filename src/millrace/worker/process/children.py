@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from millrace.app.handler.address import MAIN, HandlerAddress, main_program
 from millrace.app.handler.verdict import Abort
 from millrace.domain.errors import InvalidInput
-from millrace.worker.process.child import BrokenChild, Child
+from millrace.worker.process.child import RETIRE_WAIT, BrokenChild, Child
 from millrace.worker.process.death import Death
 from millrace.worker.process.guard import ProcessGuard
 from millrace.worker.process.remote import Encoded, NoChild, ProcessDied, result_of
@@ -30,7 +30,8 @@ log = logging.getLogger("millrace.worker")
 _job_log = logging.getLogger("millrace.handler")
 
 BOOT_PATIENCE = 60.0
-CLOSE_WAIT = 3.0
+CLEAN_UP_WAIT = 20.0  # seconds that a child has to leave the app's lifespan
+CLOSE_WAIT = 1.0  # seconds more than a child has to exit
 TRIES = 3
 
 
@@ -45,7 +46,9 @@ class Children:
         begin: Callable[[Run], None],
         max_jobs: int | None = None,
         max_memory: int | None = None,
+        cleans_up: bool = False,
     ) -> None:
+        self._retire_wait = CLEAN_UP_WAIT if cleans_up else RETIRE_WAIT
         self._boot = Boot(
             parent=os.getpid(),
             path=_encoded(sys.path),
@@ -159,7 +162,7 @@ class Children:
                 child.kill()
         deaths = [child.died for child in self._all]
         if deaths:
-            await asyncio.wait(deaths, timeout=CLOSE_WAIT)
+            await asyncio.wait(deaths, timeout=self._retire_wait + CLOSE_WAIT)
         if self._guard is not None:
             guard, self._guard = self._guard, None
             await asyncio.to_thread(guard.close)
@@ -228,7 +231,7 @@ class Children:
                 return
 
     async def _start_child(self) -> Child:
-        child = Child(self._loop)
+        child = Child(self._loop, self._retire_wait)
         self._all.add(child)
         child.died.add_done_callback(lambda _: self._forget(child))
         try:

@@ -28,6 +28,7 @@ from millrace.app import in_child
 from millrace.app.batch_task import BatchTask
 from millrace.app.handler.address import find, run_again
 from millrace.app.handler.batch_results import answers
+from millrace.app.handler.injection import Injection
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.task import Task
 from millrace.app.telemetry.log_context import current_job
@@ -47,6 +48,7 @@ from millrace.worker.process.wire import (
     frame,
     receive,
 )
+from millrace.worker.scope import WorkerScope
 
 PR_SET_PDEATHSIG = 1
 HALT_WAIT = 0.5  # seconds that the handler of SIGTERM waits for the message `Halt`
@@ -69,6 +71,7 @@ class ChildProgram:
         self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._tasks: dict[str, Task[..., Any]] = {}
         self._loop: asyncio.Runner | None = None
+        self._scope = WorkerScope(time.monotonic)
         self._attempts: list[ChildAttempt] = []
         self._open = False  # whether a signal may interrupt the main thread
         self._running: asyncio.Task[Any] | None = None
@@ -85,6 +88,7 @@ class ChildProgram:
         threading.Thread(target=self._listen, name="millrace-listen", daemon=True).start()
         self._find_tasks()
         in_child.tasks_imported()
+        self._enter_lifespan()
         self._send(ChildReady())
         while (work := self._inbox.get()) is not None:
             self._do(work)
@@ -105,13 +109,25 @@ class ChildProgram:
             self._send(ChildBroken(Failure.from_exception(error)))
             self._exit(1)
 
+    def _enter_lifespan(self) -> None:
+        """Enter the lifespan of the tasks' app. Each child has its own: it shares no objects with the worker."""
+        factory = next((task.lifespan_factory for task in self._tasks.values()), None)
+        if factory is None:
+            return
+        self._scope = WorkerScope(time.monotonic, factory)
+        try:
+            self._runner().run(self._scope.enter())
+        except BaseException as error:
+            self._send(ChildBroken(Failure.from_exception(error)))
+            self._exit(1)
+
     # ── one call of a handler ───────────────────────────────────────────────────────────────────────────
 
     def _do(self, work: Work) -> None:
         task = self._tasks[work.jobs[0].task]
         jobs = zip(work.jobs, work.remaining, strict=True)
         attempts = [
-            ChildAttempt(index, job, left, task, self._send, keeps_log=work.keeps_log)
+            ChildAttempt(index, job, left, task, self._send, self._scope, keeps_log=work.keeps_log)
             for index, (job, left) in enumerate(jobs)
         ]
         self._attempts = attempts
@@ -136,7 +152,10 @@ class ChildProgram:
             self._open = True
             if self._halted is not None:
                 raise Aborted(attempts[0].job.id, self._halted)
-            value = self._run_async(call()) if task.is_async else call()
+            if task.injection is not None:
+                value = self._run_injected(task, task.injection, attempts[0], call)
+            else:
+                value = self._run_async(call()) if task.is_async else call()
             self._open = False
         except BaseException as error:
             self._open = False
@@ -146,11 +165,30 @@ class ChildProgram:
         ends = answers(task.name, [attempt.job.id for attempt in attempts], value)
         return [attempt.ended(end) for attempt, end in zip(attempts, ends, strict=True)]
 
+    def _run_injected(
+        self, task: Task[..., Any], injection: Injection, attempt: ChildAttempt, call: Callable[..., Any]
+    ) -> Any:
+        """Run a handler with injected parameters.
+
+        Providers run on the loop, but a `def` handler does not, so that a signal can interrupt it. The clean-up is not
+        interrupted.
+        """
+        values = injection.open(attempt.context or attempt.own_context(), self._scope)
+        self._run_async(values.__aenter__())
+        handler = values.injected_into(call)
+        try:
+            result = self._run_async(handler()) if task.is_async else handler()
+        except BaseException:
+            self._open = False
+            self._runner().run(values.__aexit__(*sys.exc_info()))
+            raise
+        self._open = False
+        self._runner().run(values.__aexit__(None, None, None))
+        return result
+
     def _run_async(self, coroutine: Any) -> Any:
         """Run a coroutine and return its result. All attempts share one loop, so that open connections stay usable."""
-        if self._loop is None:
-            self._loop = asyncio.Runner()
-
+        runner = self._runner()
         job = current_job.get()
 
         async def body() -> Any:
@@ -164,7 +202,12 @@ class ChildProgram:
             finally:
                 self._running = None
 
-        return self._loop.run(body())
+        return runner.run(body())
+
+    def _runner(self) -> asyncio.Runner:
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop
 
     # ── messages of the worker ─────────────────────────────────────────────────────────────────
 
@@ -249,6 +292,8 @@ class ChildProgram:
 
     def _exit(self, code: int) -> NoReturn:
         if self._loop is not None:
+            with suppress(Exception):  # a failure of the lifespan is logged
+                self._loop.run(self._scope.leave())
             with suppress(Exception):
                 self._loop.close()
         sys.exit(code)

@@ -43,6 +43,18 @@ async def test_jobs_are_found_by_when_they_ended(site: Site, opened: Any):
         assert counted["sample"] == ["second"]
 
 
+async def test_jobs_are_found_by_tag(site: Site, opened: Any):
+    async with site.store() as store:
+        await store.enqueue(
+            [a_spec(id="one", tags=("eu", "import")), a_spec(id="two", tags=("us",)), a_spec(id="three")]
+        )
+        page = opened()
+        assert found(page, tag="eu") == ["one"]
+        assert found(page, tag="e") == []
+        tags = {job["id"]: job["tags"] for job in page.get("/api/jobs")["jobs"]}
+        assert tags == {"one": ["eu", "import"], "two": ["us"], "three": []}
+
+
 async def test_what_ended_at_another_time_is_not_read(site: Site, opened: Any):
     """The index tells when a job ended, so a question about the last hour costs what the last hour holds."""
     async with site.store() as store:

@@ -22,6 +22,7 @@ from millrace.domain.tables import Place
 from millrace.store.object.blobs import Blobs
 from millrace.store.object.claims.log_scan import LogScan
 from millrace.store.object.claims.ready import ReadyIndex
+from millrace.store.object.engine.closing import refuse_if_closed
 from millrace.store.object.engine.commit import Commit, EngineRun
 from millrace.store.object.engine.dependents import Dependents
 from millrace.store.object.engine.job_table import TableOptions
@@ -223,6 +224,8 @@ class Engine:
         except NumberNeeded:
             await hold(self.objects, self.numbers, tables.now, self.feed_delay)
             return None
+        if plan.groups and not options.imports:
+            await refuse_if_closed(self.objects, [(seen, value) for seen, value, _ in tables.rows.values()])
         return None if await self._not_yet(view, plan.groups) else (decided, plan)
 
     async def _not_yet(self, view: View, groups: Sequence[SwapGroup]) -> bool:

@@ -97,6 +97,7 @@ class TableOptions(msgspec.Struct, frozen=True):
     counting: bool = False  # queue rows have counters, found by listing; claims and settles do not need them
     looks_at_time: bool = False  # admit and expire what has become due, which needs its own listing
     pins_lines: bool = False  # write every line that is read, so that concurrent changes are detected
+    imports: bool = False  # the store is closed, and stays closed
     queues: frozenset[str] = frozenset()  # the queues of a claim, as spelled in keys
     keys_by_seq: Mapping[int, str] = {}  # seq -> object, for jobs that the operation names by seq
 

@@ -184,6 +184,8 @@ os.register_at_fork(after_in_child=_forget_writers)
 
 
 class NoFreeWriter(StoreError):
+    """All writer numbers that were tried are held by other processes."""
+
     def __init__(self, url: str, looked_at: int) -> None:
         super().__init__(
             f"{url}: no writer number is free: all {looked_at} that were tried, of {WRITERS:,}, are held by other "

@@ -341,8 +341,8 @@ class Objects:
         if time.monotonic() - met < self.patience:
             await self.sleep(min(self.patience, 0.01 + 0.03 * random.random()))
             return
-        await self.abandon(seen)
-        self._locks.pop(seen.lock.tx, None)
+        if not await self.abandon(seen):  # else its other objects need no patience
+            self._locks.pop(seen.lock.tx, None)
 
     async def abandon(self, seen: SeenObject) -> bool:
         """Make an undecided transaction fail by a write of its primary, and restore this object.

@@ -12,11 +12,11 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from millrace.domain.event import Event
-from millrace.domain.job import FINISHED, LIVE, Job, State, lane_line
+from millrace.domain.job import FINISHED, LIVE, Job, State, is_kept_for_children, lane_line
 from millrace.domain.request import Query, WorkerRecord
 from millrace.domain.schedule import Schedule
 from millrace.domain.settings import StoreSettings
-from millrace.domain.tables import QueueRow, TaskRow
+from millrace.domain.tables import Past, QueueRow, TaskRow
 from millrace.store.object.engine.index_table import IndexTable
 from millrace.store.object.engine.job_table import TableOptions
 from millrace.store.object.engine.numbers import Numbers
@@ -57,6 +57,8 @@ class ObjectTables(IndexTable):
         if known is None:
             seen = self.view.object(self.layout.queue(name))
             value = value_of(seen, QueueValue) or QueueValue(name)
+            if self.options.imports:
+                value.closed = self.settings().closed  # so that a new queue is closed too
             self.follow(value.stamp)
             known = self.rows[name] = (seen, value, self._row(value))
         return known[2]
@@ -105,8 +107,8 @@ class ObjectTables(IndexTable):
         The job's record is read if it has several entries or is running, because a claim may have crashed.
         """
         entries = self.entries_of_queue(queue, every=True)
-        times = Counter(entry.seq for entry in entries)
-        doubtful = [entry for entry in entries if times[entry.seq] > 1 or entry.state is State.RUNNING]
+        times = Counter(entry.name for entry in entries)
+        doubtful = [entry for entry in entries if times[entry.name] > 1 or entry.state is State.RUNNING]
         self.view.want(self.layout.job_by_name(entry.name) for entry in doubtful)
         wrong = {entry.key for entry in doubtful if not self._is_valid(entry)}
         return [entry for entry in entries if entry.key not in wrong]
@@ -206,6 +208,12 @@ class ObjectTables(IndexTable):
         if count != self.trimmed().count:
             self.store_value().trimmed = Trimmed(*place, count)
 
+    def events_of(self, seqs: Sequence[int]) -> dict[int, list[Event]]:
+        raise NotImplementedError("an object store is exported by `transfer.py`")
+
+    def past_after(self, gone_at: int, seq: int, limit: int) -> list[Past]:
+        raise NotImplementedError("an object store is exported by `transfer.py`")
+
     # schedules and workers
 
     def _plan(self, name: str) -> tuple[SeenObject, Schedule | None]:
@@ -231,7 +239,8 @@ class ObjectTables(IndexTable):
         self.view.want([self.layout.schedule(name) for name in names])
 
     def schedules(self, after: str, limit: int) -> list[Schedule]:
-        raise NotImplementedError("schedules are listed by the store itself, not in a transaction")
+        found = sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
+        return [schedule for schedule in found if schedule.name > after][:limit]
 
     def due_schedules(self, until: int, limit: int) -> list[Schedule]:
         raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
@@ -256,14 +265,23 @@ class ObjectTables(IndexTable):
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         entries: list[IndexEntry] = []
         for letter in "d" if dead else "cx":
-            some = self.entries(f"done/{word(queue)}/{letter}/", limit + SLACK)
-            entries += [entry for entry in some if entry.at <= before]
+            entries += self._ended_before(f"done/{word(queue)}/{letter}/", before, limit + SLACK)
         jobs = [
             job
             for job in self._ended(queue, entries)
             if (job.state is State.DEAD) == dead and job.finished_at is not None and job.finished_at <= before
         ]
-        return [job.seq for job in jobs[:limit]]
+        return [job.seq for job in jobs if not is_kept_for_children(job)][:limit]
+
+    def _ended_before(self, prefix: str, before: int, count: int) -> list[IndexEntry]:
+        """Return about the first `count` entries up to an instant, without those of jobs kept for their children."""
+        most = count
+        while True:
+            some = self.entries(prefix, most)
+            found = [entry for entry in some if entry.at <= before and "n" not in entry.flags]
+            if len(found) >= count or len(some) < most or some[-1].at > before:
+                return found
+            most *= 2
 
     def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]:
         entries = self.entries(f"done/{word(queue)}/{STATE_LETTERS[State.DEAD]}/")
@@ -356,6 +374,7 @@ def stored_queue(value: QueueValue, row: QueueRow) -> QueueValue:
         row if needs_exact_counts(row.settings) else None,
         value.stamp,
         row.rearm,
+        value.closed,
     )
 
 

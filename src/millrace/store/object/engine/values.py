@@ -9,7 +9,7 @@ import msgspec
 from millrace.domain.event import Event
 from millrace.domain.job import Job
 from millrace.domain.rules.limits import Bucket
-from millrace.domain.settings import QueueSettings, StoreSettings
+from millrace.domain.settings import Closing, QueueSettings, StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, TaskRow
 from millrace.store.object.driver import Blob
 from millrace.store.object.engine.objects import SeenObject, Value, value_bytes
@@ -115,6 +115,7 @@ class QueueValue(msgspec.Struct, omit_defaults=True):
     row: QueueRow | None = None
     stamp: int = 0  # stamp of the last change, if steps are ordered by it
     rearm: bool = False  # auto-retry must include jobs that died before it was enabled
+    closed: Closing | None = None  # why the store is closed, see closing.py
 
 
 class TasksValue(msgspec.Struct):

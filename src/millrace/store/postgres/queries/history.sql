@@ -3,6 +3,9 @@
 -- name: next_event
 SELECT nextval('millrace.event_id');
 
+-- name: next_events
+SELECT nextval('millrace.event_id') FROM generate_series(1, $1::integer);
+
 -- name: put_events
 INSERT INTO millrace.event (id, at, seqs, before, combos, generations, ns, attempts, failures, kinds, states, ids,
                             workers, leases, delays, durations, reasons, errors)
@@ -12,6 +15,10 @@ VALUES ($1::bigint, $2::bigint, $3::bigint[], $4::bigint[], $5::integer[], $6::i
 
 -- name: put_outbox
 INSERT INTO millrace.outbox (event, size, at) VALUES ($1::bigint, $2::integer, $3::bigint);
+
+-- name: put_outbox_rows
+-- Many rows, whose places are in their order.
+INSERT INTO millrace.outbox (event, size, at) SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[]);
 
 -- name: number_events
 SELECT millrace.number_events($1::integer);
@@ -94,6 +101,13 @@ SELECT wanted, coalesce(edge.hidden, 0), at, seqs, before, combos, generations, 
        ids, workers, leases, delays, durations, reasons, errors
 FROM walk LEFT JOIN edge ON edge.event = walk.id;
 
+-- name: feed_edge
+-- The row of which retention has deleted some events, and how many.
+SELECT feed.event, store.trimmed - feed.last + feed.size
+FROM millrace.store JOIN LATERAL (
+    SELECT * FROM millrace.feed WHERE feed.last > store.trimmed ORDER BY feed.last LIMIT 1
+) AS feed ON store.trimmed > 0;
+
 -- name: feed_page
 SELECT * FROM millrace.feed_page($1::bigint, $2::bigint, $3::integer);
 
@@ -103,6 +117,13 @@ SELECT id, seq, generation, state, token, gone_at, newest FROM millrace.past WHE
 -- name: put_past
 INSERT INTO millrace.past (seq, id, generation, state, token, gone_at, newest)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::integer[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[]);
+
+-- name: past_after
+SELECT id, seq, generation, state, token, gone_at, newest
+FROM millrace.past
+WHERE (gone_at, seq) > ($1::bigint, $2::bigint)
+ORDER BY gone_at, seq
+LIMIT $3::integer;
 
 -- name: stale_past
 SELECT id, seq, generation, state, token, gone_at

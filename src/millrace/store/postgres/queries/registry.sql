@@ -21,6 +21,15 @@ SELECT settings FROM millrace.store;
 -- name: put_store_settings
 UPDATE millrace.store SET settings = $1::bytea;
 
+-- name: close_store
+SELECT millrace.close_store($1::text, $2::text);
+
+-- name: open_store
+SELECT millrace.open_store();
+
+-- name: allow_import
+SELECT millrace.allow_import();
+
 -- name: queues
 SELECT * FROM millrace.counted WHERE name = ANY ($1::text[]);
 

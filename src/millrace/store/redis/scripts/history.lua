@@ -9,17 +9,10 @@ end
 table.sort(chains, function(a, b)
   return a.seq < b.seq
 end)
-local events, trimmed = {}, T.counters().trimmed
+local events = {}
 for _, chain in ipairs(chains) do
-  local number, own = chain.last_event, {}
-  while number > trimmed do
-    local event = T.in_block(number, 1)[1]
-    own[#own + 1] = event
-    local _, previous = T.instant_and_previous(event)
-    number = previous
-  end
-  for i = #own, 1, -1 do
-    events[#events + 1] = own[i]
+  for _, event in ipairs(T.events_back(chain.last_event)) do
+    events[#events + 1] = event
   end
 end
 return events

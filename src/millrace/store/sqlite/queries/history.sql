@@ -41,6 +41,10 @@ CROSS JOIN millrace_past AS past ON past.id = wanted.value;
 SELECT id, seq, generation, state, token, gone_at FROM millrace_past
 WHERE gone_at <= :before ORDER BY gone_at, seq LIMIT :limit;
 
+-- name: past_after
+SELECT id, seq, generation, state, token, gone_at, last_event FROM millrace_past
+WHERE (gone_at, seq) > (:gone_at, :seq) ORDER BY gone_at, seq LIMIT :limit;
+
 -- name: put_past
 INSERT INTO millrace_past (seq, id, generation, state, token, gone_at, last_event) VALUES (?, ?, ?, ?, ?, ?, ?);
 

@@ -12,11 +12,12 @@ const FIELDS = [
   ["task", "Task", "send_mail"],
   ["group", "Group", ""],
   ["key", "Key", ""],
+  ["tag", "Tag", ""],
   ["since", "Enqueued since", "15m, 2d or 2026-01-31"],
   ["until", "Enqueued until", "15m, 2d or 2026-01-31"],
   ["error", "Error", "a fingerprint, from Dead letters"],
 ];
-export const NARROWING = ["task", "group", "key", "since", "until", "finished_from", "finished_to", "error", "shard"];
+export const NARROWING = ["task", "group", "key", "tag", "since", "until", "finished_from", "finished_to", "error", "shard"];
 const SEARCHED = new Set(["status", "queue", ...NARROWING]);
 
 export function filters(app, query, queues) {

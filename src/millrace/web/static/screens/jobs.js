@@ -144,7 +144,7 @@ export function makeJobs(app) {
       boxes ? h("td", { class: "box" }, box) : null,
       cell("State", { class: "head" }, state(job.state, job.archived)),
       cell("Job", { class: "ids" }, jobLink(job.id)),
-      cell("Task", null, h("a", { href: to("jobs", [], { task: job.task }) }, job.task)),
+      cell("Task", null, h("a", { href: to("jobs", [], { task: job.task }) }, job.task), (job.tags ?? []).map((tag) => badge(tag))),
       cell("Queue", null, queueLink(job.queue), job.lane === null ? null : badge(`lane ${job.lane}`)),
       cell("Failures", { class: "number", title: plural(job.attempt, "attempt") }, failures),
       cell("Enqueued", { class: "number" }, when(job.enqueued_at, app.now)),

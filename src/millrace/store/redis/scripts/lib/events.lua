@@ -52,3 +52,18 @@ function T.in_block(number, count)
   local at = number - 1 - start - gone
   return call('LRANGE', T.block_of(number), at, at + count - 1)
 end
+
+-- The events of one job that are kept, oldest first, from the number of its newest one.
+function T.events_back(number)
+  local back, events, trimmed = {}, {}, T.counters().trimmed
+  while number > trimmed do
+    local event = T.in_block(number, 1)[1]
+    back[#back + 1] = event
+    local _, previous = T.instant_and_previous(event)
+    number = previous
+  end
+  for i = #back, 1, -1 do
+    events[#events + 1] = back[i]
+  end
+  return events
+end

@@ -61,7 +61,7 @@ local function places_at_the_end(job, names, at)
     if not job.archived then
       at[names.shown] = job.finished_at
     end
-  else
+  elseif not (job.has_dependents and job.result_until) then -- repeats is_kept_for_children of domain/job.py
     at[names.finished] = job.finished_at
   end
   if job.next_retry_at then

@@ -18,7 +18,11 @@ end
 
 local repeated = false
 if ARGV[2] ~= '' then
-  local kept = call('GET', MEMO)
+  local found = call('MGET', MEMO, P .. 'closed')
+  local kept = found[1]
+  if found[2] then -- Repeats Ledger.refuse_if_closed of domain/ledger.py: reads and imports have no number
+    return redis.error_reply('CLOSED ' .. found[2])
+  end
   if kept then
     local number, answer = unpacked(kept)
     if number == tonumber(ARGV[2]) then

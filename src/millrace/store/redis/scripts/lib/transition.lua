@@ -1,6 +1,7 @@
 -- transition: the state machine of one job. Each function changes the job and logs an event.
 -- Repeats claim, reclaim, settle, bury, cancel, replay, archive and remove of domain/rules/transition.py.
 local MOST_ATTEMPTS = 50
+local MOST_CARRIED = 100
 
 local function put_error(job, failure)
   if failure or job.error then
@@ -45,6 +46,21 @@ local function remember(job, change, duration)
   job.attempts = true
 end
 
+-- Add the jobs that a run has enqueued; of too many, the latest are kept.
+local function carry(job, specs)
+  local carried = {}
+  for _, id in ipairs(job.carried or {}) do
+    carried[#carried + 1] = id
+  end
+  for _, spec in ipairs(specs) do
+    carried[#carried + 1] = spec.id
+  end
+  while #carried > MOST_CARRIED do
+    table.remove(carried, 1)
+  end
+  job.carried = carried
+end
+
 function X.claim(job, worker, lease_id, lease)
   job.state = 'running'
   job.attempt = job.attempt + 1
@@ -85,16 +101,20 @@ function X.settle(job, change)
   if change.failed > 0 then
     remember(job, change, duration)
   end
+  if change.jobs then
+    carry(job, change.jobs)
+  end
   job.worker, job.lease_id, job.lease_until = nil, nil, nil
   if verb == 'complete' then
     job.state = 'completed'
     put_error(job, nil)
     job.reason = nil
-    if job.keep_result == 0 then
+    local keep = change.keep_result or job.keep_result
+    if keep == 0 then
       job.result_expired = change.result ~= nil
     else
       put_result(job, change.result)
-      job.result_until = job.keep_result and change.result and now + job.keep_result or nil
+      job.result_until = keep and keep >= 0 and change.result and now + keep or nil
     end
     finish(job)
   elseif verb == 'bury' then
@@ -157,7 +177,7 @@ function X.replay(job, reason)
   job.archived, job.cancel_requested, job.result_expired = false, false, false
   put_result(job, nil)
   put_error(job, nil)
-  job.result_until, job.reason, job.failed_parent = nil, nil, nil
+  job.result_until, job.reason, job.failed_parent, job.carried = nil, nil, nil, nil
   T.log(job, 'replayed', nil, nil, nil, nil, reason)
 end
 

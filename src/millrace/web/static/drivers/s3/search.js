@@ -44,6 +44,7 @@ export function readQuery(query, store, signal = null) {
     task: query.task || null,
     group: query.group || null,
     key: query.key || null,
+    tag: query.tag || null,
     error: query.error || null,
     after: query.after || null,
     from: moment(query.since, now),
@@ -132,6 +133,7 @@ async function matches(job, query, now) {
     (query.state === null || job.state === query.state || wordOf(job, now) === query.state) &&
     (query.group === null || spec.group === query.group) &&
     (query.key === null || spec.key === query.key) &&
+    (query.tag === null || spec.tags.includes(query.tag)) &&
     (query.from === null || job.enqueued_at >= query.from) &&
     (query.to === null || job.enqueued_at < query.to) &&
     (query.endedFrom === null || (job.finished_at !== null && job.finished_at >= query.endedFrom)) &&

@@ -6,14 +6,14 @@ export const SPEC = {
   queue: "default", serde: "json", token: "", priority: 0, delay: 0, expires: null, group: null, retry_blocks: true,
   key: null, scope: "live", window: 0, on_hit: "keep", reuse: true, rerun_expired: false, after: [],
   on_dependency: "bury", allow_missing: false, max_attempts: 4, max_stalls: 3, timeout: 300000, on_timeout: "retry",
-  lease: 30000, keep_result: 3600000, on_dead_letter: null, hook: false, headers: null, origin: 0,
+  lease: 30000, keep_result: 3600000, on_dead_letter: null, hook: false, headers: null, origin: 0, tags: [],
 };
 export const JOB = {
   expires_at: null, started_at: null, finished_at: null, attempt: 0, failures: 0, stalls: 0, snoozes: 0, releases: 0,
   replays: 0, auto_retries: 0, events: 0, blocked: 0, lane: null, open: false, in_line: false, holds: false,
   worker: null, lease_id: null, lease_until: null, cancel_requested: false, archived: false, result: null,
   result_until: null, result_expired: false, error: null, reason: null, next_retry_at: null, attempts: [],
-  progress: null, lost_worker: null, failed_parent: null, has_dependents: false, log: null,
+  progress: null, lost_worker: null, failed_parent: null, has_dependents: false, carried: null, log: null,
 };
 export const EVENT = {
   attempt: 0, failures: 0, worker: null, lease: null, delay: null, reason: null, error: null, duration: null,
@@ -35,13 +35,13 @@ export const JOB_SUMMARY = {
   lane: "value", seq: "value", generation: "value", attempt: "value", failures: "value", max_attempts: "value",
   archived: "value", enqueued_at: "instant", available_at: "instant", started_at: "instant", finished_at: "instant",
   worker: "value", lease_until: "instant", timeout: "seconds", after: "value", blocked_by: "value", reason: "value",
-  error: "value",
+  error: "value", tags: "value",
 };
 export const JOB_DETAILS = {
   payload: "value", result: "value", has_result: "value", result_expired: "value", progress: "value", serde: "value",
-  headers: "value", on_dependency: "value", stalls: "value", snoozes: "value", releases: "value", replays: "value",
-  cancel_requested: "value", expires_at: "instant", next_retry_at: "instant", lease: "seconds", attempts: "value",
-  log: "value", fingerprint: "value",
+  headers: "value", flow: "value", enqueued_by: "value", continued_by: "value", on_dependency: "value", stalls: "value",
+  snoozes: "value", releases: "value", replays: "value", cancel_requested: "value", expires_at: "instant",
+  next_retry_at: "instant", lease: "seconds", attempts: "value", log: "value", fingerprint: "value",
 };
 export const EVENT_VIEW = {
   job: "value", seq: "value", generation: "value", n: "value", kind: "value", at: "instant", queue: "value",

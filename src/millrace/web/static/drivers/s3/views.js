@@ -64,6 +64,9 @@ export function shown(given, now, rule) {
     has_result: job.result !== null || "output" in (job.data ?? {}),
     progress: hidden.within(rule.plain(decoded(job.progress))),
     headers: rule.plain(job.spec.headers ?? {}),
+    flow: job.spec.headers?.["millrace-flow"] ?? null,
+    enqueued_by: job.spec.headers?.["millrace-enqueued-by"] ?? null,
+    continued_by: job.carried ?? [],
     attempts: job.attempts.map((one) => ({
       attempt: one.attempt,
       at: when(one.at),

@@ -1,0 +1,131 @@
+"""`millrace move`: moves all jobs, schedules and settings of a store to another store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from millrace.app.format import plural
+from millrace.cli import exits
+from millrace.cli.output import Output
+from millrace.cli.session import NO_STORE, CommandSession
+from millrace.cli.store_url import require_store
+from millrace.cli.text import duration
+from millrace.domain.errors import InvalidInput
+from millrace.domain.request import QueueCounts
+from millrace.store.connect import connect
+from millrace.store.protocol import Store
+from millrace.store.transfer import BATCH, Progress, StoreTransfer, TransferReport, total
+
+STATES = ("waiting", "running", "completed", "dead", "cancelled")
+EXAMPLES = {
+    "move": (
+        "Examples:\n"
+        "  millrace move --from sqlite:///jobs.db --to postgresql://host/db --dry-run\n"
+        "  millrace move --from sqlite:///jobs.db --to postgresql://host/db\n"
+        "  millrace move --from sqlite:///jobs.db --to postgresql://host/db --abort",
+        "If it was interrupted, run it again. Workers may run meanwhile; afterwards, start them with the new URL.",
+    )
+}
+
+
+async def move(
+    session: CommandSession,
+    target: Annotated[str, typer.Option("--to", help="The new store, which must be empty.", metavar="URL")],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="The old store. Default: the configured one.", metavar="URL", show_default=False),
+    ] = None,
+    wait: Annotated[str, typer.Option("--wait", help="How long running jobs may take to end.")] = "5m",
+    batch: Annotated[int, typer.Option("--batch", help="Records per step.", min=1, max=10_000)] = BATCH,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="End an unfinished move and open the old store again.")
+    ] = False,
+) -> int:
+    """Move all jobs to another store, with history and results, schedules and settings.
+
+    No job is lost, and none can be claimed in both stores. An interrupted move continues when the command is run again.
+    Afterwards the old store refuses every change and names the new one. Exit 1 if there is no move to abort.
+    """
+    if abort and dry_run:
+        raise InvalidInput("--abort and --dry-run exclude each other")
+    old = source or session.settings["url"]
+    if old is None:
+        raise InvalidInput(NO_STORE)
+    patience = duration("--wait", wait) / 1000
+    require_store(old)
+    if dry_run or abort:  # which must not create it
+        require_store(target)
+    async with _opened(session, old) as mine, _opened(session, target) as theirs:
+        with _shown(session.output) as progress:
+            work = StoreTransfer(mine, theirs, wait=patience, batch=batch, progress=progress)
+            if abort:
+                return await _abort(session.output, work, mine.url)
+            report = await (work.plan() if dry_run else work.run())
+        _write(session.output, report, mine.url, theirs.url, dry_run)
+    return exits.OK
+
+
+@asynccontextmanager
+async def _opened(session: CommandSession, url: str) -> AsyncIterator[Store]:
+    store = connect(url, env=session.environment())
+    await store.connect()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def _shown(output: Output) -> Iterator[Progress]:
+    """Show a progress bar for each stage, if there is a terminal."""
+    with ExitStack() as stack:
+        stage: list[Any] = [None, None]
+
+        def progress(what: str, done: int, of: int) -> None:
+            if stage[0] != what:
+                stack.close()
+                stage[:] = what, stack.enter_context(output.progress(what, of))
+            stage[1](done)
+
+        yield progress
+
+
+async def _abort(output: Output, work: StoreTransfer, url: str) -> int:
+    aborted = await work.abort()
+    if output.json:
+        output.document({"from": url, "aborted": aborted})
+    output.say(f"{url} is open again." if aborted else f"{url} is not being moved.")
+    return exits.OK if aborted else exits.NO
+
+
+def _write(output: Output, report: TransferReport, source: str, target: str, dry_run: bool) -> None:
+    if output.json:
+        output.document(
+            {
+                "from": source,
+                "to": target,
+                "dry_run": dry_run,
+                "jobs": report.jobs,
+                "schedules": report.schedules,
+                "imported": report.imported,
+                "queues": [_queue(counts) for counts in report.queues],
+            }
+        )
+        return
+    rows = [[counts.queue, *(getattr(counts, state) for state in STATES), total(counts)] for counts in report.queues]
+    output.table(["queue", *STATES, "jobs"], rows)
+    what = f"{plural(report.jobs, 'job')} and {plural(report.schedules, 'schedule')}"
+    output.say(
+        f"{what} would be moved to {target}. Nothing was changed."
+        if dry_run
+        else f"{what} moved to {target}. Start workers, producers and schedulers with this URL."
+    )
+
+
+def _queue(counts: QueueCounts) -> dict[str, Any]:
+    return {"queue": counts.queue, **{state: getattr(counts, state) for state in STATES}}

@@ -1,0 +1,17 @@
+-- closing: write why the store is closed (ARGV `index`) and the answer to refused changes (the next one); '' for none.
+-- The answer is in the key that lib/open.lua reads, and in the field that lib/accepts.lua reads.
+local function write_closing(index)
+  local why, answer = ARGV[index], ARGV[index + 1]
+  if why == '' then
+    call('HDEL', KEY.store, 'closed')
+  else
+    call('HSET', KEY.store, 'closed', why)
+  end
+  if answer == '' then
+    call('DEL', P .. 'closed')
+    call('HDEL', KEY.settings, '')
+  else
+    call('SET', P .. 'closed', answer)
+    call('HSET', KEY.settings, '', answer)
+  end
+end

@@ -1,0 +1,326 @@
+"""Export and import: what a store exports can be imported into another, where the jobs go on as they were."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millrace.domain.change import Change
+from millrace.domain.errors import InvalidInput, StoreClosed
+from millrace.domain.event import Event
+from millrace.domain.export import ExportedJob
+from millrace.domain.job import State
+from millrace.domain.request import Query
+from millrace.store.memory import MemoryStore
+from millrace.store.protocol import Store
+from millrace.testing.builders import a_burial, a_claim, a_spec, a_worker
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import (
+    bury,
+    complete,
+    control,
+    count,
+    put,
+    put_completed,
+    put_dead,
+    retry,
+    show,
+    take,
+    take_ids,
+)
+from millrace.testing.conformance.transfer_scenes import (
+    SOURCE,
+    TARGET,
+    close,
+    compared,
+    exported,
+    fill,
+    move,
+)
+
+
+def another(clock: VirtualClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+async def test_an_import_has_every_field_of_every_job(store: Store, clock: VirtualClock) -> None:
+    """Jobs in all states, histories, results, keys, dependencies, settings, limits and schedules are equal."""
+    source = another(clock)
+    await fill(source, clock)
+    await move(source, store, batch=7)
+
+    assert await compared(store) == await compared(source)
+    assert await store.count() == await source.count()
+
+
+async def test_an_export_has_every_field_of_every_job(store: Store, clock: VirtualClock) -> None:
+    reference, target = another(clock), another(clock)
+    instant = clock()
+    await fill(store, clock)
+    await move(store, target, batch=7)
+
+    await fill(reference, VirtualClock(instant))
+    ids = [record.job.id for record in await exported(target) if isinstance(record, ExportedJob)]
+    assert ids == [job.id for job in (await store.find(Query(limit=1_000, archived=None))).jobs]
+    assert await compared(target) == await compared(store)
+    assert await target.count() == await store.count()
+    await close(store, None)
+
+
+async def test_an_import_twice_changes_nothing(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await fill(source, clock)
+    await close(store, TARGET)
+    records = await exported(source)
+
+    assert await store.import_records(records) == len(records)
+    before = await exported(store)
+    assert await store.import_records(records) == 0
+    assert await exported(store) == before
+    await close(store, None)
+
+
+async def test_imported_schedules_are_due_at_their_time(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await fill(source, clock)
+    await move(source, store)
+
+    assert await store.schedules() == await source.schedules()
+    assert [schedule.name for schedule in (await store.due_schedules([], 10)).due] == ["of-customer"]
+
+
+async def test_imported_jobs_are_claimed_in_their_order(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    ids = [(await put(source, priority=priority)).id for priority in (0, 5, 0, 5)]
+    await put(source, delay=60)
+    await move(source, store)
+    after = await put(store)
+
+    assert await take_ids(store) == [ids[1], ids[3], ids[0], ids[2], after.id]
+    clock.advance(60)
+    assert len(await take_ids(store)) == 1
+
+
+async def test_an_imported_job_runs_and_ends(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    spec = await put(source)
+    await retry(source, await take(source))
+    await move(source, store)
+    await complete(store, await take(store), b"7")
+
+    job = await show(store, spec)
+    assert (job.state, job.result, job.attempt, job.failures) == (State.COMPLETED, b"7", 2, 1)
+    kinds = [event.kind.value for event in await store.history(spec.id)]
+    assert kinds == ["enqueued", "claimed", "retried", "claimed", "completed"]
+    assert [event.n for event in await store.history(spec.id)] == [1, 2, 3, 4, 5]
+
+
+async def test_an_imported_dead_job_is_listed_and_replayed(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    spec = await put_dead(source)
+    await move(source, store)
+
+    [found] = (await store.find(Query(state="dead"))).jobs
+    assert (found.id, found.reason, found.error) == (spec.id, "explicit_fail", (await show(source, spec)).error)
+    await store.replay([spec.id])
+    assert await take_ids(store) == [spec.id]
+
+
+async def test_an_imported_child_waits_for_its_imported_parents(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    first, second = await put(source), await put(source)
+    child = await put(source, after=(first.id, second.id))
+    await complete(source, await take(source))
+    await move(source, store, batch=1)
+
+    assert (await show(store, child)).blocked == 1
+    await complete(store, await take(store), b"1")
+    assert await take_ids(store) == [child.id]
+
+
+async def test_an_imported_child_is_buried_with_its_parent(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    parent = await put(source)
+    child = await put(source, after=(parent.id,))
+    await move(source, store)
+    await bury(store, await take(store))
+
+    job = await show(store, child)
+    assert (job.state, job.reason, job.failed_parent) == (State.DEAD, "dependency_failed", parent.id)
+    await store.replay([parent.id])
+    assert (await show(store, child)).state is State.WAITING
+
+
+async def test_imported_groups_run_one_job_at_a_time_in_order(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    ids = [(await put(source, group="g")).id for _ in range(3)]
+    await move(source, store, batch=1)
+    later = await put(store, group="g")
+
+    for job_id in (*ids, later.id):
+        job = await take(store)
+        assert job.id == job_id
+        assert await take_ids(store) == []
+        await complete(store, job)
+
+
+async def test_an_imported_job_in_backoff_still_blocks_its_group(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    first, second = await put(source, group="g"), await put(source, group="g")
+    await retry(source, await take(source), 60)
+    await move(source, store)
+
+    assert await take_ids(store) == []
+    clock.advance(60)
+    await complete(store, await take(store))
+    assert (await show(store, first)).state is State.COMPLETED
+    assert await take_ids(store) == [second.id]
+
+
+async def test_an_imported_pool_has_its_lanes(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await control(source, "pool", lanes=2)
+    for _ in range(4):
+        await put(source, queue="pool")
+    await complete(source, await take(source, queue="pool"))
+    await move(source, store)
+
+    assert await store.lanes("pool") == await source.lanes("pool")
+    assert len(await take_ids(store, queue="pool")) == 2
+    assert await take_ids(store, queue="pool") == []
+
+
+async def test_imported_unique_keys_are_held(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    live, kept = await put(source, key="live"), await put_completed(source, queue="q", key="kept", scope="retained")
+    window = await put_completed(source, queue="q", key="window", scope="window", window=60)
+    await source.delete([window.id])
+    await move(source, store)
+
+    wanted = [
+        a_spec(key="live"),
+        a_spec(queue="q", key="kept"),
+        a_spec(queue="q", key="window", scope="window", window=60),
+    ]
+    answers = await store.enqueue(wanted)
+    assert [(answer.by, answer.id) for answer in answers] == [("key", live.id), ("key", kept.id), ("key", window.id)]
+    clock.advance(61)
+    assert [answer.by for answer in await store.enqueue(wanted)] == ["key", "key", None]
+    await complete(store, await take(store))
+    await put(store, key="live")
+
+
+async def test_an_imported_job_that_was_deleted_is_remembered(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    spec = await put_completed(source)
+    await source.delete([spec.id])
+    await move(source, store)
+
+    assert await store.history(spec.id) != []
+    [again] = await store.enqueue([spec])
+    assert (again.status, again.generation, again.state) == ("queued", 1, State.COMPLETED)
+    [new] = await store.enqueue([a_spec(id=spec.id)])
+    assert new.generation == 2
+
+
+async def test_imported_events_are_in_the_feed_once(store: Store, clock: VirtualClock) -> None:
+    """The feed has the events of both stores: those of the source with their times, and then new ones."""
+    source = another(clock)
+    await fill(source, clock)
+    wanted = [msgspec.structs.replace(event, seq=0) for event in (await source.events(None, 1_000)).events]
+    await move(source, store)
+    clock.advance(1)
+    new = await put(store)
+    clock.advance(1)
+
+    *found, last = (await store.events(None, 1_000)).events
+    assert last.job == new.id
+    copies = [msgspec.structs.replace(event, seq=0) for event in found]
+    assert sorted(copies, key=_identity) == sorted(wanted, key=_identity)
+
+
+def _identity(event: Event) -> tuple[str, int, int]:
+    return event.job, event.generation, event.n
+
+
+async def test_a_running_job_cannot_be_imported(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await put(source)
+    await take(source)
+    await close(store, TARGET)
+
+    with pytest.raises(InvalidInput, match="runs"):
+        await store.import_records(await exported(source))
+    await close(store, None)
+
+
+async def test_a_closed_store_refuses_every_change(store: Store, clock: VirtualClock) -> None:
+    waiting, dead = await put(store, expires=60), await put_dead(store, queue="other")
+    running = await put(store, queue="third")
+    job = await take(store, queue="third")
+    await close(store, SOURCE)
+    before = await exported(store)
+    clock.advance(120)
+
+    for change in (
+        lambda: store.enqueue([a_spec()]),
+        lambda: store.enqueue([a_spec(queue="new", group="g")]),
+        lambda: store.enqueue([a_spec(queue="another"), a_spec(queue="another", priority=3)]),
+        lambda: store.settle([(job.lease, Change.completed())]),
+        lambda: store.settle([(job.lease, a_burial())]),
+        lambda: store.cancel([waiting.id]),
+        lambda: store.replay([dead.id]),
+        lambda: store.archive([dead.id]),
+        lambda: store.delete([dead.id]),
+        lambda: store.drain("default"),
+        lambda: store.obliterate("default"),
+        store.maintain,
+        lambda: store.control("queue", "default", {"paused": True}),
+        lambda: store.control("task", "work", {"max_running": 1}),
+    ):
+        with pytest.raises(StoreClosed, match="memory://target"):
+            await change()
+    with pytest.raises(StoreClosed):
+        await store.claim(a_claim())
+    await store.beat(a_worker(), 1_000)
+    assert await exported(store) == before
+    await close(store, None)
+    assert await take_ids(store, queue="third") == []
+    assert (await show(store, running)).state is State.RUNNING
+
+
+async def test_a_store_that_is_opened_again_goes_on(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    await close(store, SOURCE)
+    await close(store, None)
+
+    assert await take_ids(store) == [spec.id]
+    assert (await count(store)).running == 1
+    await put(store)
+
+
+async def test_an_imported_result_expires_when_it_would_have(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    spec = await put_completed(source, b"1", keep_result=60)
+    await move(source, store)
+
+    assert (await show(store, spec)).result == b"1"
+    clock.advance(61)
+    await store.maintain()
+    job = await show(store, spec)
+    assert (job.result, job.result_expired) == (None, True)
+
+
+async def test_an_imported_job_is_pruned_when_it_would_have(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await control(source, keep_completed=100)
+    spec = await put_completed(source)
+    clock.advance(50)
+    await move(source, store)
+    await store.maintain()
+    assert await store.get([spec.id]) != [None]
+    clock.advance(51)
+    await store.maintain()
+
+    assert await store.get([spec.id]) == [None]
+    assert (await count(store)).processed == 1

@@ -1,0 +1,1 @@
+"""A Django site for the tests, with its settings, tasks and pages."""

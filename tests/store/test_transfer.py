@@ -1,0 +1,273 @@
+"""`millrace move`: from any store to any other, continued after a kill, with workers and producers at work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.domain.errors import InvalidInput, StoreClosed, StoreError
+from millrace.domain.job import State
+from millrace.store import transfer
+from millrace.store.memory import MemoryStore
+from millrace.store.protocol import Store
+from millrace.store.transfer import StillRunning, StoreTransfer, closed
+from millrace.testing.builders import a_claim, a_spec, seconds
+from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.scenes import complete, put, show, take, take_ids
+from millrace.testing.conformance.transfer_scenes import compared, fill
+from tests.store.conftest import STORES
+
+LEGS = ("sqlite", "postgres", "redis", "object", "sqlite")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "LOOK", 0.01)
+
+
+@pytest.fixture
+def target(clock: VirtualClock) -> MemoryStore:
+    return MemoryStore("memory://target", clock=clock)
+
+
+@pytest.fixture
+def source(clock: VirtualClock) -> MemoryStore:
+    return MemoryStore("memory://source", clock=clock)
+
+
+@pytest.fixture
+async def opened(clock: VirtualClock, tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[Store]]]:
+    """Open a new store by its name; all are closed at the end."""
+    stores: list[Store] = []
+
+    async def open_store(name: str) -> Store:
+        folder = tmp_path / str(len(stores))
+        folder.mkdir()
+        store = STORES[name](clock, folder)
+        store.closes_after = 0
+        await store.connect()
+        stores.append(store)
+        return store
+
+    yield open_store
+    for store in stores:
+        await store.close()
+
+
+async def test_a_store_moves_through_all_stores_and_stays_equal(
+    opened: Callable[[str], Awaitable[Store]], clock: VirtualClock
+) -> None:
+    """SQLite, PostgreSQL, Redis, the object store, SQLite: nothing of any job, setting or history differs."""
+    here = await opened(LEGS[0])
+    await fill(here, clock, rounds=4)
+    wanted, counts = await compared(here), await here.count()
+    for name in LEGS[1:]:
+        there = await opened(name)
+        report = await StoreTransfer(here, there, batch=50).run()
+        assert report.jobs == sum(map(transfer.total, counts))
+        assert await compared(there) == wanted
+        assert await there.count() == counts
+        with pytest.raises(StoreClosed, match="were moved to"):
+            await here.enqueue([a_spec()])
+        here = there
+    await put(here, queue="goes-on")
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(store: Any, calls: int) -> Any:
+    """The store, whose calls that change it fail from the n-th on: half of them after they have been carried out."""
+
+    class Dying(type(store)):  # type: ignore[misc]
+        left = calls
+
+        async def control(self, *args: Any) -> Any:
+            if not args[2]:
+                return await super().control(*args)
+            return await self._die(super().control(*args))
+
+        async def import_records(self, *args: Any) -> Any:
+            return await self._die(super().import_records(*args))
+
+        async def _die(self, call: Any) -> Any:
+            Dying.left -= 1
+            if Dying.left < 0 or (Dying.left == 0 and calls % 2):
+                call.close()
+                raise Killed
+            answer = await call
+            if Dying.left == 0:
+                raise Killed
+            return answer
+
+    store.__class__ = Dying
+    return store
+
+
+async def test_a_move_that_is_killed_at_any_call_is_continued_by_the_next(clock: VirtualClock) -> None:
+    """After every kill, a job can be claimed in one store at most, and the next move finishes."""
+    kills = 0
+    for calls in range(1, 200):
+        source: Any = MemoryStore("memory://source", clock=clock)
+        target: Any = MemoryStore("memory://target", clock=clock)
+        await fill(source, VirtualClock(clock()))
+        wanted, counts = await compared(source), await source.count()
+        dying = source if calls % 3 else target
+        killed_after(dying, (calls + 2) // 3 if dying is target else calls)
+        try:
+            await StoreTransfer(source, target, batch=20).run()
+            done = True
+        except Killed:
+            done, kills = False, kills + 1
+        dying.__class__ = MemoryStore
+        assert await _claimable_in(source) + await _claimable_in(target) <= 1
+        await StoreTransfer(source, target, batch=20).run()
+        assert await compared(target) == wanted
+        assert await target.count() == counts
+        if done and calls > 60:
+            break
+    assert kills > 15
+
+
+async def _claimable_in(store: Store) -> int:
+    why = await closed(store)
+    return why is None and sum(map(transfer.total, await store.count())) > 0
+
+
+async def test_the_instants_of_jobs_follow_the_clock_of_the_target(source: MemoryStore, clock: VirtualClock) -> None:
+    late = VirtualClock(clock() + seconds(3600))
+    target = MemoryStore("memory://target", clock=late)
+    spec = await put(source, delay=60)
+    await StoreTransfer(source, target).run()
+
+    assert (await show(target, spec)).available_at == (await show(source, spec)).available_at + seconds(3600)
+    assert await take_ids(target) == []
+    late.advance(60)
+    assert await take_ids(target) == [spec.id]
+
+
+async def test_a_move_waits_for_running_jobs(source: MemoryStore, target: MemoryStore, clock: VirtualClock) -> None:
+    spec, waiting = await put(source), await put(source)
+    job = await take(source)
+    moving = asyncio.create_task(StoreTransfer(source, target).run())
+    await asyncio.sleep(0.05)
+    assert not moving.done()
+    assert await take_ids(source) == []
+    late = await put(source)  # producers go on until the source is frozen
+    await complete(source, job, b"1")
+    await moving
+
+    assert (await show(target, spec)).result == b"1"
+    assert await take_ids(target) == [waiting.id, late.id]
+
+
+async def test_a_job_whose_worker_is_gone_is_moved_too(
+    source: MemoryStore, target: MemoryStore, clock: VirtualClock
+) -> None:
+    spec = await put(source)
+    await take(source, lease=30)
+    clock.advance(31)
+    await StoreTransfer(source, target).run()
+
+    job = await show(target, spec)
+    assert (job.state, job.stalls) == (State.WAITING, 1)
+
+
+async def test_a_job_that_does_not_end_stops_the_move(source: MemoryStore, target: MemoryStore) -> None:
+    await put(source)
+    job = await take(source)
+    await put(source)
+    with pytest.raises(StillRunning, match="1 running jobs"):
+        await StoreTransfer(source, target, wait=0.05).run()
+
+    assert await closed(source) is None
+    assert await closed(target) is None
+    await complete(source, job)
+    assert len(await take_ids(source)) == 1
+
+
+async def test_a_target_with_jobs_is_refused(source: MemoryStore, target: MemoryStore) -> None:
+    await put(source)
+    await put(target, queue="other")
+    with pytest.raises(InvalidInput, match="has 1 jobs already"):
+        await StoreTransfer(source, target).run()
+    assert len(await take_ids(source)) == 1
+
+
+async def test_a_moved_store_moves_nowhere_else(source: MemoryStore, target: MemoryStore, clock: VirtualClock) -> None:
+    await put(source)
+    await StoreTransfer(source, target).run()
+    third = MemoryStore("memory://third", clock=clock)
+    with pytest.raises(InvalidInput, match="were moved to memory://target"):
+        await StoreTransfer(source, third).run()
+    with pytest.raises(InvalidInput, match="to itself"):
+        await StoreTransfer(source, source).run()
+
+
+async def test_a_finished_move_can_be_run_again(source: MemoryStore, target: MemoryStore) -> None:
+    spec = await put(source)
+    await StoreTransfer(source, target).run()
+    await complete(target, await take(target))
+    report = await StoreTransfer(source, target).run()
+
+    assert report.imported == 0
+    assert (await show(target, spec)).state is State.COMPLETED
+
+
+async def test_an_aborted_move_opens_the_source_as_it_was(source: MemoryStore, target: MemoryStore) -> None:
+    await put(source)
+    await put(source, queue="paused")
+    await source.control("queue", "paused", {"paused": True})
+    killed_after(target, 2)
+    with pytest.raises(Killed):
+        await StoreTransfer(source, target).run()
+    target.__class__ = MemoryStore
+    move = StoreTransfer(source, target)
+
+    assert await move.abort() is True
+    assert await move.abort() is False
+    assert len(await take_ids(source)) == 1
+    assert await take_ids(source, queue="paused") == []
+    with pytest.raises(InvalidInput, match="another move"):
+        await move.run()
+
+
+async def test_a_finished_move_is_not_aborted(source: MemoryStore, target: MemoryStore) -> None:
+    await put(source)
+    await StoreTransfer(source, target).run()
+    with pytest.raises(InvalidInput, match="cannot be aborted"):
+        await StoreTransfer(source, target).abort()
+
+
+async def test_a_copy_that_differs_is_not_opened(
+    source: MemoryStore, target: MemoryStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = await put(source, payload=b"1")
+    original = type(target).import_records
+
+    async def spoil(self: Any, records: Any) -> int:
+        new: int = await original(self, records)
+        for job in self._tables._jobs.values():
+            job.attempt = 7
+        return new
+
+    monkeypatch.setattr(type(target), "import_records", spoil)
+    with pytest.raises(StoreError, match=rf"job {spec.id} 1: job.attempt is 7, not 0"):
+        await StoreTransfer(source, target).run()
+    with pytest.raises(StoreClosed):
+        await target.claim(a_claim())
+
+
+async def test_a_plan_writes_nothing(source: MemoryStore, target: MemoryStore) -> None:
+    await fill(source, VirtualClock())
+    report = await StoreTransfer(source, target).plan()
+
+    assert report.jobs == sum(map(transfer.total, await source.count()))
+    assert (report.schedules, report.imported) == (2, 0)
+    assert await closed(source) is None
+    assert await closed(target) is None
