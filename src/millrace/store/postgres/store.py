@@ -404,8 +404,6 @@ class PostgresStore(BaseStore):
     async def extend(self, extensions: Sequence[Extension]) -> list[Receipt]:
         if not extensions:
             return []
-        if any(extension.log is not None for extension in extensions):  # logs are in the records, not in the leases
-            return await self._write(lambda ledger, now: ledger.extend(extensions, now))
         session = self.session()
         rows = await session.call(
             "extend_leases",
@@ -415,7 +413,19 @@ class PostgresStore(BaseStore):
             [extension.by for extension in extensions],
             [extension.progress for extension in extensions],
         )
-        return [_RECEIPTS[answer] for answer in rows[0][0]]
+        found = [_RECEIPTS[answer] for answer in rows[0][0]]
+        return found if all(extension.log is None for extension in extensions) else await self._log(extensions, found)
+
+    async def _log(self, extensions: Sequence[Extension], found: Sequence[Receipt]) -> list[Receipt]:
+        """Write the logs of leases that were extended. A step writes records; only the statement writes leases."""
+        logged = [
+            one for one, receipt in zip(extensions, found, strict=True) if one.log and receipt is not Receipt.LOST
+        ]
+        written = iter(await self._write(lambda ledger, now: ledger.extend(logged, now)) if logged else ())
+        return [
+            next(written) if one.log and receipt is not Receipt.LOST else receipt
+            for one, receipt in zip(extensions, found, strict=True)
+        ]
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         if not (await self.session().call("overdue", self.session().given()))[0][0]:

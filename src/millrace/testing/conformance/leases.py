@@ -194,6 +194,21 @@ async def test_a_log_is_kept_with_the_job_in_every_state(store: Store, clock: Vi
     assert (await take(store)).log == b"1234"
 
 
+async def test_a_log_comes_with_progress_and_a_longer_lease(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    job = await take(store, lease=30)
+    clock.advance(20)
+    await store.extend([an_extension(job, by=30, progress=b"50%", log=b"1")])
+
+    seen = await show(store, spec)
+    assert (seen.lease_until, seen.progress, seen.log) == (clock() + seconds(30), b"50%", b"1")
+    clock.advance(29)
+    assert await store.reclaim(a_reclaim()) == []
+    await store.extend([an_extension(job, by=30)])
+    seen = await show(store, spec)
+    assert (seen.lease_until, seen.progress, seen.log) == (clock() + seconds(30), b"50%", b"1")
+
+
 async def test_a_log_survives_its_worker(store: Store, clock: VirtualClock) -> None:
     spec = await put(store)
     job = await take(store)
