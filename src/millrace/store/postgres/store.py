@@ -418,14 +418,14 @@ class PostgresStore(BaseStore):
 
     async def _log(self, extensions: Sequence[Extension], found: Sequence[Receipt]) -> list[Receipt]:
         """Write the logs of leases that were extended. A step writes records; only the statement writes leases."""
-        logged = [
-            one for one, receipt in zip(extensions, found, strict=True) if one.log and receipt is not Receipt.LOST
-        ]
-        written = iter(await self._write(lambda ledger, now: ledger.extend(logged, now)) if logged else ())
-        return [
-            next(written) if one.log and receipt is not Receipt.LOST else receipt
-            for one, receipt in zip(extensions, found, strict=True)
-        ]
+        receipts = list(found)
+        kept = [n for n, one in enumerate(extensions) if one.log is not None and receipts[n] is not Receipt.LOST]
+        if kept:
+            logged = [extensions[n] for n in kept]
+            written = await self._write(lambda ledger, now: ledger.extend(logged, now))
+            for n, receipt in zip(kept, written, strict=True):
+                receipts[n] = receipt
+        return receipts
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         if not (await self.session().call("overdue", self.session().given()))[0][0]:
