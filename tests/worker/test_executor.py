@@ -30,6 +30,7 @@ class PlainOptions:
     backoff: Callable[[int], float] | None = None
     process: bool = False
     serde: str = "json"
+    keep_log: bool = False
 
 
 class PlainTask:

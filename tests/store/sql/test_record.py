@@ -49,6 +49,7 @@ FACTS = {
     "failed_parent": "p",
     "has_dependents": True,
     "carried": ("a", "b"),
+    "log": b"[]",
 }
 
 
