@@ -255,6 +255,28 @@ async def test_the_result_of_a_flow_that_goes_on_is_a_timeout(mill: Harness):
         await flow.result()
 
 
+async def test_a_gather_has_failed_as_soon_as_one_of_its_parts_has(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec("b"), load.options(delay="1h").spec("a")]).enqueue()
+    await mill.drain(failures="keep")
+
+    with pytest.raises(JobFailed):
+        await flow.result(wait="1m")
+
+
+async def test_the_results_of_a_gather_are_awaited_in_whatever_order_its_parts_end():
+    own = App("memory://")
+
+    @own.task
+    async def nap(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async with own.worker():
+        flow = await own.gather([nap.spec(seconds) for seconds in (0.3, 0.0, 0.2, 0.1)]).enqueue()
+        assert await flow.result(wait="1m") == [0.3, 0.0, 0.2, 0.1]
+
+
 async def test_an_unknown_flow_is_not_found_and_a_job_is_no_flow(mill: Harness):
     job = await note.enqueue("a")
     flow = await app.chain(note.spec("b"), note).enqueue(id="flow")
