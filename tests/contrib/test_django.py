@@ -315,7 +315,7 @@ def test_a_task_can_have_a_schedule():
     app.cron("0 7 * * *", app.tasks[tasks.noop.module_path], name="daily", kwargs={"args": ["daily"], "kwargs": {}})
     try:
         app.sync.run(app.scheduler().look())
-        [schedule] = app.sync.run(app.schedules())
+        [schedule] = app.sync.run(app.schedules.page())
     finally:
         del app.plans["daily"]
 

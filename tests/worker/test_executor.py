@@ -12,6 +12,7 @@ import pytest
 
 from millrace import InvalidInput, Spec
 from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.job_status import JobStatus
 from millrace.domain.job import Job, State
 from millrace.domain.outcome import CancelledOnRequest, Outcome, Released, Returned, TimedOut
 from millrace.store.protocol import Within
@@ -58,6 +59,12 @@ class PlainTask:
 
     def dump_result(self, value: Any, serde: str | None = None) -> bytes:
         return repr(value).encode()
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        return []
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]:
+        return []
 
     def join(self, connection: object) -> Within:
         raise InvalidInput("there is no store")
