@@ -70,7 +70,7 @@ class Empty:
     def run(self, *words: str, code: int = 0) -> str:
         """Run a program of the environment, and return what it prints."""
         done = self.start(*words)
-        out, err = done.communicate(timeout=600)
+        out, err = done.communicate(timeout=3_000)
         assert done.returncode == code, out + err
         return out + err if code else out
 
@@ -243,6 +243,7 @@ def test_every_extra_has_a_case():
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3_600)  # `spark` and `all` load 500 MB
 @pytest.mark.parametrize("extra", ["", *sorted(PROJECT["project"]["optional-dependencies"])])
 def test_an_extra_alone_does_what_its_page_says(extra: str, wheel: Path, tmp_path: Path):
     check: Callable[[Empty], None] = globals()[f"of_{extra or 'nothing'}"]
