@@ -125,6 +125,14 @@ async def test_a_gather_of_gathers_has_a_list_of_lists(mill: Harness):
     assert await flow.result() == [["noted xa", "noted xb"], ["noted ya", "noted yb"]]
 
 
+async def test_a_flow_may_have_thousands_of_steps(mill: Harness):
+    flow = app.chain(note.spec("a"))
+    for _ in range(2_000):
+        flow = flow.then(note)
+
+    assert len(flow.specs()) == 2_001
+
+
 async def test_a_spec_as_a_later_step_only_waits_for_the_step_before(mill: Harness):
     flow = await app.chain(load.spec("a"), note.spec("done")).enqueue()
     assert [job.state async for job in flow.jobs()] == ["ready", "blocked"]
@@ -269,6 +277,8 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
         app.chain([])
     with pytest.raises(InvalidInput, match=r"flow\.enqueue\(id=…\)"):
         app.gather([note.options(id="mine").spec("a")]).specs()
+    with pytest.raises(InvalidInput, match=r"Begin with task\.spec"):
+        app.chain(note, note).enqueue()  # type: ignore[attr-defined]
     one = note.spec("a")
     with pytest.raises(InvalidInput, match="twice in one flow"):
         app.gather([one, one]).specs()

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from millrace import InvalidInput, Spec
-from millrace.app.handler.verdict import Abort
+from millrace.app.handler.verdict import Abort, Aborted
 from millrace.domain.job import Job, State
-from millrace.domain.outcome import Outcome, Released, Returned, TimedOut
+from millrace.domain.outcome import CancelledOnRequest, Outcome, Released, Returned, TimedOut
 from millrace.store.protocol import Within
 from millrace.worker.dispatcher import WakeUp
 from millrace.worker.executor import Executor
@@ -95,6 +97,23 @@ async def test_a_run_that_is_aborted_before_its_first_step_ends_like_any_other(s
 
     assert outcomes == [Released()]
     assert (executor.running, executor.zombies) == ({}, 0)
+
+
+@virtual
+async def test_a_handler_that_stops_before_the_loop_knows_of_the_abort_is_cancelled(stage: Stage):
+    async def handler() -> None:
+        await asyncio.sleep(1_000)
+
+    executor, run, _ = make(handler)
+    context = run.own_context()
+    run.signal(Abort.CANCEL)  # in the thread of the heartbeat
+    with pytest.raises(Aborted) as stopped:
+        context.check()
+
+    assert run.why is None
+    assert run.raised(stopped.value) == CancelledOnRequest()
+    executor.abort(run, Abort.SHUTDOWN)
+    await asyncio.sleep(10)
 
 
 @virtual

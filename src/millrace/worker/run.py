@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from millrace.app.handler.context import Context
 from millrace.app.handler.job_log import JobLog, LogLine, make_line
-from millrace.app.handler.verdict import Abort, Verdict
+from millrace.app.handler.verdict import Abort, Aborted, Verdict
 from millrace.app.host import Runnable
 from millrace.domain.change import Change
 from millrace.domain.errors import LeaseLost, PayloadInvalid, ResultInvalid
@@ -359,6 +359,8 @@ class Run(HeldJob):
         Snooze and Bury still apply, unless the run was aborted because of a timeout or a lost lease.
         """
         why = self.why
+        if why is None and isinstance(error, Aborted):  # the heartbeat's thread was faster than the loop
+            why = Abort(error.why)
         if why is not None and (why is Abort.TIMEOUT or why is Abort.LOST or not isinstance(error, Verdict)):
             outcome = self.aborted(why)
             if isinstance(outcome, TimedOut) and isinstance(error, ProcessDied):

@@ -48,7 +48,7 @@ FACTS = {
     "progress": b"1",
     "failed_parent": "p",
     "has_dependents": True,
-    "carried": ("c",),
+    "carried": ("a", "b"),
     "log": b"[]",
 }
 
