@@ -79,6 +79,7 @@ async def everything(store: Store, ids: list[str]) -> dict[str, Any]:
         "scan": [job for part in await store.partitions(3) async for jobs in store.scan(part) for job in jobs],
         "workers": await store.workers(),
         "schedules": await store.schedules(),
+        "due": await store.due_schedules(["nightly"], 10),
         "settings": [
             await store.control("queue", "default", {}),
             await store.control("task", "work", {}),
