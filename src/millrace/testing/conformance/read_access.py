@@ -20,7 +20,8 @@ from millrace.testing.conformance.reading import one_of_each
 from millrace.testing.conformance.scenes import complete, control, put, put_completed, put_running, take
 from millrace.testing.conformance.schedules import a_schedule
 
-READS = frozenset({"workers", "schedules", "due_schedules"})  # methods that only read, in roles of which the others write
+# Methods that only read, in roles of which the others write.
+READS = frozenset({"workers", "schedules", "due_schedules"})
 
 
 @asynccontextmanager
