@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from millrace.app.job_handle import BaseHandle
+from millrace.app.payloads.jsonable import MAX_DEPTH
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Spec
 
@@ -24,7 +25,9 @@ _decode_shapes = msgspec.json.Decoder(dict[str, Any]).decode
 
 def is_input(value: object) -> bool:
     """Return whether an argument stands for results of parents. Only the first item of a list or dict is examined."""
-    while isinstance(value, list | tuple | dict) and value:
+    for _ in range(MAX_DEPTH):  # a list may contain itself
+        if not isinstance(value, list | tuple | dict) or not value:
+            break
         value = next(iter(value.values() if isinstance(value, dict) else value))
     return isinstance(value, Spec | BaseHandle)
 
