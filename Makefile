@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TYPED  := src/millrace proof tools $(wildcard benchmarks) tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey nightly bench lock build sbom release clean
+.PHONY: help setup demo lint format types imports check test coverage docs test-ceph test-valkey test-alerts nightly bench lock build sbom release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +77,9 @@ test-ceph: setup ## Run the object store's tests on a real Ceph gateway from Deb
 
 test-valkey: setup ## Run the Redis store's tests on Valkey; ARGS are for pytest
 	@$(BIN)/python tools/valkey.py $(ARGS)
+
+test-alerts: ## Check the Prometheus alerts with promtool, which is in Debian's package prometheus
+	cd deploy/prometheus && promtool check rules millrace-rules.yml && promtool test rules millrace-rules-test.yml
 
 nightly: setup ## Run the long cases which `make test` leaves out
 	@$(BIN)/python tools/run_areas.py --nightly

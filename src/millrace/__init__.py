@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millrace.app.app import App
+from millrace.app.flows.compose import Flow
+from millrace.app.flows.handle import FlowHandle, FlowStatus, SyncFlowHandle
 from millrace.app.job_handle import JobHandle, SyncJobHandle
 from millrace.app.job_status import JobStatus
 from millrace.app.local_events import LocalEvent
@@ -58,12 +60,14 @@ if TYPE_CHECKING:
     from millrace.app.frames.task import FrameTask
     from millrace.app.handler.context import Context
     from millrace.app.handler.depends import Depends
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
     from millrace.app.host import CallNext, Middleware
     from millrace.app.pools.hooks import DeadJob, Emptied
     from millrace.app.pools.pool import Pool
     from millrace.app.pools.status import LaneState, PoolStatus
     from millrace.app.pools.task import PoolTask
+    from millrace.app.schedules.plan import ScheduleDefinition
     from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.app.telemetry.log_context import JobLogFilter
     from millrace.app.telemetry.log_json import JsonLogFormatter
@@ -98,6 +102,9 @@ __all__ = [
     "Emptied",
     "Enqueued",
     "Event",
+    "Flow",
+    "FlowHandle",
+    "FlowStatus",
     "FrameTask",
     "InvalidInput",
     "Job",
@@ -113,6 +120,7 @@ __all__ = [
     "LeaseLost",
     "LifespanFailed",
     "LocalEvent",
+    "LogLine",
     "Middleware",
     "MissingDriver",
     "MissingExtra",
@@ -132,12 +140,14 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Schedule",
+    "ScheduleDefinition",
     "Serde",
     "Snooze",
     "Spec",
     "State",
     "StoreClosed",
     "StoreError",
+    "SyncFlowHandle",
     "SyncJobHandle",
     "Task",
     "TypedSerde",
@@ -169,6 +179,7 @@ _LATER = {
     "JobLogFilter": "millrace.app.telemetry.log_context",
     "JsonLogFormatter": "millrace.app.telemetry.log_json",
     "LaneState": "millrace.app.pools.status",
+    "LogLine": "millrace.app.handler.job_log",
     "Middleware": "millrace.app.host",
     "Pool": "millrace.app.pools.pool",
     "PoolStatus": "millrace.app.pools.status",
@@ -177,6 +188,7 @@ _LATER = {
     "Reason": "millrace.app.why",
     "RemoteError": "millrace.worker.process.remote",
     "Retry": "millrace.app.handler.verdict",
+    "ScheduleDefinition": "millrace.app.schedules.plan",
     "Snooze": "millrace.app.handler.verdict",
     "Worker": "millrace.worker.worker",
 }

@@ -18,8 +18,8 @@ PATIENCE = 300.0
 class Example:
     """A copy of an example in a folder of its own. Its relative paths lead there."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        source = EXAMPLES / name
+    def __init__(self, name: str, folder: Path, examples: Path = EXAMPLES) -> None:
+        source = examples / name
         self.folder = folder / source.stem
         if source.is_dir():
             shutil.copytree(source, self.folder, ignore=shutil.ignore_patterns("__pycache__", "*.sqlite3", "*.db*"))

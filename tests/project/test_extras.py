@@ -39,6 +39,7 @@ async def send_email(to: str) -> str:
     return f"sent to {to}"
 """
 ENQUEUE = "from tasks import send_email; send_email.sync.enqueue('ada')"
+STATES = "from tasks import app; print([job.state for job in app.sync.jobs.find()])"
 ROUND = """
 import asyncio, sys
 from tasks import app, send_email
@@ -69,7 +70,7 @@ class Empty:
     def run(self, *words: str, code: int = 0) -> str:
         """Run a program of the environment, and return what it prints."""
         done = self.start(*words)
-        out, err = done.communicate(timeout=600)
+        out, err = done.communicate(timeout=3_000)
         assert done.returncode == code, out + err
         return out + err if code else out
 
@@ -114,8 +115,7 @@ def of_worker(empty: Empty) -> None:
     assert not empty.packages & {"typer", "rich", "pydantic", "click"} and "uvloop" in empty.packages
     empty.run("python", "-c", ENQUEUE)
     with empty.started("millrace", "worker", "--app", "tasks:app"):
-        is_done = "from tasks import app; [job] = app.sync.jobs.find().jobs; raise SystemExit(job.state != 'completed')"
-        eventually(lambda: empty.start("python", "-c", is_done).wait(PATIENCE) == 0)
+        eventually(lambda: empty.run("python", "-c", STATES).strip() == "['completed']")
 
 
 def of_web(empty: Empty) -> None:
@@ -187,7 +187,10 @@ def of_otel(empty: Empty) -> None:
 
 def of_speed(empty: Empty) -> None:
     assert empty.run(
-        "python", "-c", ROUND.replace("asyncio.run", "uvloop.run").replace("sys", "sys, uvloop"), "memory://"
+        "python",
+        "-c",
+        ROUND.replace("asyncio.run", "uvloop.run").replace("import asyncio", "import uvloop"),
+        "memory://",
     )
 
 
@@ -216,7 +219,7 @@ app.cron("0 3 * * *", send_email, name="nightly", tz="Europe/Berlin", kwargs={"t
 
 async def main():
     async with app, app.worker():
-        while not (found := await app.schedules()):
+        while not (found := await app.schedules.page()):
             await asyncio.sleep(0.05)
         print([schedule.name for schedule in found])
 
@@ -240,6 +243,7 @@ def test_every_extra_has_a_case():
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3_600)  # `spark` and `all` load 500 MB
 @pytest.mark.parametrize("extra", ["", *sorted(PROJECT["project"]["optional-dependencies"])])
 def test_an_extra_alone_does_what_its_page_says(extra: str, wheel: Path, tmp_path: Path):
     check: Callable[[Empty], None] = globals()[f"of_{extra or 'nothing'}"]

@@ -16,6 +16,9 @@ from millrace import (
     Context,
     Depends,
     Event,
+    Flow,
+    FlowHandle,
+    FlowStatus,
     Job,
     JobFailed,
     JobHandle,
@@ -29,6 +32,7 @@ from millrace import (
     Snooze,
     SyncJobHandle,
     Task,
+    Worker,
     backoff,
     testing,
 )
@@ -51,6 +55,21 @@ async def send(to: str, copies: int = 1) -> str:
 @app.task
 def charge(ctx: Context, order: Order) -> float:
     return len(order.lines) / ctx.attempt
+
+
+@app.task
+async def count(text: str, least: int = 0) -> int:
+    return max(len(text), least)
+
+
+@app.task
+async def collect(texts: list[str], title: str = "") -> str:
+    return title + "".join(texts)
+
+
+@app.task
+def both(parts: tuple[int, str]) -> str:
+    return parts[0] * parts[1]
 
 
 @app.task(queue="mail", priority=3, timeout=timedelta(minutes=1), retry=backoff(1, factor=3), on_dead_letter=send)
@@ -300,6 +319,40 @@ async def timed(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
     return await call_next()
 
 
+def flows_have_the_type_of_their_last_result() -> None:
+    assert_type(app.chain(send.spec("ada"), count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), count.options(delay="1m")), Flow[int])
+    assert_type(app.chain(send.spec("ada"), send.spec("bob"), count), Flow[int])
+    assert_type(app.gather(send.spec("ada"), count.spec("bob")), Flow[tuple[str, int]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]), Flow[list[str]])
+    assert_type(app.gather([send.spec("ada"), send.spec("bob")]).then(collect, title="x"), Flow[str])
+    assert_type(app.gather(send.spec("ada"), send.spec("bob")).then(collect), Flow[str])
+    assert_type(app.gather(count.spec("ada"), send.spec("bob")).then(both), Flow[str])
+
+
+def flows_inside_flows() -> None:
+    assert_type(app.chain(send.spec("ada"), app.gather(count, send), both, count), Flow[int])
+    assert_type(app.chain(send.spec("ada"), app.gather(app.chain(send, count), send), both), Flow[str])
+    assert_type(app.gather(app.chain(send.spec("ada"), count), send.spec("bob")).then(both), Flow[str])
+
+
+async def the_handle_of_a_flow() -> None:
+    flow = await app.chain(send.spec("ada"), count).enqueue(id="ada")
+    assert_type(flow, FlowHandle[int])
+    assert_type(await flow.result(wait="1m"), int)
+    assert_type(await flow.status(), FlowStatus)
+    assert_type(await app.chain(send.spec("ada"), count).call(), int)
+    assert_type(app.chain(send.spec("ada"), count).sync.enqueue().result(), int)
+    assert_type(await app.flows.handle("ada", count).result(), int)
+
+
+async def the_output_of_a_job_as_an_argument(ctx: Context) -> None:
+    assert_type(send.spec("ada").output, str)
+    await app.enqueue([first := send.spec("ada"), collect.spec([first.output])])
+    await count.enqueue((await send.enqueue("ada")).output)
+    assert_type((await ctx.parents())[0].result_as(count), int)
+
+
 def without_a_loop() -> None:
     assert_type(send.sync.enqueue("ada"), SyncJobHandle[str])
     assert_type(send.sync.call("ada", copies=2), str)
@@ -368,3 +421,12 @@ async def injected_parameters_are_not_passed() -> None:
     assert_type(await inject.call(number=7), int)
     assert_type(await inject(7, Session()), int)
     app.dependency_overrides[session] = Session
+
+
+async def tags_and_defaults_of_a_queue() -> None:
+    shop = App(keep_result="1d")
+    shop.queue("mail", timeout="30s", retry=[1, 5], max_attempts=8, lease=60, keep_result=0)
+    await send.options(tags=["import-7"]).enqueue("ada")
+    [job] = [status async for status in app.jobs.find(tag="import-7")]
+    assert_type(job.tags, tuple[str, ...])
+    assert_type(app.worker(keep_result=None), Worker)

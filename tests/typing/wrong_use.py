@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from millrace import App, Context, Depends, Job, JobHandle, LocalEvent, Retry, Snooze, Task, testing
+from millrace import App, Context, Depends, Flow, Job, JobHandle, LocalEvent, Retry, Snooze, Task, testing
 
 app = App("memory://")
 
@@ -20,6 +20,15 @@ async def send(to: str, copies: int = 1) -> str:
 @app.task
 def add(left: int, right: int) -> int:
     return left + right
+
+
+@app.task
+def total(numbers: list[int], least: int = 0) -> int:
+    return max(least, sum(numbers))
+
+
+@app.task
+def pair(parts: tuple[int, str]) -> None: ...
 
 
 @app.pool("parcels", lanes=2)
@@ -252,6 +261,39 @@ async def a_job_of_a_pool_with_a_wrong_argument() -> None:
     await place.enqueue("seven")  # type: ignore[arg-type]
 
 
+def a_step_that_does_not_take_the_result_of_the_step_before() -> None:
+    app.chain(total.spec([1]), send)  # type: ignore[misc]
+
+
+def a_step_that_takes_one_result_after_a_gather() -> None:
+    app.gather([send.spec("ada")]).then(send)  # type: ignore[arg-type]
+
+
+def a_step_that_takes_a_list_of_another_type() -> None:
+    app.gather([send.spec("ada")]).then(total)  # type: ignore[arg-type]
+
+
+def a_step_that_takes_the_results_in_another_order() -> None:
+    app.gather(send.spec("ada"), add.spec(1, 2)).then(pair)  # type: ignore[arg-type]
+
+
+def a_step_with_a_further_argument_that_does_not_exist() -> None:
+    app.gather([add.spec(1, 2)]).then(total, most=3)  # type: ignore[call-overload]
+
+
+def a_task_without_its_arguments_as_the_first_step() -> None:
+    _: Flow[str] = app.chain(send, send)  # type: ignore[assignment]
+
+
+def an_output_of_another_type() -> None:
+    total.spec([send.spec("ada").output])  # type: ignore[list-item]
+
+
+async def the_result_of_a_flow_taken_for_something_else() -> str:
+    flow = await app.chain(send.spec("ada"), send.spec("bob"), total.spec([])).enqueue()
+    return await flow.result()  # type: ignore[return-value]
+
+
 def a_blocking_enqueue_with_a_wrong_argument() -> None:
     send.sync.enqueue(7)  # type: ignore[arg-type]
 
@@ -283,3 +325,11 @@ def a_lifespan_that_yields_nothing() -> None:
     async def nothing() -> None: ...
 
     app.lifespan(nothing)  # type: ignore[type-var]
+
+
+def a_text_as_tags() -> None:
+    send.options(tags=7)  # type: ignore[arg-type]
+
+
+def a_default_of_a_queue_that_is_none() -> None:
+    app.queue("mail", priority=3)  # type: ignore[call-arg]

@@ -13,6 +13,8 @@ from millrace.app import in_child
 from millrace.app.connection import Connection, join
 from millrace.app.duration import Duration
 from millrace.app.event_stream import EventStream
+from millrace.app.flows.composer import Composer
+from millrace.app.flows.handle import Flows
 from millrace.app.host import read_layers
 from millrace.app.job_handle import JobHandle
 from millrace.app.jobs import Jobs
@@ -54,7 +56,7 @@ D = TypeVar("D")
 F = TypeVar("F", bound=LifespanFunction)
 
 
-class App(Crontab):
+class App(Crontab, Composer):
     """A store and its tasks: `App("sqlite:///jobs.db")`. The store opens at first use; `async with app:` closes it.
 
     `serde` is the default serde of the app's tasks: "json", "msgpack" or a serde object. `result_serde` is the default
@@ -90,6 +92,7 @@ class App(Crontab):
         self.bus = LocalEventBus()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}  # for tests: provider, replacement
         self.jobs = Jobs(self)
+        self.flows = Flows(self)
 
     @property
     def store(self) -> Store:

@@ -15,6 +15,8 @@ from millrace.store.protocol import Store, Within
 
 if TYPE_CHECKING:
     from millrace.app.handler.injection import Injection
+    from millrace.app.job_status import JobStatus
+    from millrace.domain.job import Job
 
 CallNext = Callable[[], Awaitable[Any]]
 
@@ -38,6 +40,8 @@ class TaskSettings(Protocol):
     def lease(self) -> int: ...
     @property
     def backoff(self) -> Callable[[int], float] | None: ...
+    @property
+    def keep_log(self) -> bool: ...
 
 
 class Runnable(Protocol):
@@ -88,6 +92,12 @@ class Runnable(Protocol):
     def dump_result(self, value: Any, serde: str | None = None) -> bytes:
         """Return the encoded result. `serde` is the serde of the job; None uses the task's. Raises ResultInvalid."""
         ...
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        """Return the status of each job that this one ran after."""
+        ...
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]: ...
 
     def join(self, connection: object) -> Within:
         """Return the store operations that run inside the handler's own transaction on `connection`.

@@ -6,7 +6,7 @@ changes nothing by itself: each method is one call of `app.jobs` with the job's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 
@@ -18,6 +18,7 @@ from millrace.domain.rules.lanes import instance_id
 
 if TYPE_CHECKING:
     from millrace.app.app import App
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.job_status import JobStatus
     from millrace.app.jobs import Running
     from millrace.app.task import Task
@@ -44,6 +45,14 @@ class BaseHandle(msgspec.Struct, Generic[R_co], frozen=True, gc=False, eq=False)
                 "Read the job instead: await job.status()"
             )
         return self._answer
+
+    @property
+    def output(self) -> R_co:
+        """The job's future result, as an argument of a job that runs after it: `await album.enqueue(photo.output)`.
+
+        This is the handle itself. The worker replaces it by the result before it runs the other job.
+        """
+        return cast("R_co", self)
 
     @property
     def is_duplicate(self) -> bool:
@@ -99,13 +108,19 @@ class JobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
     R_co is the type of the job's result. `job.sync` is the same handle for programs without an event loop.
     """
 
-    async def result(self, *, wait: Duration | None = None) -> R_co:
+    @overload
+    async def result(self, *, wait: Duration | None = None, follow: Literal[False] = False) -> R_co: ...
+    @overload
+    async def result(self, *, wait: Duration | None = None, follow: bool) -> Any: ...
+    async def result(self, *, wait: Duration | None = None, follow: bool = False) -> Any:
         """Return the job's result. By default this does not wait.
+
+        With `follow`, return the result of the job that continues this one (`ctx.enqueue`): see `Jobs.result`.
 
         Raises WaitTimeout if the job has not finished within `wait`. Raises JobNotFound, JobFailed, JobCancelled or
         ResultExpired if there is no result.
         """
-        return await self._app.jobs.result(self, wait=wait)
+        return await self._app.jobs.result(self, wait=wait, follow=follow)
 
     async def status(self) -> JobStatus:
         """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound.
@@ -113,6 +128,13 @@ class JobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         If its id was reused, this is the newer job.
         """
         return existing(self.id, await self._app.jobs.get(self))
+
+    async def log(self) -> list[LogLine]:
+        """Return the lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`.
+
+        Lines of a running job are stored about once a second. Raises JobNotFound.
+        """
+        return (await self.status()).log
 
     async def history(self) -> list[Event]:
         """Return all events of the job that are kept, oldest first, including those of earlier generations."""
@@ -142,12 +164,16 @@ class JobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
 class SyncJobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
     """A handle of one job with blocking methods: what an enqueue of the blocking API returns."""
 
-    def result(self, *, wait: Duration | None = None) -> R_co:
+    @overload
+    def result(self, *, wait: Duration | None = None, follow: Literal[False] = False) -> R_co: ...
+    @overload
+    def result(self, *, wait: Duration | None = None, follow: bool) -> Any: ...
+    def result(self, *, wait: Duration | None = None, follow: bool = False) -> Any:
         """Return the job's result, or raise the same exceptions as `JobHandle.result`. By default this does not wait.
 
         Raises WaitTimeout if the job has not finished within `wait`.
         """
-        return self._app.sync.jobs.result(self, wait=wait)
+        return self._app.sync.jobs.result(self, wait=wait, follow=follow)
 
     def status(self) -> JobStatus:
         """Return the job as it is now: its state, progress, attempts, error, … Raises JobNotFound.
@@ -155,6 +181,13 @@ class SyncJobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         If its id was reused, this is the newer job.
         """
         return existing(self.id, self._app.sync.jobs.get(self))
+
+    def log(self) -> list[LogLine]:
+        """Return the lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`.
+
+        Lines of a running job are stored about once a second. Raises JobNotFound.
+        """
+        return self.status().log
 
     def history(self) -> list[Event]:
         """Return all events of the job that are kept, oldest first, including those of earlier generations."""

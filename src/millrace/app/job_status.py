@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from millrace.app.flows.members import ENQUEUED_BY, flow_of
+from millrace.app.job_handle import existing
+from millrace.app.payloads.inputs import has_inputs
+from millrace.domain.errors import InvalidInput
 from millrace.domain.instant import as_datetime
 from millrace.domain.job import Attempt, Job, State, Word, word
 from millrace.domain.outcome import Failure
@@ -15,7 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millrace.app.app import App
+    from millrace.app.handler.job_log import LogLine
+    from millrace.app.task import Task
     from millrace.store.protocol import Store
+
+
+R = TypeVar("R")
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -88,10 +97,13 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def args(self) -> Any:
-        """The handler's arguments by name. Raises PayloadInvalid if they cannot be decoded, or do not fit the task."""
+        """The handler's arguments by name, without those that are results of parents.
+
+        Raises PayloadInvalid if they cannot be decoded, or do not fit the task.
+        """
         spec = self.record.spec
         task = self._app.tasks.get(spec.task)
-        if task is not None:
+        if task is not None and not has_inputs(spec):
             return task.load(spec.payload, spec.serde)
         return self._app.serdes.decode(spec.payload, spec.payload_serde)
 
@@ -103,12 +115,40 @@ class JobStatus(msgspec.Struct, frozen=True):
         return None if self.record.progress is None else msgspec.json.decode(self.record.progress)
 
     @property
+    def log(self) -> list[LogLine]:
+        """The lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`."""
+        from millrace.app.handler.job_log import read_log
+
+        return read_log(self.record.log)
+
+    @property
     def result(self) -> Any:
         """The result, converted to the return annotation of its task if the app has it; None if there is none.
 
         Raises PayloadInvalid if the result cannot be decoded. `Jobs.result` tells why a job has no result.
         """
         return read_result(self._app, self.record, self.record.result)
+
+    def result_as(self, task: Task[..., R]) -> R:
+        """Return the result with the type of this task. Raises InvalidInput if the job is of another task."""
+        if task.name != self.task:
+            raise InvalidInput(f"job {self.id!r} is of task {self.task!r}, not of {task.name!r}")
+        return cast("R", self.result)
+
+    @property
+    def flow(self) -> str | None:
+        """The id of the flow that the job is a part of; None if it was not enqueued by a flow."""
+        return flow_of(self.record.spec)
+
+    @property
+    def enqueued_by(self) -> str | None:
+        """The id of the job whose handler enqueued this job by `ctx.enqueue`; None if no handler did."""
+        return self.headers.get(ENQUEUED_BY)
+
+    @property
+    def continued_by(self) -> tuple[str, ...]:
+        """The ids of the jobs that the handler enqueued by `ctx.enqueue`: the latest 100, the latest last."""
+        return self.record.carried or ()
 
     @property
     def error(self) -> Failure | None:
@@ -186,6 +226,9 @@ class JobStatus(msgspec.Struct, frozen=True):
         return f"<JobStatus {self.id!r} of task {self.task!r}: {self.state}>"
 
 
+PARENTS_AT_ONCE = 500  # per call of the store
+
+
 def _optional(at: int | None) -> datetime | None:
     return None if at is None else as_datetime(at)
 
@@ -196,6 +239,16 @@ def read_result(app: App, record: Job, data: bytes | None) -> Any:
     if task is not None:
         return task.load_result(data, record.spec.serde)
     return None if data is None else app.serdes.decode(data, record.spec.result_serde)
+
+
+async def parents_of(app: App, job: Job) -> list[JobStatus]:
+    """Return the status of each job that this one ran after. Raises JobNotFound if the record of one was removed."""
+    store = await app.connected()
+    ids, found = job.spec.after, []
+    for start in range(0, len(ids), PARENTS_AT_ONCE):
+        part = ids[start : start + PARENTS_AT_ONCE]
+        found += [existing(job_id, parent) for job_id, parent in zip(part, await store.get(part), strict=True)]
+    return await statuses(app, store, found)
 
 
 async def statuses(app: App, store: Store, records: Sequence[Job]) -> list[JobStatus]:

@@ -6,6 +6,7 @@ return one value, for many jobs a list in the same order.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
@@ -225,21 +226,28 @@ class Jobs:
         return await store.count()
 
     @overload
-    async def result(self, job: BaseHandle[R], *, wait: Duration | None = None) -> R: ...
+    async def result(
+        self, job: BaseHandle[R], *, wait: Duration | None = None, follow: Literal[False] = False
+    ) -> R: ...
     @overload
-    async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any: ...
-    async def result(self, job: OneJob, *, wait: Duration | None = None) -> Any:
+    async def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any: ...
+    async def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any:
         """Return the job's result, converted to the return annotation of its task if this app has the task.
 
         By default this does not wait. Raises WaitTimeout if the job has not finished within `wait`. Raises JobNotFound,
         JobFailed, JobCancelled or ResultExpired if there is no result. A handle that an enqueue returned means the job
         of that enqueue, also if its id was reused.
+
+        With `follow`, a job that continues in another one (`ctx.enqueue`) has the result of that one, and so on. If a
+        job has enqueued several jobs, the last of them is followed.
         """
         store = await self._app.connected()
         [job_id] = job_ids("result", job)
         handle = job if isinstance(job, BaseHandle) else None
         generation = None if handle is None or handle._answer is None else handle._answer.generation or None
         seconds = 0.0 if wait is None else milliseconds("wait", wait) / 1000
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
         async with store.watch(job_id) as watch:
             done = await result_wait.finished(store, watch, job_id, generation, seconds)
         if handle is not None and handle._task is not None and handle._task.name != done.task:
@@ -247,6 +255,10 @@ class Jobs:
                 f"job {job_id!r} is of task {done.task!r}, not of {handle._task.name!r}, so its result has another "
                 f"type. Read it with app.jobs.result({job_id!r})"
             )
+        while follow and done.carried:
+            async with store.watch(done.carried[-1]) as watch:
+                left = max(0.0, deadline - clock())
+                done = await result_wait.finished(store, watch, done.carried[-1], None, left)
         return read_result(self._app, done, result_wait.result_of(done))
 
     async def find(

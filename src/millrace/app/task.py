@@ -22,7 +22,9 @@ from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
 from millrace.app.ids import new_ids, new_token
 from millrace.app.job_handle import JobHandle
+from millrace.app.job_status import JobStatus, parents_of
 from millrace.app.options import NO_DEFAULTS, Options, TaskOptions, read_job_options
+from millrace.app.payloads.inputs import split, with_inputs
 from millrace.app.payloads.message import Message
 from millrace.app.payloads.payload import Payload, Result, bind
 from millrace.app.payloads.serde import TypedSerde
@@ -260,21 +262,49 @@ class Task(Generic[P, R]):
                 "commit, then wait: await job.result(wait=30)"
             )
 
-    def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
+    def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec[R]:
         """Return the spec that `enqueue` would store, for `app.enqueue([…])` and `ctx.carry(…)`.
 
-        Raises PayloadInvalid if the arguments do not fit the handler.
+        An argument can be the output of another job: `album.spec(photo.output)` runs after `photo`, and gets its
+        result. Raises PayloadInvalid if the arguments do not fit the handler.
         """
         if self.at is not None:
             raise InvalidInput(
                 f"task {self.name!r}: a spec cannot have `at`: the store's clock measures the delay at the enqueue. "
                 "Pass delay=…, or await task.options(at=…).enqueue(…)"
             )
-        payload = self._payload.pack(bind(self.name, self._signature, args, kwargs))
+        values, inputs = bind(self.name, self._signature, args, kwargs), None
+        try:
+            payload = self._payload.pack(values)
+        except PayloadInvalid as error:
+            payload, inputs = self._pack_without_inputs(values, error)
         if self._named:
-            return msgspec.structs.replace(self._template, payload=payload, token=new_token())
-        [job_id] = new_ids(self._app.store.ids, 1)
-        return msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
+            spec = msgspec.structs.replace(self._template, payload=payload, token=new_token())
+        else:
+            [job_id] = new_ids(self._app.store.ids, 1)
+            spec = msgspec.structs.replace(self._template, id=job_id, payload=payload, token=job_id)
+        return spec if inputs is None else with_inputs(spec, inputs)
+
+    def _pack_without_inputs(self, values: dict[str, Any], error: PayloadInvalid) -> tuple[bytes, dict[str, Any]]:
+        """Return the payload without the arguments that stand for results of other jobs, and these arguments by name.
+
+        Raises `error`, with which the whole payload was refused, if there is no such argument.
+        """
+        known, inputs = split(values)
+        signature = self._signature
+        unknown = signature.extra is msgspec.UNSET and inputs.keys() - signature.kinds.keys()
+        serde = self._app.serdes.get(self._template.payload_serde)
+        if not inputs or unknown or isinstance(serde, TypedSerde):
+            raise error
+        key = f"{serde.name} without {sorted(inputs)}"  # making one is slow
+        if key in self._payloads:
+            return self._payloads[key].pack(known), inputs
+        kinds = {name: kind for name, kind in signature.kinds.items() if name not in inputs}
+        rest = msgspec.structs.replace(
+            signature, names=tuple(kinds), kinds=kinds, optional=signature.optional - inputs.keys()
+        )
+        self._payloads[key] = Payload(self.name, rest, serde)
+        return self._payloads[key].pack(known), inputs
 
     def checked_specs(self, *args: P.args, **kwargs: P.kwargs) -> Checked:
         """Return a list with the spec that `enqueue` stores, validated.
@@ -284,7 +314,7 @@ class Task(Generic[P, R]):
         such a spec is validated as a whole.
         """
         spec = self.spec(*args, **kwargs)
-        if self._is_valid and spec.group == self._template.group:
+        if self._is_valid and spec.group == self._template.group and spec.after is self._template.after:
             check_payload(spec)
         else:
             check_spec(spec)
@@ -315,6 +345,14 @@ class Task(Generic[P, R]):
             return cast("R", None)
         serde = serde or self._template.serde
         return cast("R", (self._results.get(serde) or self._make_result(serde)).load(data))
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        """Return the status of each job that this one ran after. Handlers call `ctx.parents` instead."""
+        return await parents_of(self._app, job)
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]:
+        """Return the status of each job that this one ran after, from a thread without an event loop."""
+        return self._app.sync.run(parents_of(self._app, job))
 
     def retries(self, error: BaseException) -> bool:
         """Return whether the options `retry_on` and `dont_retry_on` allow another attempt after this exception."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from millrace.app.app import App
-from millrace.domain.errors import InvalidInput
+from millrace.domain.errors import InvalidInput, QueueError
 
 HOW = "Name it as module:name, e.g. --app shop.tasks:app"
 
@@ -36,6 +36,12 @@ def load_app(name: str, folders: tuple[Path, ...] = ()) -> App:
         if found is None:
             others = ", ".join(_apps(module)) or "none"
             raise InvalidInput(f"module {module_name!r} has no {attribute!r}. Apps in it: {others}")
+    try:
+        found = _own_app(found)
+    except QueueError:
+        raise
+    except Exception as error:  # it may import modules of tasks
+        raise _failed(name, error) from error
     if not isinstance(found, App):
         raise InvalidInput(f"{name!r} is a {type(found).__name__}, not a Millrace App. {HOW}")
     return found
@@ -82,7 +88,16 @@ def _only_app(module: ModuleType, name: str) -> App:
 
 
 def _apps(module: ModuleType) -> dict[str, App]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+    found = {name: _own_app(value) for name, value in vars(module).items()}
+    return {name: value for name, value in found.items() if isinstance(value, App)}
+
+
+def _own_app(value: object) -> object:
+    """Return the app of an object that has one as its attribute `millrace`, such as an app of contrib.celery."""
+    if isinstance(value, type | ModuleType) or not hasattr(type(value), "millrace"):
+        return value
+    own: object = getattr(value, "millrace")  # noqa: B009  # its type is not known here
+    return own
 
 
 def _short(filename: str) -> str:

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 import msgspec
 
 from millrace.domain.instant import as_datetime
 from millrace.domain.outcome import Failure
 from millrace.domain.retry import DEFAULT_RETRY, RetryPolicy
+
+if TYPE_CHECKING:  # only type checkers need the default: `Spec` alone is `Spec[Any]`
+    from typing_extensions import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -42,8 +51,11 @@ OnHit = Literal["keep", "replace", "extend", "raise"]
 OnDependency = Literal["bury", "run", "wait"]
 
 
-class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job as its producer enqueues it. `token` identifies the enqueue call, so that repeating the call is safe."""
+class Spec(msgspec.Struct, Generic[R_co], frozen=True, gc=False, omit_defaults=True):
+    """A job as its producer enqueues it. `token` identifies the enqueue call, so that repeating the call is safe.
+
+    R_co is the type of the job's result.
+    """
 
     id: str
     task: str
@@ -77,6 +89,14 @@ class Spec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     headers: dict[str, str] | None = None
     origin: int = 0  # which of the options with defaults are explicit: domain/rules/precedence.py
     tags: tuple[str, ...] = ()  # words by which people find the job
+
+    @property
+    def output(self) -> R_co:
+        """The job's future result, as an argument of a job that runs after it: `album.spec(photo.output)`.
+
+        This is the spec itself. The worker replaces it by the result before it runs the other job.
+        """
+        return cast("R_co", self)
 
     @property
     def payload_serde(self) -> str:
@@ -156,6 +176,8 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     lost_worker: bool | None = None  # set by `reclaim` on the jobs it returns: has the worker stopped its heartbeat?
     failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
     has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
+    carried: tuple[str, ...] | None = None  # ids of the latest jobs that its runs have enqueued with their end
+    log: bytes | None = None  # the lines of `ctx.log`, if the task keeps them (app/handler/job_log.py)
 
     @property
     def id(self) -> str:
@@ -221,6 +243,15 @@ def has_result(job: Job, now: int) -> bool:
     if job.result_expired:
         return False
     return job.result_until is None or job.result_until > now or job.has_dependents
+
+
+def is_kept_for_children(job: Job) -> bool:
+    """Return whether the record of a completed job is kept, whatever `keep_completed` says, because a child needs its
+    result.
+
+    Upkeep deletes the result when the last child has ended. Then the record can be removed too.
+    """
+    return job.has_dependents and job.result_until is not None
 
 
 def lane_line(lane: int) -> str:

@@ -259,18 +259,31 @@ class Tables(Protocol):
     def put_settings(self, settings: StoreSettings) -> None: ...
 
     # schedules
+    def prefetch_schedules(self, names: Sequence[str]) -> None:
+        """Load these schedules together, because they will be read next."""
+        ...
+
     def schedule(self, name: str) -> Schedule | None: ...
     def put_schedule(self, schedule: Schedule) -> None: ...
     def drop_schedule(self, name: str) -> None: ...
-    def schedules(self) -> list[Schedule]:
-        """Return all schedules, sorted by name."""
+    def schedules(self, after: str, limit: int) -> list[Schedule]:
+        """Return up to `limit` schedules whose name is greater than `after`, sorted by name."""
+        ...
+
+    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
+        """Return up to `limit` schedules with due_at <= until, by (due_at, name). The others are not read."""
+        ...
+
+    def next_schedule(self, after: int) -> int | None:
+        """Return the earliest `due_at` of a schedule that is later than `after`; None if there is none."""
         ...
 
     # upkeep and reading
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         """Return the seqs of finished jobs with finished_at <= before, by (finished_at, seq).
 
-        With `dead`, only dead jobs; otherwise completed and cancelled jobs.
+        With `dead`, only dead jobs; otherwise completed and cancelled jobs, without those that are kept for their
+        children (`is_kept_for_children`).
         """
         ...
 

@@ -182,7 +182,7 @@ class StoreTransfer:
                 return frozen
 
     async def _drain(self, mine: Closing) -> None:
-        """Pause all queues and wait until no job runs. If it takes too long, open both stores and raise StillRunning."""
+        """Pause all queues and wait until no job runs. Open both stores again and raise StillRunning if one runs on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
         while True:

@@ -20,6 +20,7 @@ import msgspec
 from millrace.app.duration import milliseconds
 from millrace.app.format import plural
 from millrace.app.jobs import job_ids
+from millrace.app.payloads.inputs import has_inputs
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import ALIASES, Job, word
 
@@ -81,13 +82,16 @@ def _says_yes(question: Callable[[Any], Any], value: object) -> bool:
 def arguments(app: App, job: Job) -> dict[str, Any]:
     """Return the arguments of the job's handler, including defaults.
 
-    If the app does not have the task, return the decoded payload instead.
+    Arguments that are results of parents are left out. If the app does not have the task, return the decoded payload.
     """
     task = app.tasks.get(job.task)
     if task is None:
         decoded = app.serdes.decode(job.payload, job.spec.payload_serde)
         return decoded if isinstance(decoded, dict) else {"payload": decoded}
-    given = task.load(job.payload, job.spec.serde)
+    if has_inputs(job.spec):  # results of parents, which are not known before it runs
+        given: dict[str, Any] = app.serdes.decode(job.payload, job.spec.payload_serde)
+    else:
+        given = task.load(job.payload, job.spec.serde)
     parameters = inspect.signature(task.handler).parameters.values()
     found = {
         one.name: given.pop(one.name, one.default) for one in parameters if one.name not in task.injected_parameters

@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from millrace.app.flows.members import ENQUEUED_BY, flow_of
 from millrace.app.format import instant
+from millrace.app.handler.job_log import LogLine, read_log
 from millrace.app.telemetry.redaction import JobRedactor
 from millrace.domain.job import Attempt, Job, OnDependency, State, Word, word
 from millrace.domain.outcome import Failure
@@ -72,6 +74,17 @@ class JobSummary(msgspec.Struct):
     tags: list[str]
 
 
+class LogLineView(msgspec.Struct):
+    """A line that a handler wrote with `ctx.log`. If `dropped` is not 0, it stands for so many lines."""
+
+    attempt: int
+    at: Instant
+    level: str
+    text: str
+    fields: dict[str, Any]
+    dropped: int
+
+
 class JobView(JobSummary):
     """A job with all its data."""
 
@@ -82,6 +95,9 @@ class JobView(JobSummary):
     progress: Any
     serde: str
     headers: dict[str, str]
+    flow: Annotated[str, Meta(description="The flow that it is a part of")] | None
+    enqueued_by: Annotated[str, Meta(description="The job whose handler enqueued it")] | None
+    continued_by: Annotated[list[str], Meta(description="The jobs that its handler enqueued; the latest 100")]
     on_dependency: OnDependency
     stalls: int
     snoozes: int
@@ -92,6 +108,7 @@ class JobView(JobSummary):
     next_retry_at: Instant | None
     lease: Seconds | None
     attempts: list[AttemptView]
+    log: list[LogLineView]
     fingerprint: Annotated[str, Meta(description="Of a dead job: the cause, as in /api/dead")] | None
 
 
@@ -166,6 +183,9 @@ def job_view(job: Job, now: int, settings: QueueSettings | None = None, redactor
         progress=progress if redactor is None else redactor.value(progress),
         serde=spec.serde,
         headers=headers if redactor is None else redactor.headers(),
+        flow=flow_of(spec),
+        enqueued_by=headers.get(ENQUEUED_BY),
+        continued_by=list(job.carried or ()),
         on_dependency=spec.on_dependency,
         stalls=job.stalls,
         snoozes=job.snoozes,
@@ -176,8 +196,19 @@ def job_view(job: Job, now: int, settings: QueueSettings | None = None, redactor
         next_retry_at=when(job.next_retry_at),
         lease=seconds(spec.lease),
         attempts=[_attempt_view(attempt, redactor) for attempt in job.attempts],
+        log=log_view(job, redactor),
         fingerprint=fingerprint(job) if job.state is State.DEAD else None,
     )
+
+
+def log_view(job: Job, redactor: JobRedactor | None = None) -> list[LogLineView]:
+    """Return the lines of the job's log. With a `redactor`, secrets are hidden."""
+    return [_line_view(line, redactor) for line in read_log(job.log)]
+
+
+def _line_view(line: LogLine, redactor: JobRedactor | None) -> LogLineView:
+    text, fields = (line.text, line.fields) if redactor is None else redactor.value([line.text, line.fields])
+    return LogLineView(line.attempt, instant(line.instant), line.level, text, fields, line.dropped)
 
 
 def _attempt_view(attempt: Attempt, redactor: JobRedactor | None) -> AttemptView:

@@ -16,6 +16,7 @@ from millrace.store.sweep_report import Monitoring
 from millrace.worker.backoff import Backoff
 from millrace.worker.dispatcher import Dispatcher, WakeUp
 from millrace.worker.executor import Executor
+from millrace.worker.handover import Handover
 from millrace.worker.leases import LeaseKeeper, Reaper
 from millrace.worker.monitor import PeriodicSweep
 from millrace.worker.reporter import Reporter, Stats
@@ -63,6 +64,7 @@ class Components:
             max_jobs_per_child=worker.max_jobs_per_child,
             max_memory_per_child=worker.max_memory_per_child,
             on_empty=on_empty,
+            handover=Handover(store, worker.app.serdes),
         )
         leases = LeaseKeeper(
             self.held,
@@ -96,7 +98,7 @@ class Components:
             failed=reporter.error,
         )
         self.scheduler: Scheduler | None = None
-        if worker.scheduler and worker.app.plans:
+        if worker.scheduler:
             from millrace.worker.scheduler import Scheduler
 
             self.scheduler = Scheduler(worker.app.plans, worker.app.connected, failed=reporter.error, chance=chance)

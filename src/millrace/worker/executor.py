@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from millrace.app.batch_task import BatchTask
 from millrace.app.handler.verdict import Abort
 from millrace.app.host import Middleware, Runnable
+from millrace.app.payloads.inputs import has_inputs
 from millrace.app.telemetry.log_context import current_job
 from millrace.domain.outcome import Outcome, Released
 from millrace.worker.batch import Batcher, BatchRunnable
@@ -37,6 +38,7 @@ from millrace.worker.threads import Threads, call_in_loop
 if TYPE_CHECKING:
     from millrace.app.task import Task
     from millrace.worker.dispatcher import WakeUp
+    from millrace.worker.handover import Handover
     from millrace.worker.process.children import Children
     from millrace.worker.settler import Settler
 
@@ -65,6 +67,7 @@ class Executor:
         max_jobs_per_child: int | None = None,
         max_memory_per_child: int | None = None,
         on_empty: Callable[[], None],
+        handover: Handover | None = None,
     ) -> None:
         self.slots = slots
         self.grace = grace
@@ -80,6 +83,7 @@ class Executor:
         self._settler = settler
         self._wake_up = wake_up
         self._on_empty = on_empty
+        self._handover = handover
         self._loop = asyncio.get_running_loop()
         self._shared = 0  # runs that need no slot of their own, because their batch has one
         self._orphans: set[asyncio.Task[Any]] = set()
@@ -151,12 +155,26 @@ class Executor:
         self._used += 1
         self.running[run.lease.id] = run
         strategy = self.strategies.get(run.task.name) if self.strategies else None
+        if run.job.spec.after and has_inputs(run.job.spec):
+            strategy = self._with_inputs(run, strategy)
         if strategy is not None or run.task.is_async:
             run.loop_task = self._loop.create_task(self._execute(run, strategy))
         else:
             self._thread_runs.start(run)
         if run.deadline < self._timer_at:
             self._set_timer(run.deadline)
+
+    def _with_inputs(self, run: Run, strategy: Strategy | None) -> Strategy:
+        """Return a strategy that first completes the payload with the results of the job's parents."""
+        then = strategy or (run_on_loop if run.task.is_async else self._thread_runs.run)
+        handover = self._handover
+        assert handover is not None, "this executor has no store to read results from"
+
+        async def complete_and_run(run: Run) -> object:
+            await handover.complete(run)
+            return await then(run)
+
+        return complete_and_run
 
     async def _execute(self, run: Run, strategy: Strategy | None) -> None:
         """Await the handler, or its strategy, and end the run. This is the body of the run's asyncio task."""
@@ -253,8 +271,8 @@ class Executor:
         if not self.waiting:
             return None
         run = self.waiting[0]
-        if run.task.is_async or run.task.name in self.strategies:
-            return None
+        if run.task.is_async or run.task.name in self.strategies or run.job.spec.after:
+            return None  # the loop starts it
         self.waiting.popleft()
         run.got_slot(self._loop.time(), self.grace)
         self.running[run.lease.id] = run

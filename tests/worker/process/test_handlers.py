@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millrace import App, InvalidInput, JobFailed, RetryPolicy, State
+from millrace.app.handler.job_log import read_log
 from millrace.domain.event import Kind
 from tests.worker.process import handlers
 from tests.worker.stage import Stage, until
@@ -30,6 +31,17 @@ async def test_a_handler_runs_in_another_process_and_its_result_comes_back():
         assert await add_later.call(a=20, b=3) == 23
         assert await moved.call(handlers.Point(1, 2), by=5) == handlers.Point(6, 7)
         assert (await whoami.call())[0] != os.getpid()
+
+
+async def test_a_child_process_gets_the_results_of_parents_as_arguments():
+    stage = Stage()
+    add, moved = task(stage, handlers.add), task(stage, handlers.moved)
+    start = moved.spec(handlers.Point(0, 0), by=1)
+
+    async with stage.working():
+        assert await stage.app.chain(add.spec(40), add).call() == 42
+        *_, job = await stage.app.enqueue([start, moved.spec(start.output, by=2)])
+        assert await job.result(wait=60) == handlers.Point(3, 3)
 
 
 async def test_children_are_kept_warm_and_used_again():
@@ -151,7 +163,7 @@ async def test_the_context_in_a_child_knows_what_any_other_does():
 
 async def test_progress_and_log_lines_arrive_while_it_runs(tmp_path, caplog):
     stage = Stage()
-    talk = task(stage, handlers.talk)
+    talk = task(stage, handlers.talk, keep_log=True)
     caplog.set_level(logging.INFO, "millrace.handler")
 
     async with stage.working():
@@ -168,6 +180,8 @@ async def test_progress_and_log_lines_arrive_while_it_runs(tmp_path, caplog):
     assert line.getMessage() == f"[{answer.id}] half of 2"
     assert (line.levelname, vars(line)["job"], vars(line)["colour"]) == ("INFO", answer.id, "blue")
     assert "unheard of" not in caplog.text
+    [kept] = read_log(job.log)
+    assert (kept.attempt, kept.level, kept.text, kept.fields) == (1, "INFO", "half of 2", {"colour": "blue"})
 
 
 async def test_children_that_it_enqueues_are_carried_by_its_end():

@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from millrace.app.payloads.extra_types import from_stored, to_stored
+from millrace.app.payloads.inputs import is_input
 from millrace.app.payloads.jsonable import may_be_deep, refuse_unsafe, too_deep
 from millrace.app.payloads.serde import AnySerde, Codec, Serde, TypedSerde
 from millrace.app.payloads.signature import Signature, contents
@@ -61,6 +62,8 @@ class Payload:
             raise too_deep(f"task {self._task!r}") from None
         except Exception as error:  # a custom serde may raise anything
             raise self._explained(values, error) from error
+        if self._may_hide_inputs(data) and (refused := self._refusal_of_inputs(values)) is not None:
+            raise refused
         if self._floats or self._open:
             self._look_inside(values, data)
         if len(data) > LARGE_PAYLOAD:
@@ -78,6 +81,10 @@ class Payload:
         try:
             plain = msgspec.to_builtins(many, builtin_types=_AS_THEY_ARE, enc_hook=to_stored) if self._objects else many
             packed = [encode(one) for one in msgspec.convert(plain, self._many, dec_hook=from_stored)]
+            if self._objects or self._open:
+                hiding = [values for values, data in zip(many, packed, strict=True) if self._may_hide_inputs(data)]
+                if any(map(self._refusal_of_inputs, hiding)):
+                    return self._one_by_one(many, first)
             if self._floats or self._open:
                 for values, data in zip(many, packed, strict=True):
                     self._look_inside(values, data)
@@ -142,6 +149,20 @@ class Payload:
         if (self._floats and b"null" in data) or (self._open and may_be_deep(data, self._json)):
             refuse_unsafe(f"task {self._task!r}", _plain_data(values), finite=self._floats, keys=False)
 
+    def _may_hide_inputs(self, data: bytes) -> bool:
+        """Return whether a spec may have been encoded as data: its fields, or what a type of the user takes of them."""
+        return self._objects or (self._open and b"token" in data)
+
+    def _refusal_of_inputs(self, values: Mapping[str, Any]) -> PayloadInvalid | None:
+        """Return an error if a value is a spec or a handle, else None. Some types accept these as data."""
+        for name, value in values.items():
+            if is_input(value):
+                return PayloadInvalid(
+                    f"task {self._task!r}: parameter {name!r} is a job whose result is not known yet. "
+                    "Make the spec with task.spec(…)"
+                )
+        return None
+
     def _explained(self, values: object, error: Exception) -> PayloadInvalid:
         """Return a PayloadInvalid for this error that names the task and the parameter."""
         if isinstance(error, PayloadInvalid):
@@ -152,6 +173,8 @@ class Payload:
         if unknown:
             takes = ", ".join(self._signature.names) or "none"
             return PayloadInvalid(f"task {self._task!r} has no parameter {unknown[0]!r}; its parameters are: {takes}")
+        if (refused := self._refusal_of_inputs(values)) is not None:
+            return refused
         missing = [name for name in self._signature.names if name in self._required and name not in values]
         if missing:
             return PayloadInvalid(f"task {self._task!r} needs parameter {missing[0]!r}, which is missing")

@@ -23,6 +23,7 @@ import msgspec
 from millrace.app.duration import Duration, optional_milliseconds
 from millrace.app.job_handle import JobHandle
 from millrace.app.options import JobKeywords, Options, TaskOptions
+from millrace.app.payloads.inputs import has_inputs
 from millrace.app.task import FunctionTask, Item, noting_enqueued
 from millrace.domain.errors import DeadLettersFull, InvalidInput, PayloadInvalid, QueueFull, did_you_mean
 from millrace.domain.job import Spec
@@ -209,6 +210,11 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
 
         Like the handler, `partition_by` gets the decoded arguments, including defaults.
         """
+        if has_inputs(spec):
+            raise PayloadInvalid(
+                f"pool {self.name!r}: partition_by needs all arguments, and one of them is the result of another job. "
+                "Pass the partition key: options(partition=…)"
+            )
         partition_by = cast("Callable[..., object]", self.pool.partition_by)
         bound = self._shape.bind(**self.load(spec.payload, spec.serde))
         bound.apply_defaults()

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from millrace.app.connection import join
+from millrace.app.flows.handle import SyncFlows
 from millrace.app.job_handle import SyncJobHandle
 from millrace.app.queue import LimitKeywords
 from millrace.app.sync.background import background, refuse_running_loop
@@ -25,6 +26,7 @@ from millrace.store.protocol import Blocking, Direct, Store
 
 if TYPE_CHECKING:
     from millrace.app.app import App
+    from millrace.app.sync.schedules import SyncSchedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +46,7 @@ class Sync:
         self._direct: Direct | None = None
         self._blocking: Blocking | None = None
         self.jobs = SyncJobs(app.jobs, self.run)
+        self.flows = SyncFlows(app.flows)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and return its result: `app.sync.run(pool.status())`.
@@ -92,6 +95,13 @@ class Sync:
     def queue(self, name: str) -> SyncQueue:
         """Return a handle for one queue, which can pause and drain it, change its settings and read its counts."""
         return SyncQueue(self.app.queue(name), self.run)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """The schedules in the store, of all processes: list, put, update, pause, resume and remove them."""
+        from millrace.app.sync.schedules import SyncSchedules
+
+        return SyncSchedules(self.app.schedules, self.run)
 
     def limit(self, task: str | Task[..., Any], **limits: Unpack[LimitKeywords]) -> Limits:
         """Set limits on one task, over all workers and queues. Return the limits that are now in effect."""

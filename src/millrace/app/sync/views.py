@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from millrace.app.duration import Duration
 from millrace.app.job_handle import BaseHandle, SyncJobHandle
@@ -145,15 +145,15 @@ class SyncJobs:
         return self._run(self._jobs.count())
 
     @overload
-    def result(self, job: BaseHandle[R], *, wait: Duration | None = None) -> R: ...
+    def result(self, job: BaseHandle[R], *, wait: Duration | None = None, follow: Literal[False] = False) -> R: ...
     @overload
-    def result(self, job: OneJob, *, wait: Duration | None = None) -> Any: ...
-    def result(self, job: OneJob, *, wait: Duration | None = None) -> Any:
+    def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any: ...
+    def result(self, job: OneJob, *, wait: Duration | None = None, follow: bool = False) -> Any:
         """Return the job's result, or raise the same exceptions as `Jobs.result`. By default this does not wait.
 
         Raises WaitTimeout if the job has not finished within `wait`.
         """
-        return self._run(self._jobs.result(job, wait=wait))
+        return self._run(self._jobs.result(job, wait=wait, follow=follow))
 
     def find(self, *, page: int = 100, **wanted: Unpack[FindKeywords]) -> Iterator[JobStatus]:
         """Iterate over the jobs that match all filters, in order of seq. `archived=None` includes archived jobs.

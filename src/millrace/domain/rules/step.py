@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from millrace.domain.event import Event, Kind
-from millrace.domain.job import FAILED, FINISHED, Job, Spec, State
+from millrace.domain.job import FAILED, FINISHED, Job, Spec, State, is_kept_for_children
 from millrace.domain.outcome import Failure
 from millrace.domain.rules import transition
 from millrace.domain.rules.dead import dead_letter_hook, empty_hook, next_retry
@@ -373,7 +373,9 @@ class Step:
 
     def _prune_at_once(self, job: Job) -> None:
         keep = self.tables.queue(job.spec.queue).settings.keep(job.state)
-        if keep == 0 and job.state in FINISHED and self.tables.by_seq(job.seq) is not None:
+        if keep != 0 or is_kept_for_children(job):
+            return
+        if job.state in FINISHED and self.tables.by_seq(job.seq) is not None:
             self.remove(job, Kind.PRUNED, "retention")
 
     def _free_key(self, job: Job, *scopes: str) -> None:

@@ -16,6 +16,7 @@ from millrace.domain.job import Attempt, Job, Spec, State
 from millrace.domain.outcome import Failure
 
 MAX_ATTEMPT_HISTORY = 50
+MAX_CARRIED = 100
 
 _KIND_OF_VERB = {
     Verb.COMPLETE: Kind.COMPLETED,
@@ -78,8 +79,8 @@ def settle(job: Job, change: Change, now: int) -> Event:
     duration = _duration(job, change, now)
     job.failures += change.failed
     job.stalls += change.stalled
-    if change.failed:
-        job.attempts = _remember(job, change, duration, now)
+    if change.failed or change.jobs:
+        _remember(job, change, duration, now)
     job.worker = job.lease_id = job.lease_until = None
     delay: int | None = None
     reason = change.reason
@@ -155,7 +156,7 @@ def replay(job: Job, now: int, reason: str | None = None) -> Event:
     if reason != "auto_retry":
         job.auto_retries = 0
     job.archived = job.cancel_requested = job.result_expired = False
-    job.result = job.result_until = job.error = job.reason = job.failed_parent = None
+    job.result = job.result_until = job.error = job.reason = job.failed_parent = job.carried = None
     return _event(job, Kind.REPLAYED, now, reason=reason)
 
 
@@ -193,12 +194,19 @@ def _duration(job: Job, change: Change, now: int) -> int | None:
     return max(0, now - job.started_at)
 
 
-def _remember(job: Job, change: Change, duration: int | None, now: int) -> tuple[Attempt, ...]:
-    """Return the job's failed attempts including the current one: at most 50, namely the first and the latest 49."""
-    latest = Attempt(job.attempt, now, change.error, duration, job.worker)
-    if len(job.attempts) < MAX_ATTEMPT_HISTORY:
-        return (*job.attempts, latest)
-    return (job.attempts[0], *job.attempts[2:], latest)
+def _remember(job: Job, change: Change, duration: int | None, now: int) -> None:
+    """Add a failed attempt to the list of the job, which keeps at most 50: the first and the latest 49.
+
+    Add the ids of the jobs that the run enqueues, of which the latest 100 are kept.
+    """
+    if change.failed:
+        latest = Attempt(job.attempt, now, change.error, duration, job.worker)
+        kept = job.attempts
+        if len(kept) >= MAX_ATTEMPT_HISTORY:
+            kept = (kept[0], *kept[2:])
+        job.attempts = (*kept, latest)
+    if change.jobs:
+        job.carried = (*(job.carried or ()), *[spec.id for spec in change.jobs])[-MAX_CARRIED:]
 
 
 def _event(

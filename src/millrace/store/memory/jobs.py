@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from millrace.domain.hashing import fnv1a
-from millrace.domain.job import Job, Spec, State
+from millrace.domain.job import Job, Spec, State, is_kept_for_children
 from millrace.domain.tables import KeyHold, Line, Place, QueueRow
 from millrace.store.memory.indexes import IndexedHeap, Ready, Seqs
 
@@ -68,7 +68,7 @@ class IndexEntries(msgspec.Struct, gc=False):
     retry: int | None = None
     result: int | None = None
     finished: tuple[IndexedHeap[int], ...] = ()
-    finished_key: tuple[int, bool] | None = None
+    finished_key: tuple[int, bool, bool] | None = None
 
 
 class MemoryJobs:
@@ -237,7 +237,7 @@ class MemoryJobs:
                 self.wake((job.spec.queue, job.spec.task), 1)
 
     def _index_end(self, job: Job, entries: IndexEntries) -> None:
-        key = None if job.finished_at is None else (job.finished_at, job.archived)
+        key = None if job.finished_at is None else (job.finished_at, job.archived, is_kept_for_children(job))
         if key != entries.finished_key:
             for heap in entries.finished:
                 heap.remove(job.seq)
@@ -245,7 +245,7 @@ class MemoryJobs:
             if key is not None:
                 data = self._data_of(job.spec.queue)
                 if job.state is not State.DEAD:
-                    entries.finished = (data.finished,)
+                    entries.finished = () if key[2] else (data.finished,)
                 else:
                     entries.finished = (data.dead,) if job.archived else (data.dead, data.unarchived_dead)
                 for heap in entries.finished:

@@ -165,6 +165,53 @@ async def test_a_parents_result_outlives_its_time_while_a_child_is_open(store: S
     assert (ended.result, ended.result_expired) == (None, True)
 
 
+async def test_the_record_of_a_parent_is_kept_while_a_child_needs_its_result(store: Store, clock: VirtualClock) -> None:
+    """The record of a completed parent is not pruned before its children have ended, whatever `keep_completed` says."""
+    await control(store, keep_completed=60)
+    parent = await put(store, keep_result=10, priority=1)
+    other = await put(store, keep_result=10)
+    child = await put(store, after=(parent.id,), delay=1_000)
+    for _ in range(2):
+        await complete(store, await take(store), b"1")
+    clock.advance(900)
+    await store.maintain()
+
+    assert (await show(store, parent)).result == b"1"
+    assert await store.get([other.id]) == [None]
+
+    clock.advance(101)
+    await complete(store, await take(store))
+    clock.advance(3_600)
+    for _ in range(2):  # the first round deletes the result
+        await store.maintain()
+    assert await store.get([parent.id, child.id]) == [None, None]
+
+
+async def test_the_record_of_a_parent_is_kept_even_if_records_are_deleted_at_once(
+    store: Store, clock: VirtualClock
+) -> None:
+    await control(store, keep_completed=0)
+    parent = await put(store, keep_result=10)
+    await put(store, after=(parent.id,))
+    await complete(store, await take(store), b"1")
+
+    assert (await show(store, parent)).result == b"1"
+
+
+async def test_records_kept_for_children_do_not_keep_others_from_being_pruned(
+    store: Store, clock: VirtualClock
+) -> None:
+    await control(store, keep_completed=60)
+    needed = [await put_completed(store, result=b"1", keep_result=10) for _ in range(30)]
+    await put(store, after=tuple(spec.id for spec in needed), delay=10_000)
+    plain = [await put_completed(store, result=b"1", keep_result=10, queue="default") for _ in range(3)]
+    clock.advance(100)
+    rounds = [await store.maintain(limit=5) for _ in range(2)]
+
+    assert sum(done.pruned for done in rounds) == 3
+    assert await store.get([spec.id for spec in plain]) == [None] * 3
+
+
 async def test_a_result_past_its_time_goes_with_the_next_upkeep_once_no_child_is_open(
     store: Store, clock: VirtualClock
 ) -> None:

@@ -148,6 +148,22 @@ async def test_a_change_may_carry_jobs(store: Store, clock: VirtualClock) -> Non
     assert await take_ids(store, queue="next") == [child.id]
 
 
+async def test_a_job_names_the_jobs_that_its_runs_have_carried(store: Store, clock: VirtualClock) -> None:
+    """A job keeps the ids of the latest 100 jobs that were enqueued with the ends of its runs, until it is replayed."""
+    spec = await put(store)
+    first, others = a_spec(queue="later"), specs(105, queue="later")
+    snooze = Change(Change.snooze(0).verb, jobs=(first,))
+    await finish(store, await take(store), snooze)
+    assert (await show(store, spec)).carried == (first.id,)
+
+    await finish(store, await take(store), Change.completed(jobs=tuple(others)))
+    assert (await show(store, spec)).carried == tuple(other.id for other in others[-100:])
+    assert (await show(store, first)).carried is None
+
+    await store.replay([spec.id])
+    assert (await show(store, spec)).carried is None
+
+
 async def test_a_change_that_is_refused_carries_nothing(store: Store, clock: VirtualClock) -> None:
     await put(store)
     job = await take(store)

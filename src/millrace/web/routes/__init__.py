@@ -8,16 +8,30 @@ tests/web/test_operations.py checks this.
 from __future__ import annotations
 
 from millrace.web.operation import Operation
-from millrace.web.routes import bulk, dead, events, history, job_actions, jobs, queues, server, workers
+from millrace.web.routes import (
+    bulk,
+    dead,
+    events,
+    flows,
+    history,
+    job_actions,
+    jobs,
+    queues,
+    schedules,
+    server,
+    workers,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.routes,
     *history.routes,
     *job_actions.routes,
+    *flows.routes,
     *bulk.routes,
     *dead.routes,
     *queues.routes,
     *workers.routes,
+    *schedules.routes,
     *events.routes,
     *server.routes,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from millrace.domain.event import Event
-from millrace.domain.job import FINISHED, LIVE, Job, State, lane_line
+from millrace.domain.job import FINISHED, LIVE, Job, State, is_kept_for_children, lane_line
 from millrace.domain.request import Query, WorkerRecord
 from millrace.domain.schedule import Schedule
 from millrace.domain.settings import StoreSettings
@@ -235,8 +235,18 @@ class ObjectTables(IndexTable):
         seen, _ = self._plan(name)
         self.plans[seen.key] = (seen, None)
 
-    def schedules(self) -> list[Schedule]:
-        return sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
+    def prefetch_schedules(self, names: Sequence[str]) -> None:
+        self.view.want([self.layout.schedule(name) for name in names])
+
+    def schedules(self, after: str, limit: int) -> list[Schedule]:
+        found = sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
+        return [schedule for schedule in found if schedule.name > after][:limit]
+
+    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
+        raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
+
+    def next_schedule(self, after: int) -> int | None:
+        raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
 
     def worker(self, worker_id: str) -> WorkerRecord | None:
         return value_of(self.view.object(self.layout.worker(worker_id)), WorkerRecord)
@@ -255,14 +265,23 @@ class ObjectTables(IndexTable):
     def finished(self, queue: str, dead: bool, before: int, limit: int) -> list[int]:
         entries: list[IndexEntry] = []
         for letter in "d" if dead else "cx":
-            some = self.entries(f"done/{word(queue)}/{letter}/", limit + SLACK)
-            entries += [entry for entry in some if entry.at <= before]
+            entries += self._ended_before(f"done/{word(queue)}/{letter}/", before, limit + SLACK)
         jobs = [
             job
             for job in self._ended(queue, entries)
             if (job.state is State.DEAD) == dead and job.finished_at is not None and job.finished_at <= before
         ]
-        return [job.seq for job in jobs[:limit]]
+        return [job.seq for job in jobs if not is_kept_for_children(job)][:limit]
+
+    def _ended_before(self, prefix: str, before: int, count: int) -> list[IndexEntry]:
+        """Return about the first `count` entries up to an instant, without those of jobs kept for their children."""
+        most = count
+        while True:
+            some = self.entries(prefix, most)
+            found = [entry for entry in some if entry.at <= before and "n" not in entry.flags]
+            if len(found) >= count or len(some) < most or some[-1].at > before:
+                return found
+            most *= 2
 
     def oldest_unarchived_dead(self, queue: str, limit: int) -> list[int]:
         entries = self.entries(f"done/{word(queue)}/{STATE_LETTERS[State.DEAD]}/")

@@ -1,6 +1,8 @@
 -- upkeep.sql: jobs that are due for upkeep, and the counters of queues. Rules for all functions: see steps.sql.
 
 -- Jobs that are due for upkeep: 1 ended jobs by (finished_at, seq), 2 expired results by (result_until, seq).
+-- Ended jobs that are kept for their children are left out (is_kept_for_children of domain/job.py): the literal is the field
+-- has_dependents in `extra`, when it is true.
 -- A row of the agenda is a hint: it counts only if the job has the same time. Rows without such a job are deleted.
 CREATE OR REPLACE FUNCTION millrace.on_agenda(wanted smallint, of_queue integer, before bigint, most integer)
 RETURNS TABLE (at bigint, seq bigint) LANGUAGE plpgsql VOLATILE
@@ -20,7 +22,14 @@ BEGIN
                                        ELSE j.result_until = row.at END);
         IF cardinality(valid) = 0 THEN
             DELETE FROM millrace.agenda AS a WHERE a.id = row.id;
-        ELSE
+            CONTINUE;
+        END IF;
+        IF wanted = 1 THEN
+            valid := ARRAY(SELECT j.seq FROM millrace.job AS j WHERE j.seq = ANY (valid)
+                           AND (j.result_until IS NULL OR j.extra IS NULL
+                                OR position('\xae6861735f646570656e64656e7473c3'::bytea IN j.extra) = 0));
+        END IF;
+        IF cardinality(valid) > 0 THEN
             found_seq := found_seq || valid;
             found_at := found_at || array_fill(row.at, ARRAY[cardinality(valid)]);
         END IF;

@@ -1,10 +1,12 @@
 -- search.sql: upkeep, counts and searches. A walk reads seqs in order, forwards or backwards, between two bounds.
 
 -- name: finished
--- Completed and cancelled jobs of a queue that ended before an instant.
+-- Completed and cancelled jobs of a queue that ended before an instant. Repeats is_kept_for_children of domain/job.py: the
+-- literal is the field has_dependents in `extra`, when it is true.
 SELECT seq
 FROM millrace_job
 WHERE queue = :queue AND finished_at IS NOT NULL AND state <> 3 AND finished_at <= :before
+    AND (result_until IS NULL OR extra IS NULL OR instr(extra, x'ae6861735f646570656e64656e7473c3') = 0)
 ORDER BY finished_at, seq
 LIMIT :limit;
 

@@ -15,6 +15,11 @@ export function jobPath(id, rest = "") {
   return `/api/jobs/${encodeURIComponent(id)}${rest}`;
 }
 
+/** `id` is that of the flow's last job too, whose page shows more. */
+export function flowPath(id) {
+  return `/api/flows/${encodeURIComponent(id)}`;
+}
+
 export function queuePath(name, rest = "") {
   return `/api/queues/${named(name)}${rest}`;
 }

@@ -5,7 +5,11 @@ import { to } from "../core/route.js";
 import { clock, count, seconds } from "../core/text.js";
 import { panel } from "./elements.js";
 
-export function facts(app, job) {
+const LISTED = 20; // of the jobs that continue a job
+
+/** `flow` is how far its flow is; null if that is not known. */
+export function facts(app, job, flow) {
+  const link = (id) => h("a", { key: id, href: to("jobs", [id]) }, id);
   const at = (iso) => (iso ? h("time", { datetime: iso, title: iso }, clock(iso)) : null);
   const known = [
     ["Enqueued", at(job.enqueued_at)],
@@ -17,6 +21,9 @@ export function facts(app, job) {
     ["Group", job.group ? h("a", { href: to("jobs", [], { group: job.group }) }, job.group) : null],
     ["Key", job.key ? h("a", { href: to("jobs", [], { key: job.key }) }, job.key) : null],
     ["Lane", job.lane],
+    ["Flow", job.flow === null ? null : [link(job.flow), flow && ` ${count(flow.done)} of ${count(flow.total)} done`]],
+    ["Enqueued by", job.enqueued_by === null ? null : link(job.enqueued_by)],
+    ["Continued by", job.continued_by.length ? job.continued_by.slice(-LISTED).map((id) => h("div", { key: id }, link(id))) : null],
     ["Tags", job.tags?.length ? job.tags.map((tag) => [h("a", { key: tag, href: to("jobs", [], { tag }) }, tag), " "]) : null],
     ["Attempts", count(job.attempt)],
     ["Failures", `${count(job.failures)}${job.max_attempts === null ? "" : ` of at most ${count(job.max_attempts)}`}`],

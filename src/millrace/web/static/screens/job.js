@@ -1,7 +1,7 @@
 // One job: its state, why it does not run, its payload and result, and its history.
 
 import { h } from "../core/dom.js";
-import { jobPath } from "../core/paths.js";
+import { flowPath, jobPath } from "../core/paths.js";
 import { to } from "../core/route.js";
 import { plural } from "../core/text.js";
 import { reason } from "../core/labels.js";
@@ -9,6 +9,7 @@ import { Problem } from "../drivers/problem.js";
 import { sure } from "../parts/dialogs.js";
 import { badge, copyable, empty, panel, queueLink } from "../parts/elements.js";
 import { attempts } from "../parts/attempts.js";
+import { log } from "../parts/log.js";
 import { consequences } from "../parts/consequences.js";
 import { Differences } from "../parts/diff.js";
 import { facts } from "../parts/facts.js";
@@ -48,13 +49,15 @@ export function makeJob(app, route) {
       detail: `there is no job ${id}, and no history of one`,
     });
     const waits = job && WAITING.has(job.state) && app.can("why");
-    const [reasons] = await Promise.all([
+    const flowed = job && job.flow !== null && app.can("flows");
+    const [reasons, flow] = await Promise.all([
       waits ? ask(jobPath(id, "/why")).then((got) => got.reasons) : [],
+      flowed ? ask(flowPath(job.flow)).catch(goneIsNull) : null,
       job ? dependencies.load(job, signal) : null,
       differences.load(history?.steps ?? [], signal),
     ]);
     if (job) sameCause.look(job);
-    return { job, steps: history?.steps ?? [], reasons };
+    return { job, steps: history?.steps ?? [], reasons, flow };
   }
 
   /** All pages of it: the timeline shows its end. */
@@ -69,7 +72,7 @@ export function makeJob(app, route) {
     return { steps };
   }
 
-  function view({ job, steps, reasons }) {
+  function view({ job, steps, reasons, flow }) {
     if (!job) return [title(null), gone(), story(steps)];
     return [
       title(job),
@@ -78,6 +81,7 @@ export function makeJob(app, route) {
         WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, dependencies.parents) : null,
         job.error || job.reason ? failure(job, sameCause) : null,
         attempts(app, job),
+        log(app, job),
         h("div", { class: "columns", key: "data" },
           value("Payload", job.payload, opened.payload),
           job.has_result || job.state === "completed" ? result(job) : null,
@@ -86,7 +90,7 @@ export function makeJob(app, route) {
         Object.keys(job.headers).length ? value("Headers", job.headers, opened.headers) : null,
         story(steps),
         dependencies.view(job),
-        facts(app, job),
+        facts(app, job, flow),
       ),
     ];
   }

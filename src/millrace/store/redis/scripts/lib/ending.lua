@@ -162,7 +162,8 @@ local function prune_at_once(job)
   if job.state == 'dead' then
     keep = settings.keep_dead
   end
-  if keep == 0 and CLASS[job.state] > 0 and T.by_seq(job.seq) then
+  local is_kept = job.has_dependents and job.result_until -- repeats is_kept_for_children of domain/job.py
+  if keep == 0 and not is_kept and CLASS[job.state] > 0 and T.by_seq(job.seq) then
     S.remove(job, 'pruned', 'retention')
   end
 end

@@ -61,7 +61,7 @@ local function places_at_the_end(job, names, at)
     if not job.archived then
       at[names.shown] = job.finished_at
     end
-  else
+  elseif not (job.has_dependents and job.result_until) then -- repeats is_kept_for_children of domain/job.py
     at[names.finished] = job.finished_at
   end
   if job.next_retry_at then
@@ -273,7 +273,7 @@ function T.delete(job)
     T.ids[job.id] = false
     T.hput(KEY.id, job.id, false)
   end
-  for _, key in ipairs({ KEY.job, KEY.spec, KEY.result, KEY.error, KEY.progress, KEY.after }) do
+  for _, key in ipairs({ KEY.job, KEY.spec, KEY.result, KEY.error, KEY.progress, KEY.log, KEY.after }) do
     T.hput(key, seq, false)
   end
   if job.attempts then

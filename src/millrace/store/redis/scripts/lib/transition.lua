@@ -1,6 +1,7 @@
 -- transition: the state machine of one job. Each function changes the job and logs an event.
 -- Repeats claim, reclaim, settle, bury, cancel, replay, archive and remove of domain/rules/transition.py.
 local MOST_ATTEMPTS = 50
+local MOST_CARRIED = 100
 
 local function put_error(job, failure)
   if failure or job.error then
@@ -23,6 +24,11 @@ local function put_progress(job, body)
   job.progress = body ~= nil and body ~= false
 end
 
+function X.put_log(job, body)
+  T.hput(KEY.log, job.seq, body)
+  job.log = true
+end
+
 local function finish(job)
   job.finished_at = now
   job.holds, job.cancel_requested = false, false
@@ -38,6 +44,21 @@ local function remember(job, change, duration)
   end
   call('RPUSH', key, char(0x95) .. pack(job.attempt, now, change.error, duration, job.worker))
   job.attempts = true
+end
+
+-- Add the jobs that a run has enqueued; of too many, the latest are kept.
+local function carry(job, specs)
+  local carried = {}
+  for _, id in ipairs(job.carried or {}) do
+    carried[#carried + 1] = id
+  end
+  for _, spec in ipairs(specs) do
+    carried[#carried + 1] = spec.id
+  end
+  while #carried > MOST_CARRIED do
+    table.remove(carried, 1)
+  end
+  job.carried = carried
 end
 
 function X.claim(job, worker, lease_id, lease)
@@ -79,6 +100,9 @@ function X.settle(job, change)
   job.stalls = job.stalls + change.stalled
   if change.failed > 0 then
     remember(job, change, duration)
+  end
+  if change.jobs then
+    carry(job, change.jobs)
   end
   job.worker, job.lease_id, job.lease_until = nil, nil, nil
   if verb == 'complete' then
@@ -153,7 +177,7 @@ function X.replay(job, reason)
   job.archived, job.cancel_requested, job.result_expired = false, false, false
   put_result(job, nil)
   put_error(job, nil)
-  job.result_until, job.reason, job.failed_parent = nil, nil, nil
+  job.result_until, job.reason, job.failed_parent, job.carried = nil, nil, nil, nil
   T.log(job, 'replayed', nil, nil, nil, nil, reason)
 end
 

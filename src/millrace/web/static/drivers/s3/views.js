@@ -64,12 +64,23 @@ export function shown(given, now, rule) {
     has_result: job.result !== null || "output" in (job.data ?? {}),
     progress: hidden.within(rule.plain(decoded(job.progress))),
     headers: rule.plain(job.spec.headers ?? {}),
+    flow: job.spec.headers?.["millrace-flow"] ?? null,
+    enqueued_by: job.spec.headers?.["millrace-enqueued-by"] ?? null,
+    continued_by: job.carried ?? [],
     attempts: job.attempts.map((one) => ({
       attempt: one.attempt,
       at: when(one.at),
       duration: seconds(one.duration),
       worker: one.worker ?? null,
       error: hidden.failure(one.error),
+    })),
+    log: (decoded(job.log) ?? []).map((line) => ({
+      attempt: line.attempt,
+      at: when(line.at),
+      level: line.level,
+      text: hidden.within(rule.plain(line.text)),
+      fields: hidden.within(rule.plain(line.fields ?? {})),
+      dropped: line.dropped ?? 0,
     })),
     rev: job.rev,
     missing: job.missing ?? [],
@@ -89,4 +100,8 @@ export function workerShown({ info, ...record }, now, running) {
   return viewed(tables.WORKER_VIEW, { ...tables.WORKER, ...info, ...record, alive: record.last_beat + record.ttl >= now, running });
 }
 
-export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, { ...tables.SCHEDULE, ...plan });
+export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, {
+  ...tables.SCHEDULE,
+  ...plan,
+  source: plan.template ? "store" : "code",
+});

@@ -1,0 +1,15 @@
+"""The states of a task, as in `celery.states`."""
+
+from __future__ import annotations
+
+PENDING = "PENDING"
+STARTED = "STARTED"
+RETRY = "RETRY"
+SUCCESS = "SUCCESS"
+FAILURE = "FAILURE"
+REVOKED = "REVOKED"
+
+READY_STATES = frozenset({SUCCESS, FAILURE, REVOKED})
+UNREADY_STATES = frozenset({PENDING, STARTED, RETRY})
+PROPAGATE_STATES = frozenset({FAILURE, REVOKED})
+ALL_STATES = READY_STATES | UNREADY_STATES

@@ -1,0 +1,565 @@
+"""Flows: jobs that are enqueued together and pass their results on."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace import (
+    App,
+    Bury,
+    CallNext,
+    Context,
+    Flow,
+    FlowHandle,
+    InvalidInput,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    PayloadInvalid,
+    UnknownDependency,
+    WaitTimeout,
+)
+from millrace.testing import Harness, on_memory
+
+
+@dataclass
+class Picture:
+    name: str = "untitled"
+    width: int = 0
+
+
+app = App("memory://")
+broken: set[str] = set()
+
+
+@app.task
+async def load(name: str) -> Picture:
+    if name in broken:
+        raise Bury(f"{name} is broken")
+    return Picture(name, 800)
+
+
+@app.task
+def halve(picture: Picture) -> Picture:
+    return Picture(picture.name, picture.width // 2)
+
+
+@app.task
+async def width(picture: Picture) -> int:
+    return picture.width
+
+
+@app.task
+async def name_of(picture: Picture) -> str:
+    return picture.name
+
+
+@app.task
+async def album(pictures: list[Picture], title: str = "album") -> str:
+    return f"{title}: {', '.join(f'{one.name} {one.width}' for one in pictures)}"
+
+
+@app.task
+async def label(parts: tuple[str, int]) -> str:
+    return f"{parts[0]} is {parts[1]} wide"
+
+
+@app.task
+async def note(text: str) -> str:
+    return f"noted {text}"
+
+
+@app.task
+async def anything(value: Any) -> Any:
+    return value
+
+
+@pytest.fixture
+def mill():
+    broken.clear()
+    with on_memory(app) as harness:
+        yield harness
+
+
+async def test_the_results_of_a_gather_are_the_first_argument_of_the_next_task(mill: Harness):
+    flow = await app.gather([load.spec("a"), load.spec("b")]).then(album, title="Two").enqueue()
+    await mill.drain()
+
+    assert await flow.result() == "Two: a 800, b 800"
+
+
+async def test_each_step_of_a_chain_gets_the_result_of_the_step_before(mill: Harness):
+    flow = await app.chain(load.spec("a"), halve, halve, width).enqueue()
+    await mill.drain()
+
+    assert await flow.result() == 200
+
+
+async def test_a_gather_inside_a_chain_passes_one_result_to_all_of_its_tasks(mill: Harness):
+    flow = await app.chain(load.spec("a"), app.gather(name_of, app.chain(halve, width)), label).enqueue()
+    await mill.drain()
+
+    assert await flow.result() == "a is 400 wide"
+
+
+async def test_a_chain_inside_a_gather_is_one_part_of_it(mill: Harness):
+    flow = await app.gather(app.chain(load.spec("a"), name_of), app.chain(load.spec("b"), halve, width)).enqueue()
+    await mill.drain()
+
+    assert await flow.result() == ("a", 400)
+    assert await app.flows.handle(flow.id).result() == ("a", 400), "the same from the id alone"
+
+
+async def test_a_gather_of_gathers_has_a_list_of_lists(mill: Harness):
+    inner = [app.gather([note.spec(f"{row}{column}") for column in "ab"]) for row in "xy"]
+    flow = await app.gather(inner).then(anything).enqueue()
+    await mill.drain()
+
+    assert await flow.result() == [["noted xa", "noted xb"], ["noted ya", "noted yb"]]
+
+
+async def test_a_flow_may_have_thousands_of_steps(mill: Harness):
+    flow = app.chain(note.spec("a"))
+    for _ in range(2_000):
+        flow = flow.then(note)
+
+    assert len(flow.specs()) == 2_001
+
+
+async def test_a_spec_as_a_later_step_only_waits_for_the_step_before(mill: Harness):
+    flow = await app.chain(load.spec("a"), note.spec("done")).enqueue()
+    assert [job.state async for job in flow.jobs()] == ["ready", "blocked"]
+    await mill.drain()
+
+    assert await flow.result() == "noted done"
+
+
+async def test_a_flow_is_only_stored_by_its_enqueue_and_can_be_enqueued_again(mill: Harness):
+    flow = app.chain(note.spec("a"), note)
+    assert mill.all_enqueued() == []
+
+    first, second = await flow.enqueue(), await flow.enqueue()
+    await mill.drain()
+
+    assert first.id != second.id
+    assert await first.result() == await second.result() == "noted noted a"
+
+
+async def test_a_flow_with_an_id_is_enqueued_once(mill: Harness):
+    flow = app.gather([note.spec("a"), note.spec("b")]).then(anything)
+    first, again = await flow.enqueue(id="summer"), await flow.enqueue(id="summer")
+
+    assert (first.id, first.is_duplicate, again.is_duplicate) == ("summer", False, True)
+    assert [job.id async for job in again.jobs()] == ["summer/1", "summer/2", "summer"]
+
+
+async def test_a_failed_flow_that_is_enqueued_again_runs_only_what_failed(mill: Harness):
+    flow = app.gather([load.spec("a"), load.spec("b")]).then(album)
+    broken.add("b")
+    await flow.enqueue(id="summer")
+    await mill.drain(failures="keep")
+    broken.clear()
+    again = await flow.enqueue(id="summer")
+    await mill.drain()
+
+    assert [(job.id, job.generation) async for job in again.jobs()] == [("summer/1", 1), ("summer/2", 2), ("summer", 2)]
+    assert await again.result() == "album: a 800, b 800"
+
+
+async def test_a_pool_with_partition_by_asks_for_the_partition_of_a_job_with_results(mill: Harness):
+    @app.pool("frames", lanes=2, partition_by=lambda picture: picture.name)
+    async def frame(picture: Picture) -> str:
+        return f"framed {picture.name}"
+
+    with pytest.raises(PayloadInvalid, match=r"options\(partition=…\)"):
+        frame.spec(load.spec("a").output)
+    flow = await app.chain(load.spec("a"), frame.options(partition="a")).enqueue()
+    await mill.drain()
+    assert await flow.result() == "framed a"
+
+
+async def test_a_flow_that_cannot_be_enqueued_as_a_whole_enqueues_nothing(mill: Harness):
+    with pytest.raises(UnknownDependency):
+        await app.gather([note.spec("a"), note.options(after="nobody").spec("b")]).then(anything).enqueue()
+
+    assert mill.all_enqueued() == []
+
+
+async def test_the_status_of_a_flow_counts_its_jobs_and_names_those_that_failed(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec(name) for name in "abc"]).then(album).enqueue()
+    before = await flow.status()
+    await mill.drain(failures="keep")
+    after = await flow.status()
+
+    assert (before.total, before.done, before.states, before.state) == (4, 0, {"ready": 3, "blocked": 1}, "running")
+    assert (after.done, after.states, after.state) == (2, {"completed": 2, "dead": 2}, "failed")
+    [failed] = after.failed
+    assert (failed.args, failed.reason, failed.flow) == ({"name": "b"}, "explicit_fail", flow.id)
+    assert repr(after) == f"<FlowStatus {flow.id!r}: 2 of 4 done, failed>"
+    with pytest.raises(JobFailed):
+        await flow.result()
+
+
+async def test_a_replay_brings_back_what_failed_and_what_died_with_it(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec(name) for name in "abc"]).then(album).enqueue()
+    await mill.drain(failures="keep")
+    broken.clear()
+
+    assert await flow.replay() == 2
+    await mill.drain()
+
+    assert await flow.result() == "album: a 800, b 800, c 800"
+
+
+async def test_a_replay_repeats_a_completed_part_whose_result_is_no_longer_kept(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec(name) for name in "ab"]).then(album).enqueue()
+    await mill.drain(failures="keep")
+    await mill.advance("20h")
+    broken.clear()
+
+    assert await flow.replay() == 3
+    await mill.drain()
+
+    assert await flow.result() == "album: a 800, b 800"
+
+
+async def test_a_cancel_cancels_all_jobs_that_have_not_finished(mill: Harness):
+    flow = await app.chain(load.spec("a"), halve, app.gather(name_of, width), label).enqueue()
+
+    assert await flow.cancel() == 5
+    assert await flow.cancel() == 0
+    assert (await flow.status()).states == {"cancelled": 5}
+    with pytest.raises(JobCancelled):
+        await flow.result()
+
+    assert await flow.replay() == 5
+    await mill.drain()
+    assert await flow.result() == "a is 400 wide"
+
+
+async def test_the_result_of_a_flow_that_goes_on_is_a_timeout(mill: Harness):
+    flow = await app.gather([note.spec("a"), note.options(delay="1h").spec("b")]).enqueue()
+    await mill.drain()
+
+    with pytest.raises(WaitTimeout):
+        await flow.result()
+
+
+async def test_a_gather_has_failed_as_soon_as_one_of_its_parts_has(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec("b"), load.options(delay="1h").spec("a")]).enqueue()
+    await mill.drain(failures="keep")
+
+    with pytest.raises(JobFailed):
+        await flow.result(wait="1m")
+
+
+async def test_the_results_of_a_gather_are_awaited_in_whatever_order_its_parts_end():
+    own = App("memory://")
+
+    @own.task
+    async def nap(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async with own.worker():
+        flow = await own.gather([nap.spec(seconds) for seconds in (0.3, 0.0, 0.2, 0.1)]).enqueue()
+        assert await flow.result(wait="1m") == [0.3, 0.0, 0.2, 0.1]
+
+
+async def test_an_unknown_flow_is_not_found_and_a_job_is_no_flow(mill: Harness):
+    job = await note.enqueue("a")
+    flow = await app.chain(note.spec("b"), note).enqueue(id="flow")
+
+    with pytest.raises(JobNotFound):
+        await app.flows.handle("nobody").status()
+    with pytest.raises(InvalidInput, match="was enqueued alone"):
+        await app.flows.handle(job.id).status()
+    with pytest.raises(InvalidInput, match="is a part of flow 'flow'"):
+        await app.flows.handle("flow/1").status()
+    assert (await app.flows.handle(flow.id, note).status()).total == 2
+
+
+def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
+    with pytest.raises(InvalidInput, match=r"not of 3"):
+        app.gather([note.spec("a"), 3])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="at least one part"):
+        app.gather([])
+    with pytest.raises(InvalidInput, match="at least one step"):
+        app.chain([])
+    with pytest.raises(InvalidInput, match=r"flow\.enqueue\(id=…\)"):
+        app.gather([note.options(id="mine").spec("a")]).specs()
+    with pytest.raises(InvalidInput, match=r"Begin with task\.spec"):
+        app.chain(note, note).enqueue()  # type: ignore[attr-defined]
+    one = note.spec("a")
+    with pytest.raises(InvalidInput, match="twice in one flow"):
+        app.gather([one, one]).specs()
+
+
+# ── results as arguments ──────────────────────────────────────────────────────────────────────
+
+
+async def test_the_output_of_a_spec_is_replaced_by_the_result_of_its_job(mill: Harness):
+    first, second = load.spec("a"), load.spec("b")
+    *_, job = await app.enqueue([first, second, album.spec([first.output, second.output], title="By hand")])
+    await mill.drain()
+
+    assert await job.result() == "By hand: a 800, b 800"
+
+
+async def test_the_output_of_a_handle_is_an_argument_of_a_later_job(mill: Harness):
+    loaded = await load.enqueue("a")
+    await mill.drain()
+    job = await halve.enqueue(loaded.output)
+    await mill.drain()
+
+    assert await job.result() == Picture("a", 400)
+    assert (await job.status()).record.spec.after == (loaded.id,)
+
+
+async def test_outputs_may_be_in_nested_lists_and_dicts(mill: Harness):
+    parents = [note.spec(text) for text in "abc"]
+    first, second, third = (parent.output for parent in parents)
+    *_, job = await app.enqueue([*parents, anything.spec({"x": [first, second], "y": [third]})])
+    await mill.drain()
+
+    assert await job.result() == {"x": ["noted a", "noted b"], "y": ["noted c"]}
+
+
+async def test_a_result_that_does_not_fit_the_parameter_buries_the_job_with_the_reason(mill: Harness):
+    parent = note.spec("a")
+    *_, job = await app.enqueue([parent, halve.spec(parent.output)])  # type: ignore[arg-type]
+    await mill.drain(failures="keep")
+
+    status = await job.status()
+    assert (status.state, status.reason, status.attempt) == ("dead", "payload_invalid", 1)
+
+
+async def test_values_and_outputs_in_one_list_are_refused(mill: Harness):
+    with pytest.raises(PayloadInvalid, match="pass them as two parameters"):
+        album.spec([load.spec("a").output, Picture("b", 1)])
+
+
+async def test_an_unknown_parameter_is_named_whatever_its_value_is(mill: Harness):
+    with pytest.raises(PayloadInvalid, match="no parameter 'photo'"):
+        halve.spec(photo=load.spec("a").output)  # type: ignore[call-arg]
+
+
+async def test_the_other_arguments_of_such_a_job_are_validated_at_once(mill: Harness):
+    with pytest.raises(PayloadInvalid, match="'title'"):
+        album.spec([load.spec("a").output], title=7)  # type: ignore[arg-type]
+
+
+async def test_a_result_that_is_never_kept_cannot_be_passed_on(mill: Harness):
+    with pytest.raises(InvalidInput, match="keep_result=0"):
+        halve.spec(load.options(keep_result=0).spec("a").output)
+
+
+async def test_in_a_flow_the_result_of_a_part_is_kept_for_its_children_whatever_keep_result_says(mill: Harness):
+    flow = await app.chain(load.options(keep_result=0).spec("a"), halve.options(delay="3h", keep_result="1d")).enqueue()
+    await mill.advance("4h")
+
+    assert await flow.result() == Picture("a", 400)
+
+
+async def test_the_result_of_a_part_is_kept_for_its_children_whatever_the_app_and_the_worker_say():
+    own = App("memory://", keep_result=0)
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker(keep_result=0):
+        flow = await own.chain(double.spec(1), double, double.options(keep_result="1h")).enqueue()
+        assert await flow.result(wait="30s") == 8
+
+
+async def test_enqueue_many_refuses_an_output_and_takes_specs(mill: Harness):
+    loaded = await load.enqueue("a")
+    with pytest.raises(PayloadInvalid, match=r"task\.spec"):
+        await halve.enqueue_many([{"picture": loaded.output}])
+
+    [job] = await halve.enqueue_many([halve.spec(loaded.output)])
+    await mill.drain()
+    assert await job.result() == Picture("a", 400)
+
+
+async def test_a_job_that_runs_although_its_parent_died_gets_none(mill: Harness):
+    broken.add("a")
+    parent = load.spec("a")
+    *_, job = await app.enqueue([parent, anything.options(on_dependency="run").spec(parent.output)])
+    await mill.drain(failures="keep")
+
+    assert (await job.status()).state == "completed"
+    assert await job.result() is None
+
+
+async def test_a_batch_task_gets_results_as_items(mill: Harness):
+    @app.batch_task(name="in_batches", linger=0)
+    async def in_batches(items: list[str]) -> list[str]:
+        return [f"batch of {item}" for item in items]
+
+    flow = await app.gather(app.chain(note.spec("a"), in_batches), app.chain(note.spec("b"), in_batches)).enqueue()
+    await mill.drain(slots=5)
+
+    assert await flow.result() == ("batch of noted a", "batch of noted b")
+
+
+async def test_results_pass_between_serdes_and_through_extra_parameters(mill: Harness):
+    @app.task(name="packed", serde="msgpack")
+    async def packed(**values: Picture) -> dict[str, int]:
+        return {name: picture.width for name, picture in values.items()}
+
+    parents = [load.spec("a"), load.options(priority=3).spec("b")]
+    job = packed.spec(left=parents[0].output, right=parents[1].output)
+    *_, flow = await app.enqueue([*parents, job, anything.spec(job.output)])
+    await mill.drain()
+
+    assert await flow.result() == {"left": 800, "right": 800}
+
+
+async def test_middleware_and_retries_see_the_completed_payload(mill: Harness):
+    seen: list[bytes] = []
+
+    async def watch(ctx: Context, call_next: CallNext) -> Any:
+        seen.append(ctx.job.spec.payload)
+        return await call_next()
+
+    @app.task(name="watched", middleware=[watch], retry=[0])
+    def watched(ctx: Context, text: str) -> str:
+        if ctx.attempt == 1:
+            raise ConnectionError
+        return text
+
+    flow = await app.chain(note.spec("a"), watched).enqueue()
+    await mill.drain(failures="dead")
+
+    assert await flow.result() == "noted a"
+    assert seen == [b'{"text":"noted a"}'] * 2
+
+
+async def test_a_harness_shows_the_other_arguments_of_a_job_with_results(mill: Harness):
+    await app.gather([load.spec("a")]).then(album, title="One").enqueue()
+
+    assert mill.args(mill.assert_enqueued(album, title="One")) == {"title": "One"}
+
+
+async def test_a_flow_is_part_of_the_callers_transaction(tmp_path: Path):
+    own = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own:
+        connection = sqlite3.connect(tmp_path / "jobs.db")
+        with closing(connection):
+            undone = await own.chain(double.spec(1), double).enqueue(within=connection)
+            connection.rollback()
+            flow = await own.chain(double.spec(1), double).enqueue(within=connection)
+            connection.commit()
+        with pytest.raises(JobNotFound):
+            await undone.status()
+        async with own.worker():
+            assert await flow.result(wait="30s") == 4
+
+
+# ── ctx.parents ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_handler_reads_its_parents_in_the_order_of_after(mill: Harness):
+    @app.task(name="reader")
+    async def reader(ctx: Context) -> list[str]:
+        parents = await ctx.parents()
+        first = parents[0].result_as(load)
+        with pytest.raises(InvalidInput, match="not of 'note'"):
+            parents[0].result_as(note)
+        return [first.name, *(f"{parent.id} {parent.state} {parent.result}" for parent in parents[1:])]
+
+    broken.add("c")
+    parents = [load.spec("a"), note.options(id="b").spec("b"), load.options(id="c").spec("c")]
+    *_, job = await app.enqueue([*parents, reader.options(after=parents, on_dependency="run").spec()])
+    await mill.drain(failures="keep")
+
+    assert await job.result() == ["a", "b completed noted b", "c dead None"]
+
+
+async def test_a_def_handler_reads_its_parents_too(mill: Harness):
+    @app.task(name="blocking_reader")
+    def reader(ctx: Context) -> list[str]:
+        return [parent.result_as(note) for parent in ctx.parents_sync()]
+
+    parent = note.spec("a")
+    *_, job = await app.enqueue([parent, reader.options(after=parent).spec()])
+    await mill.drain()
+
+    assert await job.result() == ["noted a"]
+
+
+# ── a job that continues in another ───────────────────────────────────────────────────────────
+
+
+async def test_a_job_and_the_job_that_continues_it_know_each_other(mill: Harness):
+    @app.task(name="first")
+    async def first(ctx: Context) -> str:
+        return ctx.enqueue(second, 2)
+
+    @app.task(name="second")
+    async def second(ctx: Context, left: int) -> str:
+        if left:
+            ctx.enqueue(second, left - 1)
+        return f"{left} left"
+
+    job = await first.enqueue()
+    with pytest.raises(WaitTimeout):
+        await job.result(follow=True)
+    await mill.drain()
+
+    child = await job.result()
+    [status, of_child] = [await job.status(), await app.jobs.handle(child).status()]
+    assert (status.continued_by, status.enqueued_by) == ((child,), None)
+    assert of_child.enqueued_by == job.id
+    assert await job.result(follow=True) == "0 left"
+    assert await app.jobs.result(child) == "2 left"
+
+
+# ── the blocking API ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_flow_has_a_blocking_api():
+    with on_memory(app) as mill:
+        made: Flow[str] = app.gather([load.spec("a"), load.spec("b")]).then(album)
+        flow = made.sync.enqueue(id="sync")
+        assert flow.status().total == 3
+        assert flow.cancel() == 3
+        assert flow.replay() == 3
+        mill.sync.drain()
+
+        assert flow.result() == "album: a 800, b 800"
+        assert app.sync.jobs.handle("sync").result(follow=True) == "album: a 800, b 800"
+        assert [job.id for job in flow.jobs()] == ["sync/1", "sync/2", "sync"]
+        assert app.sync.flows.handle("sync", album).result() == "album: a 800, b 800"
+
+
+async def test_call_waits_for_the_result_of_the_flow():
+    own = App("memory://")
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker():
+        assert await own.chain(double.spec(1), double, double).call() == 8
+        handle: FlowHandle[int] = await own.chain(double.spec(1), double).enqueue()
+        assert await handle.result(wait="10s") == 4
+        assert await asyncio.to_thread(own.chain(double.spec(3), double).sync.call) == 12
