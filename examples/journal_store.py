@@ -26,8 +26,9 @@ from millrace.store.clock import Clock, system_clock
 from millrace.store.memory import MemoryStore
 
 WRITES = ("enqueue", "claim", "settle", "extend", "reclaim", "cancel", "replay", "archive", "delete", "control")
-WRITES += ("drain", "obliterate", "maintain", "beat", "advance")
+WRITES += ("drain", "obliterate", "maintain", "beat", "advance", "import_records")
 READS = ("get", "find", "count", "position", "lanes", "events", "events_before", "workers", "schedules")
+READS += ("due_schedules", "export")
 WAITS = ("wait", "wait_for_cancel", "watch")  # the defaults poll once per second
 TYPES = {name: get_type_hints(getattr(MemoryStore, name)) for name in WRITES}  # of the arguments, by name
 

@@ -70,7 +70,7 @@ AREAS = (
     Area("web", 5, ("tests/web",)),
     Area("object store", 5, ("tests/object",), at_once=2),
     Area("proof", 4, ("tests/proof",)),
-    Area("integrations", 3, ("tests/contrib", "tests/examples")),  # one process, because it installs environments
+    Area("integrations", 5, ("tests/contrib", "tests/examples")),  # one process, because it installs environments
     Area("project", 1, ("tests/project", "tests/typing")),
 )
 

@@ -85,14 +85,17 @@ class Batches(Operators):
         by=draw.leases,
         more=st.sampled_from((20, 0)),
         progress=st.sampled_from((None, None, None, b"50%")),  # a job with progress is off the fast paths
+        log=st.sampled_from((None, None, None, b"[1]")),  # as well
     )
-    def extend_batch(self, choices: list[tuple[str, int]], by: int | None, more: int, progress: bytes | None) -> None:
+    def extend_batch(
+        self, choices: list[tuple[str, int]], by: int | None, more: int, progress: bytes | None, log: bytes | None
+    ) -> None:
         if more:
             self.take("extend_batch", Claim(draw.QUEUES, "w1", more))
         runs = self.mixed(choices)
         _, receipts = self.step(
             "extend_batch",
-            lambda store, side: store.extend([Extension(run.leases[side], by, progress) for run in runs]),
+            lambda store, side: store.extend([Extension(run.leases[side], by, progress, log) for run in runs]),
             *(run.job.id for run in runs),
         )
         self.coverage.note("batch: " + " and ".join(["extend", *sorted({receipt.value for receipt in receipts})]))

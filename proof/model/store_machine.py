@@ -155,16 +155,17 @@ class StoreMachine(Batches):
         index=draw.indexes,
         by=draw.leases,
         progress=st.sampled_from((None, b"50%")),
+        log=st.sampled_from((None, None, b"[1]")),
         first=st.sampled_from(("nothing", "cancel", "settle")),
     )
-    def extend(self, index: int, by: int | None, progress: bytes | None, first: str) -> None:
+    def extend(self, index: int, by: int | None, progress: bytes | None, log: bytes | None, first: str) -> None:
         run = self.held[-1 - index % len(self.held)]
         if first == "cancel":
             self.on_jobs("cancel", [run.job.id], lambda store, mine: store.cancel(mine, "request"))
         elif self.stale and first == "settle":
             run = self.stale[-1 - index % len(self.stale)]
         _, [receipt] = self.step(
-            "extend", lambda store, side: store.extend([Extension(run.leases[side], by, progress)]), run.job.id
+            "extend", lambda store, side: store.extend([Extension(run.leases[side], by, progress, log)]), run.job.id
         )
         self.coverage.note(f"extend: {receipt.value}")
         if receipt is not Receipt.LOST:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from millrace.domain.change import Change
 from millrace.domain.job import Lease
 from millrace.domain.schedule import Move, Schedule
@@ -273,7 +275,10 @@ async def leave(store: Store, leases: Leases) -> Any:
 
 
 def schedule(name: str, mark: int) -> Schedule:
-    return Schedule(name, "every 30s", "UTC", "work", "default", "all", 60_000, "digest", mark)
+    template = msgspec.structs.replace(spec("tick"), token="")
+    next_tick = mark + 30_000
+    made = Schedule(name, "every 30s", "UTC", "work", "default", "all", 60_000, "digest", mark)
+    return msgspec.structs.replace(made, next_tick=next_tick, template=template)
 
 
 async def scheduled(store: Store, clock: VirtualClock) -> Leases:

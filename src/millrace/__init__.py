@@ -60,12 +60,14 @@ if TYPE_CHECKING:
     from millrace.app.frames.task import FrameTask
     from millrace.app.handler.context import Context
     from millrace.app.handler.depends import Depends
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.handler.verdict import Aborted, Bury, Retry, Snooze
     from millrace.app.host import CallNext, Middleware
     from millrace.app.pools.hooks import DeadJob, Emptied
     from millrace.app.pools.pool import Pool
     from millrace.app.pools.status import LaneState, PoolStatus
     from millrace.app.pools.task import PoolTask
+    from millrace.app.schedules.plan import ScheduleDefinition
     from millrace.app.spark_drain import Drain, DrainFailed, DrainOutcome, DrainProgress, DrainWorker
     from millrace.app.telemetry.log_context import JobLogFilter
     from millrace.app.telemetry.log_json import JsonLogFormatter
@@ -118,6 +120,7 @@ __all__ = [
     "LeaseLost",
     "LifespanFailed",
     "LocalEvent",
+    "LogLine",
     "Middleware",
     "MissingDriver",
     "MissingExtra",
@@ -137,6 +140,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Schedule",
+    "ScheduleDefinition",
     "Serde",
     "Snooze",
     "Spec",
@@ -175,6 +179,7 @@ _LATER = {
     "JobLogFilter": "millrace.app.telemetry.log_context",
     "JsonLogFormatter": "millrace.app.telemetry.log_json",
     "LaneState": "millrace.app.pools.status",
+    "LogLine": "millrace.app.handler.job_log",
     "Middleware": "millrace.app.host",
     "Pool": "millrace.app.pools.pool",
     "PoolStatus": "millrace.app.pools.status",
@@ -183,6 +188,7 @@ _LATER = {
     "Reason": "millrace.app.why",
     "RemoteError": "millrace.worker.process.remote",
     "Retry": "millrace.app.handler.verdict",
+    "ScheduleDefinition": "millrace.app.schedules.plan",
     "Snooze": "millrace.app.handler.verdict",
     "Worker": "millrace.worker.worker",
 }

@@ -125,6 +125,14 @@ async def test_a_gather_of_gathers_has_a_list_of_lists(mill: Harness):
     assert await flow.result() == [["noted xa", "noted xb"], ["noted ya", "noted yb"]]
 
 
+async def test_a_flow_may_have_thousands_of_steps(mill: Harness):
+    flow = app.chain(note.spec("a"))
+    for _ in range(2_000):
+        flow = flow.then(note)
+
+    assert len(flow.specs()) == 2_001
+
+
 async def test_a_spec_as_a_later_step_only_waits_for_the_step_before(mill: Harness):
     flow = await app.chain(load.spec("a"), note.spec("done")).enqueue()
     assert [job.state async for job in flow.jobs()] == ["ready", "blocked"]
@@ -247,6 +255,28 @@ async def test_the_result_of_a_flow_that_goes_on_is_a_timeout(mill: Harness):
         await flow.result()
 
 
+async def test_a_gather_has_failed_as_soon_as_one_of_its_parts_has(mill: Harness):
+    broken.add("b")
+    flow = await app.gather([load.spec("b"), load.options(delay="1h").spec("a")]).enqueue()
+    await mill.drain(failures="keep")
+
+    with pytest.raises(JobFailed):
+        await flow.result(wait="1m")
+
+
+async def test_the_results_of_a_gather_are_awaited_in_whatever_order_its_parts_end():
+    own = App("memory://")
+
+    @own.task
+    async def nap(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async with own.worker():
+        flow = await own.gather([nap.spec(seconds) for seconds in (0.3, 0.0, 0.2, 0.1)]).enqueue()
+        assert await flow.result(wait="1m") == [0.3, 0.0, 0.2, 0.1]
+
+
 async def test_an_unknown_flow_is_not_found_and_a_job_is_no_flow(mill: Harness):
     job = await note.enqueue("a")
     flow = await app.chain(note.spec("b"), note).enqueue(id="flow")
@@ -269,6 +299,8 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
         app.chain([])
     with pytest.raises(InvalidInput, match=r"flow\.enqueue\(id=…\)"):
         app.gather([note.options(id="mine").spec("a")]).specs()
+    with pytest.raises(InvalidInput, match=r"Begin with task\.spec"):
+        app.chain(note, note).enqueue()  # type: ignore[attr-defined]
     one = note.spec("a")
     with pytest.raises(InvalidInput, match="twice in one flow"):
         app.gather([one, one]).specs()

@@ -23,8 +23,8 @@ async def _scheduled(url: str) -> None:
     """Whoever first controls a declared schedule tells the store of it, as a scheduler would."""
     async with App(url) as app:
         app.cron("0 3 * * *", tz="Europe/Berlin", name="nightly")(app.task(name="tidy")(lambda: None))
-        await app.schedule("nightly").pause()
-        await app.schedule("nightly").resume()
+        await app.schedules.pause("nightly")
+        await app.schedules.resume("nightly")
 
 
 def test_a_submitted_job_stands_in_the_lane_of_its_partition(shop: Stage):
@@ -47,7 +47,7 @@ def test_lanes_are_shown_and_those_that_are_paused_say_so(shop: Stage):
     assert shop.refused("pools", "no pool!").code == 2
 
 
-def test_schedules_are_shown_paused_resumed_and_forgotten(shop: Stage):
+def test_schedules_are_shown_paused_resumed_and_removed(shop: Stage):
     [schedule] = shop("schedules", "--json").json
     assert (schedule["name"], schedule["expression"], schedule["tz"]) == ("nightly", "0 3 * * *", "Europe/Berlin")
     assert schedule["next_tick"].endswith("Z") and schedule["paused"] is False
@@ -55,8 +55,8 @@ def test_schedules_are_shown_paused_resumed_and_forgotten(shop: Stage):
     assert shop("schedules", "nightly", "--pause", "--json").json["paused"] is True
     assert shop("schedules").rows[0]["state"] == "paused"
     assert shop("schedules", "nightly", "--resume", "--json").json["paused"] is False
-    assert shop.refused("schedules", "nightly", "--forget").code == 2
-    shop("schedules", "nightly", "--forget", "--yes")
+    assert shop.refused("schedules", "nightly", "--remove").code == 2
+    shop("schedules", "nightly", "--remove", "--yes")
     assert shop("schedules", "--json").json == []
 
 

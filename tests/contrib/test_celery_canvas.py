@@ -206,6 +206,18 @@ def test_a_signature_can_name_a_task(steps):
     assert signature(add.s(1)).args == (1,)
 
 
+def test_flows_can_be_changed_and_read_before_they_are_enqueued(pictures):
+    chained = chain(fetch.s("a"), shrink.s()).set(task_id="first").link(note.s())
+    choral = chord([fetch.s("a")], album.s()).set(queue="fast").link(note.s())
+    grouped = group(fetch.s("a"), fetch.s("b")).set(queue="fast")
+
+    assert [repr(part) for part in (*chained.tasks, *choral.tasks, *grouped.tasks)][-1] == f"{fetch.name}('b')"
+    assert (len(grouped), repr(grouped)) == (2, f"group({fetch.name}('a'), {fetch.name}('b'))")
+    assert repr(choral) == f"chord(group({fetch.name}('a')), {album.name}())"
+    assert got(chained.delay().children[0]) == ["noted", "raw a at 100"]
+    assert [signature.name for signature in choral.signatures()] == [fetch.name, album.name]
+
+
 def test_what_is_not_a_flow_is_refused():
     with pytest.raises(InvalidInput, match="a flow is made of signatures, such as add.s"):
         chain(add.s(1, 1), "mul")

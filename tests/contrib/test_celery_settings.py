@@ -212,3 +212,60 @@ def test_schedules_that_cron_does_not_have_are_refused():
         _ = make(beat_schedule={"a": {"task": "x", "shedule": 3}}).millrace
     with pytest.raises(InvalidInput, match="a schedule is a number of seconds"):
         _ = make(beat_schedule={"a": {"task": "x", "schedule": "daily"}}).millrace
+
+
+def test_modules_of_tasks_are_discovered_in_packages(tmp_path, monkeypatch):
+    for name, text in (("shop_pkg", "found = True"), ("mail_pkg", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        if text is not None:
+            (tmp_path / name / "tasks.py").write_text(DISCOVERED, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    app = make()
+    app.autodiscover_tasks(["shop_pkg", "mail_pkg", "no_such_package"])
+    app.autodiscover_tasks(lambda: ["shop_pkg.tasks"], related_name=None)
+
+    assert "shop_pkg.tasks.found" in app.millrace.tasks
+
+
+DISCOVERED = """
+from millrace.contrib.celery import shared_task
+
+@shared_task
+def found():
+    return "found"
+"""
+
+
+def test_discovery_without_packages_needs_django(monkeypatch):
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+
+    with pytest.raises(InvalidInput, match="line \\d+: autodiscover_tasks\\(\\) without packages .* Pass the packages"):
+        make().autodiscover_tasks()
+
+
+def test_tasks_of_a_main_program_have_the_name_of_the_app():
+    app = make()
+
+    def task():
+        return None
+
+    task.__module__ = "__main__"
+
+    assert app.name_of(task) == "made.task"
+    assert app.task(task).name == "made.task"
+    assert app.task(name="other")(task).name == "other"
+
+
+def test_the_first_task_of_a_name_stays():
+    app = make()
+
+    assert app.task(name="same")(print) is app.task(name="same")(len)
+
+
+def test_an_app_can_be_closed_and_used_again():
+    with make() as app:
+        app.send_task("some.task", task_id="one")
+        assert app.AsyncResult("one").name == "some.task"
+    assert repr(app) == "<Celery made>"
+    app.close()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -11,6 +15,7 @@ import pytest
 
 from millrace import JobFailed, PayloadInvalid
 from millrace.contrib.celery import AsyncResult, Celery, GroupResult, current_app, exceptions, group
+from millrace.contrib.celery.request import running
 from tests.contrib.celery_modules import classes, first_steps, mailing, shared
 from tests.contrib.celery_worker import PATIENCE, working
 from tests.contrib.conftest import SERVERS, STORES
@@ -126,8 +131,7 @@ def test_eta_without_a_time_zone_is_in_that_of_the_app(steps):
 def test_ignored_results_are_not_kept(steps):
     result = first_steps.say_hello.delay()
 
-    while not result.ready():
-        pass
+    wait_until(result.ready)
     assert result.result is None
     other = first_steps.add.apply_async((1, 2), ignore_result=True)
     assert steps.millrace.sync.jobs.get(other.id).record.spec.keep_result == 0
@@ -172,6 +176,20 @@ def test_a_task_can_be_sent_by_name(steps):
 
     job = steps.millrace.sync.jobs.get(unknown.id)
     assert (job.task, job.queue, job.state, job.args["args"]) == ("elsewhere.task", "there", "ready", [1])
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_task_can_be_submitted_with_its_arguments_alone_and_in_a_transaction(steps, tmp_path):
+    add, hello = (steps.millrace.tasks[name] for name in (first_steps.add.name, "first_steps.hello"))
+    path = tmp_path / "jobs.db"
+
+    assert add.sync.enqueue(args=[2, 3]).result(wait=PATIENCE) == 5
+    assert hello.options(keep_result="1h").sync.enqueue(kwargs={"who": "ada"}).result(wait=PATIENCE) == "hello ada"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        job = add.options(within=connection).sync.enqueue(args=[1, 1])
+        connection.execute("ROLLBACK")
+    assert steps.AsyncResult(job.id).state == "PENDING"
 
 
 async def test_a_call_from_a_coroutine_blocks_but_works(on_store):
@@ -230,8 +248,7 @@ def test_a_task_that_waits_for_its_retry_is_in_the_state_retry(mails):
     mailing.tries["zoe"] = 5
     result = mailing.send_slowly.apply_async(("zoe",))
 
-    while result.state != "RETRY":
-        pass
+    wait_until(lambda: result.state == "RETRY")
     assert isinstance(result.result, JobFailed) and "try 6 for zoe" in str(result.result)
     result.revoke()
 
@@ -345,3 +362,104 @@ def test_get_inside_a_task_is_refused(on_store):
         with pytest.raises(JobFailed, match="RuntimeError: Do not call result.get"):
             waits.delay(True).get(timeout=PATIENCE)
         assert waits.delay(False).get(timeout=PATIENCE) == "inner"
+
+
+# ── while a task runs ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_running_task_is_started_and_then_in_the_state_that_it_sets(on_store):
+    app = Celery("running", broker="memory://", set_as_current=False)
+    steps = [threading.Event() for _ in range(3)]
+
+    @app.task(bind=True)
+    def long(self):
+        steps[0].wait(PATIENCE)
+        self.update_state(state="PROGRESS", meta={"done": 1, "since": date(2026, 1, 2)})
+        steps[1].wait(PATIENCE)
+
+    with working(on_store(app)):
+        result = long.delay()
+        wait_until(lambda: result.state == "STARTED")
+        assert list(result.info) == ["hostname"]
+        steps[0].set()
+        wait_until(lambda: result.state == "PROGRESS")
+        assert result.info == {"done": 1, "since": date(2026, 1, 2)}
+        assert (result.date_done, result.ready()) == (None, False)
+        steps[1].set()
+        assert result.wait(PATIENCE) is None
+        assert result.date_done is not None
+
+
+def test_revoke_with_terminate_asks_a_running_task_to_stop(on_store):
+    app = Celery("stopping", broker="memory://", set_as_current=False)
+    go = threading.Event()
+
+    @app.task(bind=True)
+    def long(self):
+        current = running()
+        assert current is not None and current.context is not None
+        go.set()
+        current.context.cancelled.wait(PATIENCE)
+        current.context.check()
+
+    with working(on_store(app)):
+        result = long.delay()
+        assert go.wait(PATIENCE)
+        result.revoke(terminate=True)
+        with pytest.raises(exceptions.TaskRevokedError):
+            result.get(timeout=PATIENCE)
+
+
+def test_a_task_that_takes_too_long_has_failed(on_store):
+    app = Celery("late", broker="memory://", set_as_current=False)
+    over = threading.Event()
+
+    @app.task(time_limit=0.05, autoretry_for=(Exception,))
+    def late():
+        over.wait(PATIENCE)
+
+    with working(on_store(app), grace=0.05):
+        with pytest.raises(JobFailed, match="timeout"):
+            late.delay().get(timeout=PATIENCE)
+        over.set()
+
+
+def test_a_result_that_no_caller_can_read_fails_the_task_and_it_is_not_repeated(on_store):
+    app = Celery("bad_results", broker="memory://", set_as_current=False)
+
+    @app.task(autoretry_for=(Exception,), retry_kwargs={"countdown": 0})
+    def bad():
+        return {object()}
+
+    with working(on_store(app)):
+        result = bad.delay()
+        assert "result_invalid" in str(result.get(timeout=PATIENCE, propagate=False))
+        assert result.retries == 0
+
+
+def test_a_rejected_job_can_be_put_back(on_store):
+    app = Celery("rejecting", broker="memory://", set_as_current=False)
+    runs = []
+
+    @app.task
+    def picky():
+        runs.append(1)
+        if len(runs) == 1:
+            raise exceptions.Reject("later", requeue=True)
+        return len(runs)
+
+    with working(on_store(app)):
+        assert picky.delay().get(timeout=PATIENCE) == 2
+
+
+def test_keys_of_dicts_are_text_as_in_celery(steps):
+    assert first_steps.echo.delay({1: "a", 2.5: "b"}).get(timeout=PATIENCE)[0] == [{"1": "a", "2.5": "b"}]
+    with pytest.raises(PayloadInvalid, match="cannot be a key"):
+        first_steps.echo.delay({(1, 2): "a"})
+
+
+def wait_until(met: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

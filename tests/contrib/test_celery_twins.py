@@ -52,6 +52,25 @@ def test_django(tmp_path: Path) -> None:
         eventually(answers(address))
         order = httpx.post(f"{address}/orders/", data={"product": "tea"}).json()
         poll(f"{address}/tasks/{order['task']}/", {"status": "SUCCESS", "receipt": "Thank you for the tea."})
+    assert example.run("-c", ON_COMMIT) == "0 1\n"
+
+
+ON_COMMIT = """
+import django
+from django.db import transaction
+from shop.celery import app
+
+django.setup()
+from shop.tasks import send_receipt
+
+def waiting():
+    return len(list(app.millrace.sync.jobs.find(state="ready")))
+
+with transaction.atomic():
+    send_receipt.delay_on_commit(1)
+    before = waiting()
+print(before, waiting())
+"""
 
 
 @pytest.mark.slow

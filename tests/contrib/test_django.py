@@ -25,7 +25,8 @@ from django.db import connection, connections, transaction
 from django.test.utils import override_settings
 from django.utils import timezone
 
-from millrace.contrib.django import MillraceBackend, get_app
+from millrace import InvalidInput
+from millrace.contrib.django import MillraceBackend, get_app, options
 from millrace.contrib.django.api import TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from millrace.contrib.django.app import DjangoApp, get_worker_app
 from millrace.contrib.django.apps import create_tables
@@ -293,6 +294,32 @@ def test_options_apply_to_one_task_and_defaults_to_all():
         4,
     )
     assert app.tasks[tasks.fails.module_path].options.max_attempts == 1
+
+
+def test_options_of_django_s_decorator_are_refused_below_it():
+    with pytest.raises(InvalidInput, match=r"set queue on Django's decorator: @task\(queue_name=…\)"):
+        options(queue="mail")
+    with pytest.raises(InvalidInput, match="set priority on Django's decorator"):
+        options(priority=5)
+
+
+def test_a_job_of_a_queue_that_the_settings_no_longer_have_can_be_read():
+    with override_settings(TASKS=FEW):
+        result = tasks.noop.using(queue_name="former").enqueue()
+
+    assert tasks.noop.get_result(result.id).task.queue_name == "default"
+
+
+def test_a_task_can_have_a_schedule():
+    app = get_app()
+    app.cron("0 7 * * *", app.tasks[tasks.noop.module_path], name="daily", kwargs={"args": ["daily"], "kwargs": {}})
+    try:
+        app.sync.run(app.scheduler().look())
+        [schedule] = app.sync.run(app.schedules.page())
+    finally:
+        del app.plans["daily"]
+
+    assert (schedule.name, schedule.task) == ("daily", tasks.noop.module_path)
 
 
 # ── signals ───────────────────────────────────────────────────────────────────────────────────

@@ -180,7 +180,7 @@ def on_postgres(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.server
 def test_on_postgresql_a_job_is_part_of_the_transaction(on_postgres):
-    get_app().opened()
+    get_app().open()
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE note (text text NOT NULL)")
     with transaction.atomic():

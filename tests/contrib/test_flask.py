@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from asgiref.wsgi import WsgiToAsgi
 from flask import Flask, has_app_context
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from millrace import App, InvalidInput
 from millrace.contrib import flask as module
 from millrace.contrib.flask import Millrace
+from millrace.web import application
 from tests.cli.process import eventually
 from tests.contrib import flask_shop
+from tests.contrib.client import TestClient
 from tests.contrib.flask_shop import create_app, fails, greet, greet_all, greet_async, queue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,6 +150,20 @@ def test_worker_processes_load_the_application(tmp_path):
         queue.sync.close()
 
     assert code == 0
+
+
+def test_an_asgi_server_can_serve_the_dashboard_beside_the_application(shop):
+    dashboard = application(queue, hosts=["testserver"], tokens={"viewer": "a-token-for-viewers"})
+    site = Starlette(routes=[Mount("/queue", dashboard), Mount("/", WsgiToAsgi(shop))])
+
+    with TestClient(site) as client:
+        client.post("/greetings/ada")
+        answer = client.get("/queue/api/queues", headers={"authorization": "Bearer a-token-for-viewers"})
+        assert client.get("/queue/api/queues").status_code == 401
+        assert client.portal is not None
+        client.portal.call(queue.close)
+
+    assert '"default"' in answer.text
 
 
 def test_no_context_is_left_behind(shop):

@@ -171,6 +171,24 @@ async def test_deaths_without_an_exception_are_grouped_by_task(sent):
     assert event["tags"]["reason"] == "timeout"
 
 
+async def test_a_secret_of_the_payload_is_in_no_event(sent):
+    app = App("memory://")
+    start(sent, MillraceIntegration(app))
+
+    @app.task(max_attempts=1)
+    async def log_in(user: str, password: str) -> None:
+        raise PermissionError(f"{user} cannot log in with {password}")
+
+    async with app:
+        await log_in.enqueue("ada", "correct horse battery")
+        await finish(app)
+
+    [event] = sent.events
+    assert "correct horse battery" not in repr(event)
+    assert "PermissionError: ada cannot log in with [redacted]" in event["logentry"]["formatted"]
+    assert event["tags"]["task"] == "log_in"
+
+
 def test_an_app_that_is_given_twice_is_isolated_once():
     app = App("memory://")
 

@@ -287,6 +287,8 @@ async def nothing_is_forgotten_with_time(store: ObjectStore, clock: VirtualClock
         pass
     late = [value.job.id for value in await records(store) if value.job is not None and value.job.result_until]
     assert late == [], "results that outlived their time"
+    due = [schedule.name for schedule in (await store.due_schedules([], 10)).due]
+    assert sorted(due) == [schedule.name for schedule in await store.schedules()], "a schedule that is not found"
     batches = await store.blobs.get_many(keys_below(store, "batches/"))
     assert not [blob for blob in batches if blob is not None and opened(blob.body).commits], "a manifest nobody needs"
 

@@ -219,7 +219,7 @@ app.cron("0 3 * * *", send_email, name="nightly", tz="Europe/Berlin", kwargs={"t
 
 async def main():
     async with app, app.worker():
-        while not (found := await app.schedules()):
+        while not (found := await app.schedules.page()):
             await asyncio.sleep(0.05)
         print([schedule.name for schedule in found])
 

@@ -275,5 +275,7 @@ async def after_the_scene(name: str, plan) -> object:
         await scenario.act(store, leases)
     evidence = await gather(store)
     assert_holds(evidence)
-    seen = (evidence, await store.workers(), await store.schedules(), await store.control("task", "work", {}))
+    clock.advance(120)
+    schedules = await store.schedules(), await store.due_schedules([], 10)
+    seen = (evidence, await store.workers(), schedules, await store.control("task", "work", {}))
     return re.sub(r"\bact-[0-9a-f]+", "act-n", repr(msgspec.to_builtins(seen)))

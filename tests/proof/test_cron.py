@@ -69,7 +69,7 @@ async def test_no_tick_is_skipped_or_doubled_while_schedulers_are_killed(tmp_pat
     assert set(codes) <= {0, -signal.SIGTERM}  # stopped in good order, or before it had begun
     app = app_on(tmp_path / "jobs.db")
     async with app:
-        schedules = {schedule.name: schedule for schedule in await app.schedules()}
+        schedules = {schedule.name: schedule for schedule in await app.schedules.page()}
         jobs = [job async for job in everything(app)]
     assert set(schedules) == {"calendar", "interval"}
     for name, schedule in schedules.items():

@@ -25,7 +25,7 @@ ESSENTIAL = {
     *("enqueue", "claim", "settle", "extend", "reclaim"),
     *("get", "find", "count", "position", "lanes", "events", "events_before"),
     *("cancel", "replay", "archive", "delete", "control", "drain", "obliterate", "maintain", "beat", "workers"),
-    *("schedules", "advance", "now"),
+    *("schedules", "due_schedules", "advance", "now", "export", "import_records"),
 }
 
 

@@ -263,11 +263,33 @@ async def test_a_copy_that_differs_is_not_opened(
         await target.claim(a_claim())
 
 
+async def test_a_move_that_is_killed_before_the_source_stands_still_waits_again(
+    source: MemoryStore, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a bucket, other processes may write for some seconds after it was closed."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            raise Killed
+
+    await put(source)
+    source.closes_after = 7.0
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(Killed):
+        await StoreTransfer(source, target).run()
+    await StoreTransfer(source, target).run()
+
+    assert waits == [7.0, 7.0]
+    assert len(await take_ids(target)) == 1
+
+
 async def test_a_plan_writes_nothing(source: MemoryStore, target: MemoryStore) -> None:
     await fill(source, VirtualClock())
     report = await StoreTransfer(source, target).plan()
 
     assert report.jobs == sum(map(transfer.total, await source.count()))
-    assert (report.schedules, report.imported) == (1, 0)
+    assert (report.schedules, report.imported) == (2, 0)
     assert await closed(source) is None
     assert await closed(target) is None

@@ -32,6 +32,7 @@ from millrace import (
     Snooze,
     SyncJobHandle,
     Task,
+    Worker,
     backoff,
     testing,
 )
@@ -420,3 +421,12 @@ async def injected_parameters_are_not_passed() -> None:
     assert_type(await inject.call(number=7), int)
     assert_type(await inject(7, Session()), int)
     app.dependency_overrides[session] = Session
+
+
+async def tags_and_defaults_of_a_queue() -> None:
+    shop = App(keep_result="1d")
+    shop.queue("mail", timeout="30s", retry=[1, 5], max_attempts=8, lease=60, keep_result=0)
+    await send.options(tags=["import-7"]).enqueue("ada")
+    [job] = [status async for status in app.jobs.find(tag="import-7")]
+    assert_type(job.tags, tuple[str, ...])
+    assert_type(app.worker(keep_result=None), Worker)

@@ -26,9 +26,9 @@ app.cron(clean.options(queue="slow"), every=3600, name="hourly")
 async def a_scheduled_task_is_still_the_task() -> None:
     assert_type(await clean(3), int)
     assert_type(await clean.call(days=3), int)
-    assert_type(await app.schedules(), list[Schedule])
-    assert_type(await app.schedule("nightly").pause(), Schedule)
-    assert_type((await app.schedule("nightly").status()).next_tick, int | None)
+    assert_type(await app.schedules.page(), list[Schedule])
+    assert_type(await app.schedules.pause("nightly"), Schedule)
+    assert_type((await app.schedules.resume("nightly")).next_tick, int | None)
 
 
 def mistakes() -> None:

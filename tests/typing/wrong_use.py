@@ -325,3 +325,11 @@ def a_lifespan_that_yields_nothing() -> None:
     async def nothing() -> None: ...
 
     app.lifespan(nothing)  # type: ignore[type-var]
+
+
+def a_text_as_tags() -> None:
+    send.options(tags=7)  # type: ignore[arg-type]
+
+
+def a_default_of_a_queue_that_is_none() -> None:
+    app.queue("mail", priority=3)  # type: ignore[call-arg]

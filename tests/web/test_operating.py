@@ -395,7 +395,7 @@ async def test_workers_are_shown_with_what_they_hold(app: App):
         assert (overview["workers"], overview["stale_workers"]) == (1, 0)
 
 
-async def test_a_schedule_is_paused_resumed_and_forgotten(app: App):
+async def test_a_schedule_is_paused_resumed_and_removed(app: App):
     async with opened(app) as web:
         assert (await web.get("/api/schedules"))["schedules"] == []
         paused = await web.post("/api/schedules/nightly/pause")
@@ -404,9 +404,29 @@ async def test_a_schedule_is_paused_resumed_and_forgotten(app: App):
         assert (listed["name"], listed["expression"]) == ("nightly", "0 3 * * *")
         assert (await web.post("/api/schedules/nightly/resume"))["next_tick"] is not None
         assert (await web.get("/api/schedules/nightly"))["paused"] is False
-        assert (await web.ask("DELETE", "/api/schedules/nightly", status=200)).json()["forgotten"] is True
+        assert (await web.ask("DELETE", "/api/schedules/nightly", status=200)).json()["removed"] is True
         await web.get("/api/schedules/nightly", 404)
         await web.ask("DELETE", "/api/schedules/nightly", status=404)
+
+
+async def test_schedules_are_stored_over_http_and_listed_in_pages(app: App):
+    async with opened(app) as web:
+        job = {"task": "report", "payload": {"customer": "acme"}, "unchecked": True, "priority": 7}
+        for name in ("c", "a", "b"):
+            body = {**job, "cron": "0 8 * * *", "tz": "Europe/Berlin", "missed": "skip", "grace": "10m"}
+            stored = (await web.ask("PUT", f"/api/schedules/{name}", body, status=200)).json()
+            assert (stored["source"], stored["expression"], stored["grace"]) == ("store", "0 8 * * *", 600)
+        first = await web.get("/api/schedules", limit=2)
+        assert ([one["name"] for one in first["schedules"]], first["next"]) == (["a", "b"], "b")
+        rest = await web.get("/api/schedules", limit=2, after="b")
+        assert ([one["name"] for one in rest["schedules"]], rest["next"]) == (["c"], None)
+
+        kept = await app.schedules.get("a")
+        assert kept is not None and kept.template is not None
+        assert (kept.template.payload, kept.template.priority) == (b'{"customer":"acme"}', 7)
+        for wrong in ({"cron": "0 8 * *"}, {}, {"every": "1h", "cron": "@daily"}, {"every": "1h", "id": "x"}):
+            assert (await web.ask("PUT", "/api/schedules/d", {**job, **wrong})).status_code in (400, 422)
+        await web.get("/api/schedules/d", 404)
 
 
 # ── metrics, health ───────────────────────────────────────────────────────────────────────────

@@ -57,7 +57,7 @@ def test_who_may_do_what_is_no_accident():
     by_role = {role: {route.name for route in OPERATIONS if route.role == role} for role in ("open", "admin")}
 
     assert by_role["open"] == {"getHealth", "getOpenapi"}
-    assert by_role["admin"] == {"changeQueue", "deleteJob", "obliterateQueue", "forgetSchedule", "listAudit"}
+    assert by_role["admin"] == {"changeQueue", "deleteJob", "obliterateQueue", "removeSchedule", "listAudit"}
 
 
 async def test_the_document_says_where_the_server_is_mounted():

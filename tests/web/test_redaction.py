@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace import App, InvalidInput, RetryPolicy
+from millrace import App, Context, InvalidInput, RetryPolicy
 from millrace.app.telemetry.redaction import HIDDEN, MOST, JobRedactor, Redaction, Secrets, words_of
 from millrace.domain.outcome import Failure
 from millrace.domain.settings import QueueSettings
@@ -319,3 +319,18 @@ async def test_the_rule_is_offered_to_pages(web: Web):
         assert "date of birth" in (await other.get("/api/redaction"))["phrases"]
         await other.enqueue(id="j", payload={"dateOfBirth": "1815-12-10"})
         assert (await other.get("/api/jobs/j"))["payload"] == {"dateOfBirth": HIDDEN}
+
+
+async def test_the_lines_of_a_log_hide_what_the_payload_hides():
+    app = App("memory://")
+
+    @app.task(keep_log=True)
+    async def login(ctx: Context, password: str) -> None:
+        ctx.log(f"logging in with {password}", token="t0ken-of-the-session", user="ada")
+
+    async with opened(app) as web:
+        job = await login.enqueue(SECRET)
+        await app.worker(burst=True).run(handle_signals=False)
+        [line] = (await web.get(web.job(job.id)))["log"]
+    assert (line["text"], line["fields"]) == (f"logging in with {HIDDEN}", {"token": HIDDEN, "user": "ada"})
+    assert [kept.text for kept in await job.log()] == [f"logging in with {SECRET}"]

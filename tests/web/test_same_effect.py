@@ -55,7 +55,12 @@ ACTIONS: dict[str, tuple[tuple[str, str, Any], list[str], str]] = {
     ),
     "pauseSchedule": (("POST", "/api/schedules/nightly/pause", None), ["schedules", "nightly", "--pause"], ""),
     "resumeSchedule": (("POST", "/api/schedules/weekly/resume", None), ["schedules", "weekly", "--resume"], ""),
-    "forgetSchedule": (("DELETE", "/api/schedules/weekly", None), ["schedules", "weekly", "--forget", "--yes"], ""),
+    "putSchedule": (
+        ("PUT", "/api/schedules/new", {"task": "pack", "payload": {"n": 7}, "every": "1h", "queue": "line"}),
+        ["schedule", "new", "pack", '{"n": 7}', "--every", "1h", "--queue", "line"],
+        "",
+    ),
+    "removeSchedule": (("DELETE", "/api/schedules/weekly", None), ["schedules", "weekly", "--remove", "--yes"], ""),
 }
 
 
@@ -80,8 +85,8 @@ async def prepare(app: App) -> None:
     await app.queue("stopped").pause()
     await app.queue("line").set(rate=5)
     for name in ("nightly", "weekly"):
-        await app.schedule(name).pause()
-    await app.schedule("nightly").resume()
+        await app.schedules.pause(name)
+    await app.schedules.resume("nightly")
 
 
 async def facts(app: App) -> Any:
@@ -96,7 +101,7 @@ async def facts(app: App) -> Any:
             for job in jobs
         ),
         "settings": [await app.queue(name).settings() for name in ("line", "stopped")],
-        "schedules": [(one.name, one.paused) for one in await app.schedules()],
+        "schedules": [(one.name, one.paused, one.digest) for one in await app.schedules.page()],
         "events": sorted(kinds),
     }
 

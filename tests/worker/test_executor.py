@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from millrace import InvalidInput, Spec
-from millrace.app.handler.verdict import Abort
+from millrace.app.handler.verdict import Abort, Aborted
+from millrace.app.job_status import JobStatus
 from millrace.domain.job import Job, State
-from millrace.domain.outcome import Outcome, Released, Returned, TimedOut
+from millrace.domain.outcome import CancelledOnRequest, Outcome, Released, Returned, TimedOut
 from millrace.store.protocol import Within
 from millrace.worker.dispatcher import WakeUp
 from millrace.worker.executor import Executor
@@ -28,6 +31,7 @@ class PlainOptions:
     backoff: Callable[[int], float] | None = None
     process: bool = False
     serde: str = "json"
+    keep_log: bool = False
 
 
 class PlainTask:
@@ -55,6 +59,12 @@ class PlainTask:
 
     def dump_result(self, value: Any, serde: str | None = None) -> bytes:
         return repr(value).encode()
+
+    async def parents_of(self, job: Job) -> list[JobStatus]:
+        return []
+
+    def parents_of_sync(self, job: Job) -> list[JobStatus]:
+        return []
 
     def join(self, connection: object) -> Within:
         raise InvalidInput("there is no store")
@@ -94,6 +104,23 @@ async def test_a_run_that_is_aborted_before_its_first_step_ends_like_any_other(s
 
     assert outcomes == [Released()]
     assert (executor.running, executor.zombies) == ({}, 0)
+
+
+@virtual
+async def test_a_handler_that_stops_before_the_loop_knows_of_the_abort_is_cancelled(stage: Stage):
+    async def handler() -> None:
+        await asyncio.sleep(1_000)
+
+    executor, run, _ = make(handler)
+    context = run.own_context()
+    run.signal(Abort.CANCEL)  # in the thread of the heartbeat
+    with pytest.raises(Aborted) as stopped:
+        context.check()
+
+    assert run.why is None
+    assert run.raised(stopped.value) == CancelledOnRequest()
+    executor.abort(run, Abort.SHUTDOWN)
+    await asyncio.sleep(10)
 
 
 @virtual

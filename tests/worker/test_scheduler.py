@@ -9,17 +9,19 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace import App, Context, InvalidInput, MissingExtra, PayloadInvalid, StoreError
 from millrace.app.schedules.timetable import timetable
 from millrace.domain.job import HOUR, MINUTE, Job
 from millrace.domain.rules.cron import instant_text
-from millrace.domain.schedule import Schedule
+from millrace.domain.schedule import DueSchedules
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from millrace.store.sqlite import SqliteStore
@@ -164,15 +166,19 @@ def test_what_no_store_would_take_is_refused_when_it_is_written_down() -> None:
 
 def test_the_programs_of_the_documentation_run(tmp_path: Path) -> None:
     text = Path(__file__).parents[2].joinpath("docs/cron.md").read_text(encoding="utf-8")
-    declaring, looking = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    declaring, storing, looking = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     beginning = "\nasync def main():\n    await app.scheduler().look()\n"
-    program = declaring + beginning + textwrap.indent(looking, "    ") + "\nimport asyncio\nasyncio.run(main())\n"
+    program = (
+        declaring + beginning + textwrap.indent(storing + looking, "    ") + "\nimport asyncio\nasyncio.run(main())\n"
+    )
 
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=580)
 
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["nightly-cleanup", "often", "poll_feeds"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        *("nightly-cleanup", "often", "poll_feeds", "report.acme")
+    ]
 
 
 def test_without_cronsim_an_interval_works_and_an_expression_says_what_to_install(
@@ -218,7 +224,7 @@ async def test_a_worker_may_leave_the_schedules_to_others(stage: Stage) -> None:
     async with app.worker(scheduler=False, heartbeat=InlineHeartbeat):
         await asyncio.sleep(3 * 3600)
 
-    assert await app.schedules() == []
+    assert await app.schedules.page() == []
 
 
 @virtual
@@ -366,11 +372,9 @@ class Skewed(MemoryStore):
         super().__init__()
         self.store, self.by = store, by
 
-    async def now(self) -> int:
-        return await self.store.now() + self.by
-
-    async def schedules(self) -> list[Schedule]:
-        return await self.store.schedules()
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        seen = await self.store.due_schedules(names, limit)
+        return msgspec.structs.replace(seen, now=seen.now + self.by)
 
     async def advance(self, moves):
         return await self.store.advance(moves)
@@ -422,7 +426,7 @@ async def test_after_a_night_without_schedulers(missed: str, jobs: int, caplog: 
     assert await late.look() == 0
     assert len(await tick_names(store)) == jobs
     assert f"missed={missed!r} enqueues {jobs} jobs" in caplog.text
-    assert await late.look() == 30
+    assert await late.look() == 10
     assert len(await tick_names(store)) == jobs
 
     clock.advance(50 * 60)
@@ -468,18 +472,18 @@ async def test_operators_see_and_pause_schedules_of_other_processes(stage: Stage
     scheduler = app.scheduler()
     scheduler.start()
     await asyncio.sleep(3600)
-    [shown] = await operator.schedules()
+    [shown] = await operator.schedules.page()
     assert (shown.name, shown.expression, shown.tz, shown.task) == ("hourly", "0 * * * *", "Europe/Berlin", "clean")
     assert shown.last_tick is not None and shown.next_tick == shown.last_tick + HOUR
 
-    paused = await operator.schedule("hourly").pause()
+    paused = await operator.schedules.pause("hourly")
     assert paused.paused and paused.next_tick is None
     await asyncio.sleep(5 * 3600)
     assert len(await tick_names(stage.store)) == 1
 
-    resumed = await operator.schedule("hourly").resume()
+    resumed = await operator.schedules.resume("hourly")
     assert not resumed.paused and resumed.next_tick == shown.last_tick + 6 * HOUR
-    assert (await operator.schedule("hourly").status()).next_tick == resumed.next_tick
+    assert await operator.schedules.get("hourly") == resumed
     await asyncio.sleep(3600)
     await scheduler.stop()
     assert len(await tick_names(stage.store)) == 2
@@ -494,11 +498,11 @@ async def test_a_resumed_schedule_goes_on_with_its_next_tick_in_every_process(st
         scheduler.start()
     for pause in (1.7, 20.25, 100.3):  # no tick falls on an instant that is looked at
         await asyncio.sleep(3.5)
-        await operator.schedule("clean").pause()
+        await operator.schedules.pause("clean")
         before = await tick_names(stage.store)
         await asyncio.sleep(pause)
         assert await tick_names(stage.store) == before
-        resumed = await operator.schedule("clean").resume()
+        resumed = await operator.schedules.resume("clean")
         begun = await stage.store.now()
         for seconds in range(1, 5):
             await asyncio.sleep(1)
@@ -513,13 +517,13 @@ async def test_a_pause_outlives_the_scheduler_and_may_come_before_it() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock=clock)
     app = an_app(store)
-    await app.schedule("clean").pause()
-    await app.schedule("clean").pause()
+    await app.schedules.pause("clean")
+    await app.schedules.pause("clean")
     clock.advance(7200)
     await an_app(store).scheduler().look()
     assert await tick_names(store) == []
     with pytest.raises(InvalidInput, match="no schedule 'cleen' in the store. Known are: clean"):
-        await app.schedule("cleen").resume()
+        await app.schedules.resume("cleen")
 
 
 async def test_a_forgotten_schedule_is_made_anew_from_now() -> None:
@@ -528,14 +532,13 @@ async def test_a_forgotten_schedule_is_made_anew_from_now() -> None:
     app = an_app(store)
     scheduler = app.scheduler()
     await scheduler.look()
-    await app.schedule("clean").forget()
-    assert await app.schedules() == []
-    with pytest.raises(InvalidInput, match="no schedule"):
-        await app.schedule("clean").forget()
+    assert await app.schedules.remove("clean") == 1
+    assert await app.schedules.page() == []
+    assert await app.schedules.remove("clean") == 0
 
     clock.advance(7200)
     await scheduler.look()
-    [schedule] = await app.schedules()
+    [schedule] = await app.schedules.page()
     assert schedule.mark == clock()
     assert await tick_names(store) == []
 
@@ -614,10 +617,10 @@ async def test_a_store_that_is_away_is_asked_again_and_the_ticks_wait(stage: Sta
     errors: list[Exception] = []
 
     class Away(MemoryStore):
-        async def schedules(self) -> list[Schedule]:
+        async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
             if away["now"]:
                 raise StoreError("gone fishing")
-            return await super().schedules()
+            return await super().due_schedules(names, limit)
 
     loop = asyncio.get_running_loop()
     store = Away(clock=lambda: START + round(loop.time() * 1000))
@@ -645,5 +648,5 @@ async def test_a_clock_that_was_far_ahead_is_told_with_what_to_do(caplog: pytest
     for _ in range(3):
         await scheduler.look()
 
-    assert caplog.text.count("app.schedule('clean').forget()") == 1
+    assert caplog.text.count("app.schedules.remove('clean')") == 1
     assert len(await tick_names(store)) == 1

@@ -18,6 +18,7 @@ from millrace.domain.rules.lanes import instance_id
 
 if TYPE_CHECKING:
     from millrace.app.app import App
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.job_status import JobStatus
     from millrace.app.jobs import Running
     from millrace.app.task import Task
@@ -128,6 +129,13 @@ class JobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         """
         return existing(self.id, await self._app.jobs.get(self))
 
+    async def log(self) -> list[LogLine]:
+        """Return the lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`.
+
+        Lines of a running job are stored about once a second. Raises JobNotFound.
+        """
+        return (await self.status()).log
+
     async def history(self) -> list[Event]:
         """Return all events of the job that are kept, oldest first, including those of earlier generations."""
         return await self._app.jobs.history(self)
@@ -173,6 +181,13 @@ class SyncJobHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         If its id was reused, this is the newer job.
         """
         return existing(self.id, self._app.sync.jobs.get(self))
+
+    def log(self) -> list[LogLine]:
+        """Return the lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`.
+
+        Lines of a running job are stored about once a second. Raises JobNotFound.
+        """
+        return self.status().log
 
     def history(self) -> list[Event]:
         """Return all events of the job that are kept, oldest first, including those of earlier generations."""

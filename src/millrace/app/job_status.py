@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millrace.app.app import App
+    from millrace.app.handler.job_log import LogLine
     from millrace.app.task import Task
     from millrace.store.protocol import Store
 
@@ -112,6 +113,13 @@ class JobStatus(msgspec.Struct, frozen=True):
     def progress(self) -> Any:
         """The latest value that the handler passed to `ctx.progress`; None if there is none."""
         return None if self.record.progress is None else msgspec.json.decode(self.record.progress)
+
+    @property
+    def log(self) -> list[LogLine]:
+        """The lines that the handler wrote with `ctx.log`, oldest first. Empty unless the task has `keep_log`."""
+        from millrace.app.handler.job_log import read_log
+
+        return read_log(self.record.log)
 
     @property
     def result(self) -> Any:

@@ -90,6 +90,7 @@ class TaskKeywords(TypedDict, total=False):
     result_serde: str | AnySerde
     wait: Duration | None
     process: bool
+    keep_log: bool
     middleware: Sequence[Middleware]
     inherit_middleware: bool
 
@@ -121,6 +122,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     result_serde: str | None = None  # None: the same as `serde`
     wait: int | None = 30 * SECOND  # how long `call` waits for the result
     process: bool = False  # run in a process of its own, which can be killed
+    keep_log: bool = False  # store the lines of `ctx.log` with the job
 
 
 class Options(TaskOptions, Generic[T], frozen=True, kw_only=True, eq=False):

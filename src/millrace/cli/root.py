@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("submit", "millrace.cli.jobs.submit", "submit"),
         ("status", "millrace.cli.jobs.views", "status"),
         ("history", "millrace.cli.jobs.history", "history"),
+        ("log", "millrace.cli.jobs.log", "log"),
         ("list", "millrace.cli.jobs.views", "list_jobs"),
         ("flow", "millrace.cli.jobs.flow", "flow"),
         ("cancel", "millrace.cli.jobs.actions", "cancel"),
@@ -44,6 +45,7 @@ SECTIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("obliterate", "millrace.cli.obliterate", "obliterate"),
         ("pools", "millrace.cli.pools", "pools"),
         ("schedules", "millrace.cli.schedules", "schedules"),
+        ("schedule", "millrace.cli.schedules", "schedule"),
     ),
     "Workers": (
         ("worker", "millrace.cli.workers.worker", "worker"),

@@ -1,4 +1,4 @@
-"""The integration with FastAPI and Starlette: a lifespan that opens the app, and a dependency that returns it.
+"""The integration with FastAPI: a lifespan that opens the app, and a dependency that returns it.
 
 The dashboard needs no integration: `api.mount("/jobs", millrace.web.application(app, …))`.
 """

@@ -141,7 +141,7 @@ class Demo:
             group.create_task(self._ask(workload))
             group.create_task(self._kill(store, second, workload, workers))
         self.stage = "finishing what is left"
-        await shop.app.schedule(shop.RATES).pause()
+        await shop.app.schedules.pause(shop.RATES)
         while not self.stopping.is_set() and self._clock() < self.settings.latest:
             if not sum(queue.waiting + queue.running for queue in await store.count()):
                 return

@@ -25,7 +25,8 @@ RETURNS_TO_WAITING = frozenset({Verb.RETRY, Verb.SNOOZE, Verb.RELEASE})
 class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What `settle` writes to a job when a run ends.
 
-    `failed` and `stalled` are added to the job's failures and stalls. `jobs` are enqueued in the same step.
+    `failed` and `stalled` are added to the job's failures and stalls. `jobs` are enqueued in the same step. `log`
+    replaces the job's log; None leaves it as it is.
     """
 
     verb: Verb
@@ -38,6 +39,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     duration: int | None = None
     jobs: tuple[Spec, ...] = ()
     keep_result: int | msgspec.UnsetType | None = msgspec.UNSET  # the worker's default, in place of the stored value
+    log: bytes | None = None
 
     @classmethod
     def completed(cls, result: bytes | None = None, **more: object) -> Change:

@@ -177,6 +177,7 @@ class Job(msgspec.Struct, gc=False, omit_defaults=True):
     failed_parent: str | None = None  # the parent whose failure buried this job; replaying it replays this job too
     has_dependents: bool = False  # other jobs depend on it; its result is kept while one of them is live
     carried: tuple[str, ...] | None = None  # ids of the latest jobs that its runs have enqueued with their end
+    log: bytes | None = None  # the lines of `ctx.log`, if the task keeps them (app/handler/job_log.py)
 
     @property
     def id(self) -> str:

@@ -126,6 +126,8 @@ class Ledger:
         if job is None:
             return Receipt.LOST
         cancel_requested = job.cancel_requested
+        if change.log is not None:
+            job.log = change.log
         step.log(transition.settle(job, change, step.now))
         cancelled_on_request = cancel_requested and job.state is State.CANCELLED
         if job.state in FINISHED:
@@ -164,6 +166,8 @@ class Ledger:
         job.lease_until = now + (job.spec.lease if extension.by is None else extension.by)
         if extension.progress is not None:
             job.progress = extension.progress
+        if extension.log is not None:
+            job.log = extension.log
         self.tables.update(job)
         return Receipt.CANCELLING if job.cancel_requested else Receipt.OK
 

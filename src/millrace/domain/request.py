@@ -65,7 +65,7 @@ class Receipt(StrEnum):
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One lease to extend, and the progress that the handler reported.
+    """One lease to extend, and the progress and the log of the run, if they have changed.
 
     `by` is the time in milliseconds from now until the new expiry. None means the lease duration in the job's spec.
     """
@@ -73,6 +73,7 @@ class Extension(msgspec.Struct, frozen=True):
     lease: Lease
     by: int | None = None
     progress: bytes | None = None
+    log: bytes | None = None
 
 
 class Query(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,6 +18,7 @@ from millrace.domain.job import MINUTE, Spec
 from millrace.domain.rules.check import check_name, check_spec
 from millrace.domain.rules.cron import Missed, Timetable, due, tick_job
 
+EVERY_SCHEDULE = 2**31 - 1  # as a limit
 TAKEOVER = 2 * MINUTE  # a schedule this long overdue has no scheduler with its definition any more
 
 
@@ -37,6 +38,20 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
     last_tick: int | None = None  # the latest tick that enqueued a job
     next_tick: int | None = None
     paused: bool = False
+    template: Spec | None = None  # of the jobs, if the store runs the schedule; None: an app declares it in code
+
+    @property
+    def source(self) -> Literal["code", "store"]:
+        """Whether an app declares the schedule in code, or it was stored at run time and every worker runs it."""
+        return "code" if self.template is None else "store"
+
+    @property
+    def due_at(self) -> int | None:
+        """When any scheduler has to look at this schedule: the key of the index of due schedules.
+
+        None for a schedule that is paused, has no further tick, or is run only by the schedulers of an app's code.
+        """
+        return None if self.template is None or self.paused else self.next_tick
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -65,16 +80,32 @@ class Moved(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+class DueSchedules(msgspec.Struct, frozen=True):
+    """What a scheduler reads at once, at the instant `now` of the store's clock.
+
+    `named` has the schedules that were asked for by name, in order. `due` has schedules whose `due_at` has come, oldest
+    first. `next_at` is when to look again: now if more schedules may be due, otherwise when the next one is due. It is
+    None if none will be, and for a limit of 0, with which only `named` is read.
+    """
+
+    now: int
+    named: list[Schedule | None]
+    due: list[Schedule]
+    next_at: int | None
+
+
 def check_moves(moves: Sequence[Move]) -> None:
     """Raise an error for an invalid name or job. Called before any I/O, so that every store raises the same errors."""
     for move in moves:
         check_name("schedule", move.name)
+        if move.schedule is not None and move.schedule.template is not None:
+            check_spec(move.schedule.template)
         for spec in move.jobs:
             check_spec(spec)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A schedule as an app declares it: its initial record, the spec of the jobs to enqueue, and its timetable."""
+    """A definition that was read: the initial record, the spec of the jobs to enqueue, and the timetable."""
 
     schedule: Schedule
     template: Spec
@@ -87,24 +118,47 @@ def next_move(plan: Plan, seen: Schedule | None, now: int, decides: bool) -> Mov
     If the stored definition differs from the plan's, it is replaced only if `decides` is True, that is, if this
     scheduler may change definitions.
     """
-    declared, timetable = plan.schedule, plan.timetable
+    if seen is None or seen.digest != plan.schedule.digest:
+        return defining_move(plan, seen, now) if seen is None or decides else None
+    return ticking_move(seen, plan.template, plan.timetable, now)
+
+
+def defining_move(plan: Plan, seen: Schedule | None, now: int) -> Move:
+    """Return the write that stores a new or changed definition.
+
+    If the expression or the time zone changed, only ticks after `now` are enqueued. If only the job's options changed,
+    the mark stays, so that a tick that becomes due meanwhile is not lost.
+    """
+    name = plan.schedule.name
     if seen is None:
-        return Move(declared.name, 0, _at(plan, now))
-    if seen.digest != declared.digest:
-        return Move(declared.name, seen.rev, _redefined(plan, seen, now)) if decides else None
+        return Move(name, 0, _at(plan, now))
+    same_times = (seen.expression, seen.tz) == (plan.schedule.expression, plan.schedule.tz)
+    made = _at(plan, seen.mark if same_times else max(seen.mark, now))
+    return Move(name, seen.rev, msgspec.structs.replace(made, paused=seen.paused, last_tick=seen.last_tick))
+
+
+def ticking_move(seen: Schedule, template: Spec, timetable: Timetable, now: int) -> Move | None:
+    """Return the write that enqueues the jobs of the due ticks, or None if nothing is to be written."""
     if seen.paused:
         return None
-    todo = due(timetable, seen.mark, now, declared.missed, declared.grace)
-    if todo.mark == seen.mark:
+    todo = due(timetable, seen.mark, now, seen.missed, seen.grace)
+    if todo.mark == seen.mark and seen.due_at is None:
         return None
-    after = msgspec.structs.replace(
-        seen,
-        mark=todo.mark,
-        last_tick=todo.run[-1] if todo.run else seen.last_tick,
-        next_tick=timetable.next(todo.mark),
-    )
-    jobs = tuple(tick_job(plan.template, declared.name, tick) for tick in todo.run)
-    return Move(declared.name, seen.rev, after, jobs)
+    next_tick = timetable.next(todo.mark)
+    if todo.mark == seen.mark and next_tick == seen.next_tick:
+        return None
+    last_tick = todo.run[-1] if todo.run else seen.last_tick
+    after = msgspec.structs.replace(seen, mark=todo.mark, last_tick=last_tick, next_tick=next_tick)
+    return Move(seen.name, seen.rev, after, tuple(tick_job(template, seen.name, tick) for tick in todo.run))
+
+
+def postponing_move(seen: Schedule, until: int) -> Move:
+    """Return the write after which a refused tick is tried again at `until`.
+
+    The mark stays, so the tick is not lost. The refused schedule no longer precedes others in the index of due
+    schedules.
+    """
+    return Move(seen.name, seen.rev, msgspec.structs.replace(seen, next_tick=until))
 
 
 def overdue(plan: Plan, seen: Schedule, now: int) -> bool:
@@ -117,20 +171,13 @@ def _at(plan: Plan, mark: int) -> Schedule:
     return msgspec.structs.replace(plan.schedule, mark=mark, next_tick=plan.timetable.next(mark))
 
 
-def _redefined(plan: Plan, seen: Schedule, now: int) -> Schedule:
-    """Return the record for a changed definition.
+def with_pause(schedule: Schedule, paused: bool, now: int, timetable: Timetable | None = None) -> Schedule:
+    """Return the schedule, paused or resumed. A resumed schedule skips the ticks that passed during the pause.
 
-    If the expression or the time zone changed, only ticks after `now` are enqueued. If only the job's options changed,
-    the mark stays, so that a tick that becomes due during a deployment is not lost.
+    To resume a schedule that the store runs, pass its timetable: the next tick is in the index of due schedules.
     """
-    same_times = (seen.expression, seen.tz) == (plan.schedule.expression, plan.schedule.tz)
-    made = _at(plan, seen.mark if same_times else max(seen.mark, now))
-    return msgspec.structs.replace(made, paused=seen.paused, last_tick=seen.last_tick)
-
-
-def with_pause(schedule: Schedule, paused: bool, now: int) -> Schedule:
-    """Return the schedule, paused or resumed. A resumed schedule skips the ticks that passed during the pause."""
     if schedule.paused == paused:
         return schedule
     mark = schedule.mark if paused else max(schedule.mark, now)
-    return msgspec.structs.replace(schedule, paused=paused, mark=mark, next_tick=None)
+    next_tick = None if paused or timetable is None else timetable.next(mark)
+    return msgspec.structs.replace(schedule, paused=paused, mark=mark, next_tick=next_tick)

@@ -42,7 +42,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.sweep_report import Monitoring, Swept
 
@@ -264,8 +264,16 @@ class Operator(Protocol):
 
 
 class Scheduling(Protocol):
-    async def schedules(self) -> list[Schedule]:
-        """Return all schedules, sorted by name."""
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        """Return the schedules whose name is greater than `after`, sorted by name: up to `limit`, by default all."""
+        ...
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        """Return what a scheduler looks at: the schedules with these names, and up to `limit` schedules whose `due_at`
+        has come.
+
+        The cost does not grow with the number of schedules that are not due.
+        """
         ...
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:

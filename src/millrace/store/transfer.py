@@ -94,8 +94,9 @@ class StoreTransfer:
         self._check(mine, theirs)
         if mine is None or mine.stage != "moved":
             mine = await self._begin(mine, theirs)
-            if mine.stage == "draining":
-                mine = await self._freeze(mine)
+            begun = theirs is not None and theirs.cursor is not None
+            if mine.stage == "draining" or (not begun and not await self._stands_still(mine)):
+                mine = await self._freeze(msgspec.structs.replace(mine, stage="draining"))
             records = await self._copy(mine)
             await self._compare(mine, records)
             await self._close(self._source, msgspec.structs.replace(mine, stage="moved"))
@@ -171,11 +172,19 @@ class StoreTransfer:
 
     async def _freeze(self, mine: Closing) -> Closing:
         """Pause all queues, wait until no job runs, and close the source."""
+        frozen = msgspec.structs.replace(mine, stage="frozen")
+        while True:
+            await self._close(self._source, mine)
+            await self._drain(mine)
+            await self._repair()
+            await self._close(self._source, frozen)
+            if await self._stands_still(frozen):
+                return frozen
+
+    async def _drain(self, mine: Closing) -> None:
+        """Pause all queues and wait until no job runs. Open both stores again and raise StillRunning if one runs on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
-        if isinstance(self._source, Sweeping):  # what a crash has left incomplete must not be copied
-            while (await self._source.sweep(full=True)).more:
-                self._progress("checking the source", 0, 0)
         while True:
             for name in await self._queues():
                 if not (await self._settings(name)).paused:
@@ -183,21 +192,29 @@ class StoreTransfer:
             running = await self._running()
             self._progress("waiting for running jobs", 0, running)
             if running == 0:
-                frozen = msgspec.structs.replace(mine, stage="frozen")
-                await self._close(self._source, frozen)
-                if self._source.closes_after:
-                    await asyncio.sleep(self._source.closes_after)
-                    await self._close(self._source, frozen)  # queues that were used first meanwhile
-                if await self._running() == 0:
-                    return frozen
-                await self._close(self._source, mine)  # a job of a new queue was claimed meanwhile
-                continue
+                return
             if loop.time() > deadline:
-                await self._reopen(mine)
                 await self._close(self._target, None)
+                await self._reopen(mine)
                 raise StillRunning(running, self._wait)
             await self._reap()
             await asyncio.sleep(LOOK)
+
+    async def _repair(self) -> None:
+        """Have a store without a server complete what crashes have left, such as children of a job that has ended."""
+        if isinstance(self._source, Sweeping):
+            await asyncio.sleep(self._source.closes_after)  # a sweep leaves alone what may still be in progress
+            while (await self._source.sweep(full=True)).more:
+                self._progress("checking the source", 0, 0)
+
+    async def _stands_still(self, frozen: Closing) -> bool:
+        """Wait until changes that were decided before the source was frozen are written. Return whether no job runs: a
+        job of a new queue may have been claimed meanwhile.
+        """
+        if self._source.closes_after:
+            await asyncio.sleep(self._source.closes_after)
+            await self._close(self._source, frozen)  # queues that were used first meanwhile
+        return await self._running() == 0
 
     async def _reap(self) -> None:
         """Settle jobs whose worker is gone, as the reaper of a worker does. Perhaps no worker runs any more."""

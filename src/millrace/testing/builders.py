@@ -100,10 +100,12 @@ def a_reclaim(
     )
 
 
-def an_extension(held: Job | Lease, by: float | None = None, progress: bytes | None = None) -> Extension:
+def an_extension(
+    held: Job | Lease, by: float | None = None, progress: bytes | None = None, log: bytes | None = None
+) -> Extension:
     """Return an extension of a job's lease, by a number of seconds or by the lease duration."""
     lease = held.lease if isinstance(held, Job) else held
-    return Extension(lease, None if by is None else seconds(by), progress)
+    return Extension(lease, None if by is None else seconds(by), progress, log)
 
 
 def a_failure(message: str = "it broke", kind: str = "RuntimeError") -> Failure:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from millrace.domain.change import Change
 from millrace.domain.errors import StoreError
 from millrace.domain.event import Event
+from millrace.domain.export import Exported, ExportPage
 from millrace.domain.job import Job, Lease, Spec
 from millrace.domain.request import (
     EVERYTHING,
@@ -41,7 +42,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.base import BaseStore
 from millrace.store.protocol import Store, Target, Watch
@@ -122,6 +123,7 @@ class FaultyStore:
         self.ids: Literal["sorted", "random"] = store.ids
         self.concurrent_writes = store.concurrent_writes
         self.small_claims = store.small_claims
+        self.closes_after = store.closes_after
 
     async def _call(self, method: str, action: Callable[[], Awaitable[T]]) -> T:
         self.calls[method] += 1
@@ -256,11 +258,20 @@ class FaultyStore:
     async def workers(self) -> list[WorkerRecord]:
         return await self._call("workers", self.store.workers)
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._call("schedules", self.store.schedules)
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        return await self._call("schedules", lambda: self.store.schedules(after, limit))
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await self._call("due_schedules", lambda: self.store.due_schedules(names, limit))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         return await self._call("advance", lambda: self.store.advance(moves))
+
+    async def export(self, cursor: str | None, limit: int) -> ExportPage:
+        return await self._call("export", lambda: self.store.export(cursor, limit))
+
+    async def import_records(self, records: Sequence[Exported]) -> int:
+        return await self._call("import_records", lambda: self.store.import_records(records))
 
 
 async def _returned(part: T) -> T:

@@ -155,10 +155,9 @@ class Harness:
         """Enqueue the jobs of all schedules that are due. The first call after a schedule was registered starts the
         schedule.
         """
-        if self.app.plans:
-            scheduler = self.app.scheduler()
-            while await scheduler.look() <= 0:
-                pass
+        scheduler = self.app.scheduler()
+        while await scheduler.look() <= 0:
+            pass
 
     def _queues(self) -> set[str]:
         return {task.options.queue for task in self.app.tasks.values()} | (
@@ -192,7 +191,8 @@ class Harness:
 
     def _next_tick(self) -> int | None:
         ticks = (plan.timetable.next(self.clock()) for plan in self.app.plans.values())
-        return min((at for at in ticks if at is not None), default=None)
+        stored = self.store.next_schedule(self.clock())
+        return min((at for at in (*ticks, stored) if at is not None), default=None)
 
     # ── inspect ─────────────────────────────────────────────────────────────────────────────────
 

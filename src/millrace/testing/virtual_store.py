@@ -91,6 +91,11 @@ class VirtualStore(MemoryStore):
     def queue_names(self) -> set[str]:
         return {counts.queue for counts in self.counts()}
 
+    def next_schedule(self, after: int) -> int | None:
+        """Return when the next stored schedule is due after an instant; None if there is none."""
+        with self._lock:
+            return self._tables.next_schedule(after)
+
     def due(self, tasks: frozenset[str]) -> list[int]:
         """Return, for each queue with jobs of these tasks, the time in milliseconds when a claim may next find a
         job.

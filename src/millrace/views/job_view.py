@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from millrace.app.flows.members import ENQUEUED_BY, flow_of
 from millrace.app.format import instant
+from millrace.app.handler.job_log import LogLine, read_log
 from millrace.app.telemetry.redaction import JobRedactor
 from millrace.domain.job import Attempt, Job, OnDependency, State, Word, word
 from millrace.domain.outcome import Failure
@@ -73,6 +74,17 @@ class JobSummary(msgspec.Struct):
     tags: list[str]
 
 
+class LogLineView(msgspec.Struct):
+    """A line that a handler wrote with `ctx.log`. If `dropped` is not 0, it stands for so many lines."""
+
+    attempt: int
+    at: Instant
+    level: str
+    text: str
+    fields: dict[str, Any]
+    dropped: int
+
+
 class JobView(JobSummary):
     """A job with all its data."""
 
@@ -96,6 +108,7 @@ class JobView(JobSummary):
     next_retry_at: Instant | None
     lease: Seconds | None
     attempts: list[AttemptView]
+    log: list[LogLineView]
     fingerprint: Annotated[str, Meta(description="Of a dead job: the cause, as in /api/dead")] | None
 
 
@@ -183,8 +196,19 @@ def job_view(job: Job, now: int, settings: QueueSettings | None = None, redactor
         next_retry_at=when(job.next_retry_at),
         lease=seconds(spec.lease),
         attempts=[_attempt_view(attempt, redactor) for attempt in job.attempts],
+        log=log_view(job, redactor),
         fingerprint=fingerprint(job) if job.state is State.DEAD else None,
     )
+
+
+def log_view(job: Job, redactor: JobRedactor | None = None) -> list[LogLineView]:
+    """Return the lines of the job's log. With a `redactor`, secrets are hidden."""
+    return [_line_view(line, redactor) for line in read_log(job.log)]
+
+
+def _line_view(line: LogLine, redactor: JobRedactor | None) -> LogLineView:
+    text, fields = (line.text, line.fields) if redactor is None else redactor.value([line.text, line.fields])
+    return LogLineView(line.attempt, instant(line.instant), line.level, text, fields, line.dropped)
 
 
 def _attempt_view(attempt: Attempt, redactor: JobRedactor | None) -> AttemptView:

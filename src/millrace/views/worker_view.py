@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from millrace.app.app import App
@@ -45,6 +47,7 @@ class ScheduleView(msgspec.Struct):
     last_tick: Instant | None
     next_tick: Instant | None
     paused: bool
+    source: Literal["code", "store"]
 
 
 def worker_view(record: WorkerRecord, running: list[str]) -> WorkerView:
@@ -83,5 +86,6 @@ async def running_by_worker(app: App) -> dict[str, list[str]]:
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
     values = msgspec.structs.asdict(schedule)
+    del values["template"]
     values |= {name: when(values[name]) for name in ("mark", "last_tick", "next_tick")}
-    return ScheduleView(**{**values, "grace": schedule.grace / 1000})
+    return ScheduleView(**{**values, "grace": schedule.grace / 1000, "source": schedule.source})

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from millrace.domain.event import Kind
 from millrace.domain.job import OnDependency, OnHit, Scope
 from millrace.domain.rules.check import MAX_ID_CHARACTERS, MAX_TAG_CHARACTERS, MAX_TAGS
+from millrace.domain.rules.cron import Missed
 from millrace.domain.settings import SLOWEST_RATE
 
 Name = Annotated[
@@ -136,12 +137,11 @@ class LatestQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Limit = 100
 
 
-class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A job to enqueue. If this server has the code of the task, omitted options have the task's defaults."""
+class JobFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A task, its payload and options. If this server has the code of the task, omitted options have its defaults."""
 
     task: Name
     payload: dict[str, Any] = {}
-    id: Id | UnsetType = UNSET
     queue: Name | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=0, le=15)] | UnsetType = UNSET
     delay: Span | UnsetType = UNSET
@@ -153,9 +153,6 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     on_hit: OnHit | UnsetType = UNSET
     reuse: bool | UnsetType = UNSET
     rerun_expired: bool | UnsetType = UNSET
-    after: Annotated[list[Id], Meta(max_length=1_000)] | UnsetType = UNSET
-    on_dependency: OnDependency | UnsetType = UNSET
-    allow_missing: bool | UnsetType = UNSET
     max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     timeout: Span | UnsetType = UNSET
     keep_result: Span | UnsetType = UNSET
@@ -164,11 +161,39 @@ class NewJob(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     unchecked: Annotated[bool, Meta(description="Store it as it is, even where the task's code is known")] = False
 
 
-def job_options(new: NewJob) -> dict[str, Any]:
-    """Return the options that the client sent, without task, payload and `unchecked`."""
-    options = given(new)
-    del options["task"], options["payload"], options["unchecked"]
-    return options
+class NewJob(JobFields, forbid_unknown_fields=True, omit_defaults=True):
+    """A job to enqueue. If this server has the code of the task, omitted options have the task's defaults."""
+
+    id: Id | UnsetType = UNSET
+    after: Annotated[list[Id], Meta(max_length=1_000)] | UnsetType = UNSET
+    on_dependency: OnDependency | UnsetType = UNSET
+    allow_missing: bool | UnsetType = UNSET
+
+
+class NewSchedule(JobFields, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule to store: the jobs of its ticks, and either `cron` or `every`."""
+
+    cron: Annotated[str, Meta(max_length=500, description="Such as 0 8 * * *")] | UnsetType = UNSET
+    every: Span | UnsetType = UNSET
+    tz: Annotated[str, Meta(max_length=100, description="A time zone such as Europe/Berlin")] = "UTC"
+    missed: Missed = "once"
+    grace: Annotated[Span, Meta(description="How late a tick may be without being missed")] | UnsetType = UNSET
+
+
+def job_options(new: JobFields) -> dict[str, Any]:
+    """Return the options of jobs that the client sent, without task, payload and `unchecked`."""
+    others = {"task", "payload", "unchecked", *SCHEDULE_TIMES}
+    return {name: value for name, value in given(new).items() if name not in others}
+
+
+def schedule_times(new: NewSchedule) -> dict[str, Any]:
+    """Return what the client sent about the ticks."""
+    return {name: value for name, value in given(new).items() if name in SCHEDULE_TIMES}
+
+
+class SchedulesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    limit: Limit = 100
+    after: Annotated[Name | None, Meta(description="Only schedules after this name")] = None
 
 
 class NewJobs(msgspec.Struct, forbid_unknown_fields=True):
@@ -239,6 +264,8 @@ class QueueChange(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     auto_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
     auto_retry_delay: Span | UnsetType = UNSET
 
+
+SCHEDULE_TIMES = ("cron", "every", "tz", "missed", "grace")
 
 # What a pattern means, for the message about a value that does not match it.
 IN_WORDS = {

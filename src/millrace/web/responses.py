@@ -164,12 +164,15 @@ class WorkerList(msgspec.Struct):
 
 
 class ScheduleList(msgspec.Struct):
+    """A page of schedules, sorted by name. If there are more, pass `next` as `after` to read them."""
+
     schedules: list[ScheduleView]
+    next: str | None
 
 
-class ForgetResult(msgspec.Struct):
+class RemovedSchedule(msgspec.Struct):
     name: str
-    forgotten: bool
+    removed: bool
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,7 @@ class Components:
             failed=reporter.error,
         )
         self.scheduler: Scheduler | None = None
-        if worker.scheduler and worker.app.plans:
+        if worker.scheduler:
             from millrace.worker.scheduler import Scheduler
 
             self.scheduler = Scheduler(worker.app.plans, worker.app.connected, failed=reporter.error, chance=chance)

@@ -68,7 +68,7 @@ class LeaseKeeper:
         self._shortest = 0.0  # the shortest lease duration that the current interval was made for
         self._written_at = -math.inf
         self._hurried = False  # a beat is wanted now
-        self._progressed = False  # there is progress to write
+        self._progressed = False  # there is progress to write, or a log
         self.beats = 0
 
     def request_beat(self) -> None:
@@ -138,8 +138,9 @@ class LeaseKeeper:
         self.beats += 1
 
     async def write_progress(self, store: Store) -> None:
-        """Write the new progress of all jobs in one call. The call also extends the leases of these jobs."""
-        await self._extend(store, [held for held in self._extendable() if held.progress is not None])
+        """Write the new progress and log lines of all jobs in one call. It also extends the leases of these jobs."""
+        changed = [held for held in self._extendable() if held.progress is not None or held.unwritten_log is not None]
+        await self._extend(store, changed)
 
     def _extendable(self) -> list[HeldJob]:
         now = asyncio.get_running_loop().time()
@@ -150,7 +151,9 @@ class LeaseKeeper:
         self._progressed, self._written_at = False, now
         if not jobs:
             return
-        extensions = [Extension(held.lease, round(held.length * 1000), held.progress) for held in jobs]
+        extensions = [
+            Extension(held.lease, round(held.length * 1000), held.progress, held.unwritten_log) for held in jobs
+        ]
         receipts = await store.extend(extensions)
         for held, extension, receipt in zip(jobs, extensions, receipts, strict=True):
             self._apply(held, extension, receipt, now)
@@ -161,6 +164,8 @@ class LeaseKeeper:
             return
         held.lease_from(sent, held.length)
         held.progress_written(extension.progress)
+        if extension.log is not None:
+            held.log_written(extension.log)
         if receipt is Receipt.CANCELLING:
             self._end(held, Abort.CANCEL)
 

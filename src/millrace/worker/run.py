@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from millrace.app.handler.context import Context
-from millrace.app.handler.verdict import Abort, Verdict
+from millrace.app.handler.job_log import JobLog, LogLine, make_line
+from millrace.app.handler.verdict import Abort, Aborted, Verdict
 from millrace.app.host import Runnable
 from millrace.domain.change import Change
 from millrace.domain.errors import LeaseLost, PayloadInvalid, ResultInvalid
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from millrace.app.job_status import JobStatus
     from millrace.store.protocol import Within
 
+_CREATING = threading.Lock()  # of the log of a job: two threads of a handler may write its first lines
 MARGIN = 0.1  # share of the lease duration that is left when a worker that cannot extend it aborts the run
 CANCELLED_DELAY = 1_000  # milliseconds; a handler that cancels its own task must not run again at once, in a loop
 NOT_COMMITTED = Raised(
@@ -137,6 +140,14 @@ class HeldJob:
             self._progress = None
 
     @property
+    def unwritten_log(self) -> bytes | None:
+        """The log of the job, if its handler has written lines that the store does not have yet."""
+        return None
+
+    def log_written(self, log: bytes) -> None:
+        """Note that the store has this log."""
+
+    @property
     def abort_at(self) -> float:
         return self.until - self.margin
 
@@ -164,7 +175,7 @@ HeldJobs = dict[str, HeldJob]  # by lease id
 class Run(HeldJob):
     """One attempt of a job, in a slot. Other threads may only read it and call `signal`."""
 
-    __slots__ = ("context", "deadline", "execution", "loop_task", "scope", "slot_at")
+    __slots__ = ("context", "deadline", "execution", "kept_log", "loop_task", "scope", "slot_at")
 
     task: Runnable
     started: float
@@ -186,6 +197,7 @@ class Run(HeldJob):
         self.loop_task: asyncio.Task[None] | None = None  # None while a thread runs it directly
         self.execution: Execution | None = None
         self.context: Context | None = None
+        self.kept_log: JobLog | None = None  # created with the first line
         self.ended = False
 
     @property
@@ -261,6 +273,35 @@ class Run(HeldJob):
     def parents_sync(self) -> list[JobStatus]:
         return self.task.parents_of_sync(self.job)
 
+    # ── the log ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether the lines of `ctx.log` are stored with the job."""
+        return self.task.options.keep_log
+
+    def keep_line(self, level: int, text: str, fields: Mapping[str, Any]) -> None:
+        """Add a line to the job's log. Can be called in any thread."""
+        self.keep(make_line(self.job, self.clock() - self.started, level, text, fields))
+
+    def keep(self, line: LogLine) -> None:
+        with _CREATING:
+            if self.kept_log is None:
+                self.kept_log = JobLog(self.job.log)
+        self.kept_log.add(line)
+        if self._on_progress is not None:
+            self._on_progress()
+
+    @property
+    def unwritten_log(self) -> bytes | None:
+        """The log of the job, if its handler has written lines that the store does not have yet."""
+        return None if self.kept_log is None else self.kept_log.unwritten()
+
+    def log_written(self, log: bytes) -> None:
+        """Note that the store has this log."""
+        if self.kept_log is not None:
+            self.kept_log.written(log)
+
     # ── transactional completion ──────────────────────────────────────────────────────────────
 
     async def complete(self, value: Any, connection: object) -> None:
@@ -284,8 +325,9 @@ class Run(HeldJob):
             raise LeaseLost(self.job.id)
         result = self.task.dump_result(value, self.job.spec.serde)
         duration = max(0, int((self.clock() - self.started) * 1000))
-        children = tuple(self.children or ())
-        change = Change.completed(result, duration=duration, jobs=children, keep_result=self.keep_result)
+        jobs = tuple(self.children or ())
+        kept = {"keep_result": self.keep_result, "log": self.unwritten_log}
+        change = Change.completed(result, duration=duration, jobs=jobs, **kept)
         before, self.completing = self.completing, True
         try:
             yield self.task.join(connection), (self.lease, change), before
@@ -317,6 +359,8 @@ class Run(HeldJob):
         Snooze and Bury still apply, unless the run was aborted because of a timeout or a lost lease.
         """
         why = self.why
+        if why is None and isinstance(error, Aborted):  # the heartbeat's thread was faster than the loop
+            why = Abort(error.why)
         if why is not None and (why is Abort.TIMEOUT or why is Abort.LOST or not isinstance(error, Verdict)):
             outcome = self.aborted(why)
             if isinstance(outcome, TimedOut) and isinstance(error, ProcessDied):

@@ -1,8 +1,8 @@
-"""The scheduler: enqueues the jobs of the app's schedules when they are due.
+"""The scheduler: enqueues the jobs of schedules when they are due: those that its app declares, and the stored ones.
 
 Any number of schedulers may run, and there is no leader. Each scheduler reads the stored schedules, decides, and tries
 to write; if another scheduler was faster, it reads again. All instants are of the store's clock. The local clock only
-measures how long to sleep, at most 30 seconds.
+measures how long to sleep, at most ten seconds.
 """
 
 from __future__ import annotations
@@ -10,23 +10,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
+from millrace.app.schedules.timetable import timetable
+from millrace.domain.errors import InvalidInput, MissingExtra
 from millrace.domain.rules.cron import instant_text
-from millrace.domain.schedule import TAKEOVER, Move, Moved, Plan, Schedule, next_move, overdue
+from millrace.domain.schedule import (
+    TAKEOVER,
+    Move,
+    Moved,
+    Plan,
+    Schedule,
+    next_move,
+    overdue,
+    postponing_move,
+    ticking_move,
+)
 from millrace.store.protocol import Store
 from millrace.worker.backoff import Backoff, Chance
 
 log = logging.getLogger("millrace.schedule")
 
-MAX_SLEEP = 30.0  # seconds until a new definition or a changed clock is seen
+MAX_SLEEP = 10.0  # seconds until a new schedule, a new definition or a changed clock is seen
+MAX_BACKOFF = 30.0  # seconds between two calls to a store that is away
 REFUSED_DELAY = 5.0  # seconds until a job that the store refused is tried again
 FAR_AHEAD = 3_600_000
+BATCH = 200  # stored schedules that one call advances
+
+_timetable = lru_cache(1_024)(timetable)  # many schedules have the same times
 
 
 class Scheduler:
-    """Runs the schedules of an app until stopped. A worker has a scheduler if its app has schedules."""
+    """Runs the schedules of an app and those in the store until stopped. Workers have a scheduler."""
 
     def __init__(
         self,
@@ -39,7 +56,8 @@ class Scheduler:
         self._plans = plans
         self._connected = connected
         self._failed = failed or _log_failure
-        self._backoff = Backoff(1.0, MAX_SLEEP, chance)
+        self._backoff = Backoff(1.0, MAX_BACKOFF, chance)
+        self._chance = chance
         self._defined: dict[str, float] = {}  # when this scheduler last wrote or found its definition of a schedule
         self._refused_until: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -73,22 +91,54 @@ class Scheduler:
             await self._sleep(wait)
 
     async def look(self) -> float:
-        """Read the schedules and enqueue the jobs of due ticks. Return the seconds to sleep until the next call."""
+        """Read the schedules and enqueue the jobs of due ticks. Return the seconds to sleep until the next call.
+
+        The call reads the schedules that the app declares and those stored schedules that are due, so its cost does not
+        grow with the number of the others.
+        """
         store = await self._connected()
-        now = await store.now()
-        seen = {schedule.name: schedule for schedule in await store.schedules()}
-        moves = [move for plan in list(self._plans.values()) if (move := self._move(plan, seen, now)) is not None]
+        seen = await store.due_schedules(list(self._plans), BATCH)
+        now, known = seen.now, {schedule.name: schedule for schedule in seen.named if schedule is not None}
+        moves = [move for plan in list(self._plans.values()) if (move := self._move(plan, known, now)) is not None]
+        declared = len(moves)
+        moves += [move for schedule in seen.due if (move := self._stored_move(schedule, now)) is not None]
         if not moves:
-            return self._until_next(seen, now)
+            next_stored = MAX_SLEEP if seen.next_at is None else max(0, seen.next_at - now) / 1000
+            return min(self._until_next(known, now), next_stored)
         answers = await store.advance(moves)
+        known |= {schedule.name: schedule for schedule in seen.due}
         for move, answer in zip(moves, answers, strict=True):
-            self._note(move, answer, seen.get(move.name), now)
-        return 1.0 if any(answer.status == "early" for answer in answers) else 0.0
+            self._note(move, answer, known.get(move.name), now)
+        await self._postpone(store, answers[declared:], now)
+        if any(answer.status == "early" for answer in answers):
+            return 1.0
+        is_overtaken = not declared and all(answer.status == "stale" for answer in answers)
+        return self._chance() if is_overtaken else 0.0  # another scheduler is running this backlog
+
+    async def _postpone(self, store: Store, answers: Sequence[Moved], now: int) -> None:
+        """Try refused ticks of stored schedules again later, so that the ones behind them are not held up."""
+        refused = [moved.schedule for moved in answers if moved.status == "refused" and moved.schedule is not None]
+        if refused:
+            until = now + round(REFUSED_DELAY * 1000)
+            await store.advance([postponing_move(schedule, until) for schedule in refused])
+
+    def _stored_move(self, schedule: Schedule, now: int) -> Move | None:
+        if schedule.template is None:
+            return None
+        try:
+            times = _timetable(schedule.expression, schedule.tz)
+        except (InvalidInput, MissingExtra) as error:  # for example an expression from a newer release
+            self._warn(schedule.name, "times", f"cannot be run by this worker: {error}")
+            return None
+        return ticking_move(schedule, schedule.template, times, now)
 
     def _move(self, plan: Plan, seen: Mapping[str, Schedule], now: int) -> Move | None:
         name = plan.schedule.name
         stored, clock = seen.get(name), asyncio.get_running_loop().time()
         if self._refused_until.get(name, clock) > clock:
+            return None
+        if stored is not None and stored.template is not None:
+            self._warn(name, "stored", "is stored in the store and declared in code; rename or remove one of them")
             return None
         decides = name not in self._defined
         if stored is not None and stored.digest != plan.schedule.digest and not decides:
@@ -100,25 +150,28 @@ class Scheduler:
             self._defined.setdefault(name, clock)
             if stored.mark > now + FAR_AHEAD and not stored.paused:
                 text = f"has run up to {instant_text(stored.mark)}, which is in the future by the store's clock. "
-                self._warn(name, "ahead", text + f"To start again from now: app.schedule({name!r}).forget()")
+                self._warn(name, "ahead", text + f"To start again from now: app.schedules.remove({name!r})")
         return next_move(plan, stored, now, decides)
 
     def _note(self, move: Move, answer: Moved, before: Schedule | None, now: int) -> None:
-        name, plan = move.name, self._plans[move.name]
+        name, plan = move.name, self._plans.get(move.name)
         if answer.status == "refused":
-            self._refused_until[name] = asyncio.get_running_loop().time() + REFUSED_DELAY
+            if plan is not None:
+                self._refused_until[name] = asyncio.get_running_loop().time() + REFUSED_DELAY
             log.warning("schedule %s: its job cannot be enqueued now and will be tried again: %s", name, answer.problem)
         if answer.status != "ok" or answer.schedule is None:
             return
-        if before is None or before.digest != plan.schedule.digest:
+        if plan is not None and (before is None or before.digest != plan.schedule.digest):
             self._defined[name] = asyncio.get_running_loop().time()
             log.info("schedule %s: %s (%s)", name, plan.schedule.expression, plan.schedule.tz)
-            return
-        first = plan.timetable.next(before.mark)
-        if first is not None and first < now - plan.schedule.grace:
+        elif before is not None and before.mark < now - before.grace:
+            self._note_missed(before, answer.schedule, len(move.jobs), now)
+
+    def _note_missed(self, before: Schedule, after: Schedule, jobs: int, now: int) -> None:
+        first = _timetable(before.expression, before.tz).next(before.mark)
+        if first is not None and first < now - before.grace:
             text = "schedule %s: ticks from %s to %s were missed; missed=%r enqueues %d jobs"
-            span = instant_text(first), instant_text(answer.schedule.mark)
-            log.warning(text, name, *span, plan.schedule.missed, len(move.jobs))
+            log.warning(text, before.name, instant_text(first), instant_text(after.mark), before.missed, jobs)
 
     def _until_next(self, seen: Mapping[str, Schedule], now: int) -> float:
         wait = MAX_SLEEP

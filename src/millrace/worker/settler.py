@@ -184,15 +184,16 @@ class Settler:
 def change_after(held: HeldJob, outcome: Outcome, chance: float, now: float) -> Change:
     """Return the change to settle a job with.
 
-    If its handler has run, the change includes the duration of the run and, if the job is completed or snoozed, the
-    jobs that it has enqueued with `ctx.enqueue`.
+    If its handler has run, the change includes the duration of the run, the job's log if it has changed, and, if the
+    job is completed or snoozed, the jobs that it has enqueued with `ctx.enqueue`.
     """
     change = decide_change(held.job, held.task, outcome, chance)
     if held.started is None or held.waiting:  # no handler has run
         return change
     children = tuple(held.children) if held.children and change.verb in _ENQUEUES_CHILDREN else ()
     duration = max(0, int((now - held.started) * 1000))
-    return msgspec.structs.replace(change, duration=duration, jobs=children, keep_result=held.keep_result)
+    kept = {"keep_result": held.keep_result, "log": held.unwritten_log}
+    return msgspec.structs.replace(change, duration=duration, jobs=children, **kept)
 
 
 def decide_change(job: Job, task: Runnable | None, outcome: Outcome, chance: float) -> Change:

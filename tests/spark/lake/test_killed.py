@@ -43,17 +43,18 @@ def require_every_event_once(spark: SparkSession, place: Place, lake: str) -> No
     assert audit(found).sound
 
 
-def start(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.programs.killed_take", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def start(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.programs.killed_take", *arguments],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def end(process: subprocess.Popen[bytes]) -> int:
-    code = process.wait(600)
+    code = process.wait(1_200)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # the JVM that it started
     return code
@@ -63,24 +64,27 @@ def end(process: subprocess.Popen[bytes]) -> int:
 def test_drivers_that_are_killed_before_a_commit(
     spark: SparkSession, sqlite: Place, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    log = tmp_path / "log"
     lake = str(tmp_path / "lake") if kind == "directory" else request.getfixturevalue("bucket").address("killed").url
     for number in range(1, TIMES + 1):
         put(sqlite, number)
-        assert end(start(sqlite.url, lake, str((number - 1) % COMMITS + 1))) == -signal.SIGKILL
+        code = end(start(log, sqlite.url, lake, str((number - 1) % COMMITS + 1)))
+        assert code == -signal.SIGKILL, log.read_text("utf-8", "replace")[-4000:]
 
-    assert end(start(sqlite.url, lake, "0")) == 0
+    assert end(start(log, sqlite.url, lake, "0")) == 0, log.read_text("utf-8", "replace")[-4000:]
     require_every_event_once(spark, sqlite, lake)
 
 
 def test_two_drivers_at_once(spark: SparkSession, sqlite: Place, tmp_path: Path) -> None:
-    lake = str(tmp_path / "lake")
+    lake, log = str(tmp_path / "lake"), tmp_path / "log"
     LakePlace(lake).prepare()
     lost = 0
     for number in range(1, TIMES + 1):
         put(sqlite, number)
-        both = [start(sqlite.url, lake, "0") for _ in range(2)]
+        both = [start(log, sqlite.url, lake, "0") for _ in range(2)]
         codes = sorted(end(process) for process in both)
-        assert codes in ([0, 0], [0, 1])  # the loser of a race ends with an error
+        said = log.read_text("utf-8", "replace")[-4000:]
+        assert codes in ([0, 0], [0, 1]), said  # the loser of a race ends with an error
         lost += codes == [0, 1]
         require_every_event_once(spark, sqlite, lake)
     assert LakePlace(lake).require().state.take == TIMES

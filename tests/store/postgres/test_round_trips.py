@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.job import Spec
 from millrace.domain.outcome import Failure
 from millrace.domain.request import Receipt, Replayed
+from millrace.domain.schedule import Move, Schedule
 from millrace.testing.builders import a_claim, a_spec
 from tests.servers.postgres import url_for
 from tests.store.postgres.counted import Counted, counted_store
@@ -97,6 +99,28 @@ async def test_ends_and_replays_send_as_many_statements_for_many_jobs_as_for_few
         for queue in QUEUES:
             await counted.store.drain(queue, 10_000)
         return settle, replay
+
+    await sent("known", MANY)
+
+    assert await sent("few", FEW) == await sent("many", MANY)
+
+
+@pytest.mark.parametrize("kind", ["plain", "own key", "own group", "pool", "limited queue"])
+async def test_many_due_schedules_send_as_many_statements_as_few(counted: Counted, kind: str) -> None:
+    async def sent(name: str, count: int) -> tuple[int, int, int, int]:
+        made = [Schedule(f"{name}.{n}", "every 1h", "UTC", "work", "q", "all", 0, "", 0) for n in range(count)]
+        stored = [msgspec.structs.replace(one, template=a_spec(token=""), next_tick=1) for one in made]
+        answers, put = await counted.of(counted.store.advance([Move(one.name, 0, one) for one in stored]))
+        seen, look = await counted.of(counted.store.due_schedules([], MANY + 1))
+        assert len(seen.due) == count
+        jobs = specs(kind, name, count)
+        moves = [Move(one.name, one.rev, one, (job,)) for one, job in zip(seen.due, jobs, strict=True)]
+        moved, tick = await counted.of(counted.store.advance(moves))
+        assert {answer.status for answer in (*answers, *moved)} == {"ok"}
+        gone = [Move(answer.schedule.name, answer.schedule.rev, None) for answer in moved if answer.schedule]
+        _, remove = await counted.of(counted.store.advance(gone))
+        await counted.store.cancel(ids(jobs))
+        return put, look, tick, remove
 
     await sent("known", MANY)
 

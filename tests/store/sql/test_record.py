@@ -48,6 +48,8 @@ FACTS = {
     "progress": b"1",
     "failed_parent": "p",
     "has_dependents": True,
+    "carried": ("a", "b"),
+    "log": b"[]",
 }
 
 

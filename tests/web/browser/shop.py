@@ -226,5 +226,5 @@ async def _schedules(app: App) -> None:
     app.cron("0 3 * * *", name="nightly-report")(build_report)
     app.cron("*/15 * * * *", name="stock-check")(build_report)
     for name in ("nightly-report", "stock-check"):
-        await app.schedule(name).pause()
-    await app.schedule("stock-check").resume()
+        await app.schedules.pause(name)
+    await app.schedules.resume("stock-check")

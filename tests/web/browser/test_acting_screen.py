@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from millrace import App, Context, ScheduleDefinition, Spec
 from tests.web.browser.conftest import Opened
 from tests.web.browser.page import Page
 from tests.web.browser.stored import asked, job, jobs_of, settings, states
@@ -195,11 +196,45 @@ def test_a_schedule_is_resumed_and_forgotten(opened: Opened, shop_url: str):
     page = opened("#/schedules")
     page.click("button[aria-label='Resume nightly-report']")
     page.until("document.querySelector(\"button[aria-label='Pause nightly-report']\") !== null")
-    page.click("button[aria-label='Forget stock-check']")
-    page.click("dialog button", "Forget it")
+    page.click("button[aria-label='Remove stock-check']")
+    page.click("dialog button", "Remove it")
     page.until("!document.querySelector('main').innerText.includes('stock-check')")
-    [left] = asked(shop_url, lambda app: app.schedules())
+    [left] = asked(shop_url, lambda app: app.schedules.page())
     assert (left.name, left.paused) == ("nightly-report", False)
+
+
+def test_many_schedules_are_shown_in_pages(opened: Opened, shop_url: str):
+    spec = Spec("tick", "report")
+    many = [ScheduleDefinition(f"report.{number:03}", spec, every="1h") for number in range(150)]
+    asked(shop_url, lambda app: app.schedules.put_many(many))
+    page = opened("#/schedules")
+    page.sees("report.000", "nightly-report", "in code")
+    assert "report.149" not in page.text("main")
+    page.click(".pager a", "Next")
+    page.sees("report.149", "every 1h")
+    page.click("button[aria-label='Remove report.149']")
+    page.sees("Jobs that are already enqueued still run", within="dialog")
+    page.click("dialog button", "Remove it")
+    page.until("!document.querySelector('main').innerText.includes('report.149')")
+    page.click(".pager a", "First page")
+    page.sees("report.000")
+    assert page.complaints() == []
+
+
+def test_the_page_of_a_job_shows_its_log(opened: Opened, shop_url: str):
+    async def work(app: App) -> None:
+        @app.task(queue="logged", keep_log=True)
+        async def resize(ctx: Context, password: str) -> None:
+            ctx.log(f"using {password}", width=200)
+            ctx.log.error("<b>no thumbnail</b>")
+
+        await resize.options(id="logged").enqueue("hunter22-very-secret")
+        await app.worker("logged", burst=True, scheduler=False).run(handle_signals=False)
+
+    asked(shop_url, work)
+    page = opened("#/jobs/logged")
+    page.sees("using [redacted] width=200", "<b>no thumbnail</b>", "2 lines", within="#log")
+    assert page.complaints() == []
 
 
 def test_what_was_changed_is_listed(opened: Opened):

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.worker.process.child import Child
 from millrace.worker.process.death import Death
-from millrace.worker.process.wire import AttemptDone, CallEnded, Frames, LogLine, Progress, ToWorker, Work, frame
+from millrace.worker.process.wire import AttemptDone, CallEnded, ChildRecord, Frames, Progress, ToWorker, Work, frame
 
 DIED = Death(9, memory=64 * 2**20)  # by SIGKILL
 
@@ -72,7 +72,7 @@ async def test_progress_goes_to_the_run_it_is_about():
 def test_frames_may_arrive_in_any_pieces():
     messages: list[ToWorker] = [
         Progress(0, b"x" * 300),
-        LogLine(20, "text", {"a": 1}),
+        ChildRecord(20, "text", {"a": 1}),
         CallEnded([AttemptDone("snooze", delay=5)], 7),
     ]
     data = b"".join(map(frame, messages))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millrace import App, InvalidInput, JobFailed, RetryPolicy, State
+from millrace.app.handler.job_log import read_log
 from millrace.domain.event import Kind
 from tests.worker.process import handlers
 from tests.worker.stage import Stage, until
@@ -162,7 +163,7 @@ async def test_the_context_in_a_child_knows_what_any_other_does():
 
 async def test_progress_and_log_lines_arrive_while_it_runs(tmp_path, caplog):
     stage = Stage()
-    talk = task(stage, handlers.talk)
+    talk = task(stage, handlers.talk, keep_log=True)
     caplog.set_level(logging.INFO, "millrace.handler")
 
     async with stage.working():
@@ -179,6 +180,8 @@ async def test_progress_and_log_lines_arrive_while_it_runs(tmp_path, caplog):
     assert line.getMessage() == f"[{answer.id}] half of 2"
     assert (line.levelname, vars(line)["job"], vars(line)["colour"]) == ("INFO", answer.id, "blue")
     assert "unheard of" not in caplog.text
+    [kept] = read_log(job.log)
+    assert (kept.attempt, kept.level, kept.text, kept.fields) == (1, "INFO", "half of 2", {"colour": "blue"})
 
 
 async def test_children_that_it_enqueues_are_carried_by_its_end():

@@ -102,7 +102,9 @@ class Chain:
     """Steps that run one after the other."""
 
     def __init__(self, steps: Iterable[Any]) -> None:
-        self._steps = [_as_step(step) for step in steps]
+        self._steps: list[Any] = []
+        for step in map(_as_step, steps):  # a chain in a chain adds its steps, so that long chains do not recurse
+            self._steps += step._steps if isinstance(step, Chain) else [step]
         if not self._steps:
             raise InvalidInput("a chain needs at least one step, such as task.spec(…)")
         self.is_open: bool = self._steps[0].is_open
@@ -149,6 +151,16 @@ class OpenFlow(Generic[T_contra, R_co]):
     def __init__(self, app: App, steps: Any) -> None:
         self._app = app
         self._steps = steps
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("enqueue", "call", "specs", "sync", "then"):
+                raise InvalidInput(
+                    f"the first step of this flow is a task without its arguments, so there is no {name}. "
+                    "Begin with task.spec(…), or pass this as a step: app.chain(first.spec(…), …)"
+                )
+            raise AttributeError(name)
 
 
 class Flow(Generic[R_co]):

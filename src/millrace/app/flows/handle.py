@@ -70,30 +70,18 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
 
     async def await_result(self, seconds: float | None) -> R_co:
         """Return the result of the flow as soon as it has one. None means no limit; see `result`."""
-        clock = asyncio.get_running_loop().time
-        begun = clock()
         store = await self._app.connected()
-        generation = None if self._answer is None else self._answer.generation or None
-        last = await _finished(store, self.id, generation, seconds)
-        shape = tails_of(last.spec)
-        if shape is None:
+        [last] = await store.get([self.id])
+        shape = None if last is None else tails_of(last.spec)
+        if last is None or shape is None:
+            generation = None if self._answer is None else self._answer.generation or None
+            last = await _finished(store, self.id, generation, seconds)
             return cast("R_co", read_result(self._app, last, result_wait.result_of(last)))
         ids = member_ids(last.spec)
-        found: dict[str, Job] = {}
-
-        async def ended(job_id: str) -> Job:
-            if job_id not in found:
-                for start in range(0, len(ids), PAGE):
-                    records = await store.get(ids[start : start + PAGE])
-                    found.update((job.id, job) for job in records if job is not None and job.state in FINISHED)
-            if job_id not in found:
-                found[job_id] = await _finished(
-                    store, job_id, None, None if seconds is None else max(0.0, begun + seconds - clock())
-                )
-            return found[job_id]
-
-        jobs = {number: await ended(ids[number - 1]) for number in _numbers(shape)}
-        results = {number: read_result(self._app, job, result_wait.result_of(job)) for number, job in jobs.items()}
+        jobs = await _all_completed(store, [ids[number - 1] for number in _numbers(shape)], seconds)
+        results = {
+            number: read_result(self._app, job, job.result) for number, job in zip(_numbers(shape), jobs, strict=True)
+        }
         return cast("R_co", _arranged(shape, results))
 
     async def status(self) -> FlowStatus:
@@ -234,6 +222,28 @@ class SyncFlows:
 async def _finished(store: Store, job_id: str, generation: int | None, seconds: float | None) -> Job:
     async with store.watch(job_id) as watch:
         return await result_wait.finished(store, watch, job_id, generation, seconds)
+
+
+async def _all_completed(store: Store, ids: Sequence[str], seconds: float | None) -> list[Job]:
+    """Wait until these jobs have completed and return them. Raises the errors of `FlowHandle.result`.
+
+    The last job that has not finished is awaited before the others are read again. It is likely to be the last to
+    end, so they are read few times.
+    """
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    found: dict[str, Job] = {}
+    missing = list(dict.fromkeys(ids))
+    while missing:
+        for part in _parts(missing):
+            found.update((job.id, job) for job in await store.get(part) if job is not None and job.state in FINISHED)
+        for job in found.values():
+            result_wait.result_of(job)  # raises for a job that has failed, although others may still run
+        missing = [job_id for job_id in missing if job_id not in found]
+        if missing:
+            left = None if seconds is None else max(0.0, begun + seconds - clock())
+            await _finished(store, missing[-1], None, left)
+    return [found[job_id] for job_id in ids]
 
 
 def _state(records: Sequence[Job | None]) -> Literal["running", "completed", "failed"]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from millrace.app.flows.members import enqueued_by
+from millrace.app.handler.job_log import LEAST_LEVEL, Keep
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from millrace.app.job_status import JobStatus
 
 _log = logging.getLogger("millrace.handler")
+_OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})  # names that fields cannot have
 
 
 class RunningAttempt(Protocol):
@@ -43,6 +46,9 @@ class RunningAttempt(Protocol):
     def clock(self) -> Callable[[], float]: ...
     @property
     def completing(self) -> bool: ...
+    @property
+    def keeps_log(self) -> bool: ...
+    def keep_line(self, level: int, text: str, fields: Mapping[str, Any]) -> None: ...
     async def parents(self) -> list[JobStatus]: ...
     def parents_sync(self) -> list[JobStatus]: ...
     @property
@@ -58,12 +64,43 @@ class Enqueueable(Protocol):
 
 
 class ContextLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that prefixes each message with the job's id and adds job, task, queue and attempt to each record."""
+    """A logger that prefixes each message with the job's id and adds job, task, queue and attempt to each record.
+
+    `ctx.log("resized", width=200)` logs a line with fields, at level INFO.
+    """
+
+    def __call__(self, text: object, /, **fields: Any) -> None:
+        extra = {f"{name}_" if name in _OF_RECORDS else name: value for name, value in fields.items()}
+        self.log(logging.INFO, "%s", text, extra=extra, stacklevel=2)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         facts = dict(self.extra or {})
         kwargs["extra"] = {**facts, **(kwargs.get("extra") or {})}
         return f"[{facts['job']}] {msg}", kwargs
+
+
+class KeptLog(ContextLog):
+    """A `ContextLog` whose lines are also stored with the job: those at level INFO and above."""
+
+    def __init__(self, logger: logging.Logger, facts: Mapping[str, object], keep: Keep) -> None:
+        super().__init__(logger, facts)
+        self._keep = keep
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level >= LEAST_LEVEL:
+            self._keep(level, _text(msg, args, kwargs.get("exc_info")), kwargs.get("extra") or {})
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the caller is not this method
+        super().log(level, msg, *args, **kwargs)
+
+
+def _text(message: object, args: tuple[object, ...], exc_info: Any) -> str:
+    if exc_info is True:
+        exc_info = sys.exc_info()
+    elif isinstance(exc_info, BaseException):
+        exc_info = type(exc_info), exc_info, exc_info.__traceback__
+    record = logging.LogRecord("", logging.INFO, "", 0, message, args, None)
+    text = record.getMessage()
+    return f"{text}\n{logging.Formatter().formatException(exc_info)}" if exc_info and exc_info[0] else text
 
 
 class Context:
@@ -249,11 +286,14 @@ class Context:
 
     @property
     def log(self) -> ContextLog:
-        """A logger that adds the job to each record: `ctx.log.info("resizing %s", name)`."""
+        """A logger that adds the job to each record: `ctx.log("resized", width=200)`, `ctx.log.error("no %s", name)`.
+
+        If the task has `keep_log`, its lines at level INFO and above are also stored with the job.
+        """
         if self._log is None:
-            self._log = ContextLog(
-                _log, {"job": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
-            )
+            facts = {"job": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
+            keeps = self._run.keeps_log
+            self._log = KeptLog(_log, facts, self._run.keep_line) if keeps else ContextLog(_log, facts)
         return self._log
 
     async def complete(self, result: Any = None, *, within: object) -> None:

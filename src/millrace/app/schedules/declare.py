@@ -1,4 +1,4 @@
-"""The methods of an app for schedules: `cron` declares, `schedules` lists, and `schedule` controls them."""
+"""The methods of an app for schedules: `cron` declares one in code; `schedules` has those in the store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from millrace.app.duration import Duration
 from millrace.app.task import Task
 from millrace.domain.errors import InvalidInput, did_you_mean
 from millrace.domain.rules.cron import Missed
-from millrace.domain.schedule import Plan, Schedule
+from millrace.domain.schedule import Plan
 from millrace.store.protocol import Store
 
 if TYPE_CHECKING:
-    from millrace.app.schedules.control import ScheduleControl
+    from millrace.app.schedules.collection import Schedules
     from millrace.worker.scheduler import Scheduler
 
 T = TypeVar("T", bound=Task[..., Any])
@@ -82,17 +82,12 @@ class Crontab:
         self.plans[name] = plan
         return task
 
-    async def schedules(self) -> list[Schedule]:
-        """Return all schedules in the store, sorted by name, declared by any process, with their next and last tick."""
-        from millrace.app.schedules.control import list_schedules
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules in the store, of all processes: list, put, update, pause, resume and remove them."""
+        from millrace.app.schedules.collection import Schedules
 
-        return await list_schedules(await self.connected())
-
-    def schedule(self, name: str) -> ScheduleControl:
-        """Return a handle for one schedule, which can read its status, and pause, resume and forget it."""
-        from millrace.app.schedules.control import ScheduleControl
-
-        return ScheduleControl(name, self.connected, self.plans)
+        return Schedules(self.connected, self.plans)
 
     def scheduler(self) -> Scheduler:
         """Return a scheduler for a process without a worker: `await app.scheduler().run()`.

@@ -26,6 +26,7 @@ from millrace.store.protocol import Blocking, Direct, Store
 
 if TYPE_CHECKING:
     from millrace.app.app import App
+    from millrace.app.sync.schedules import SyncSchedules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,6 +95,13 @@ class Sync:
     def queue(self, name: str) -> SyncQueue:
         """Return a handle for one queue, which can pause and drain it, change its settings and read its counts."""
         return SyncQueue(self.app.queue(name), self.run)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """The schedules in the store, of all processes: list, put, update, pause, resume and remove them."""
+        from millrace.app.sync.schedules import SyncSchedules
+
+        return SyncSchedules(self.app.schedules, self.run)
 
     def limit(self, task: str | Task[..., Any], **limits: Unpack[LimitKeywords]) -> Limits:
         """Set limits on one task, over all workers and queues. Return the limits that are now in effect."""

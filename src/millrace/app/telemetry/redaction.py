@@ -333,7 +333,8 @@ def failure_without(error: Failure | None, secrets: Secrets) -> Failure | None:
 
 def size_of(job: Job) -> int:
     """Return the approximate number of bytes that must be searched to redact the whole job."""
-    return len(job.spec.payload) * (1 + len(job.attempts)) + len(job.result or b"") + len(job.progress or b"")
+    bodies = job.result, job.progress, job.log
+    return len(job.spec.payload) * (1 + len(job.attempts)) + sum(map(len, filter(None, bodies)))
 
 
 async def off_loop(size: int, make: Callable[[], T]) -> T:

@@ -136,7 +136,7 @@ async def submit(
     text = one_of("the payload", data, payload)
     patience = duration("--wait-for", "30s" if wait_for is None else wait_for) if wait or wait_for is not None else None
     app = session.app() if session.has_app and not unchecked else None
-    builder = SpecBuilder(app, task, _keywords(options))
+    builder = SpecBuilder(app, task, job_keywords(options))
     if many:
         if options.id is not None or patience is not None:
             raise InvalidInput("--many generates the ids of the jobs and does not wait; remove --id and --wait")
@@ -232,7 +232,8 @@ def _print_existing(session: CommandSession, answer: Enqueued) -> None:
     session.output.say(f"A job {by} already exists: {answer.id} ({answer.state}).{differs}")
 
 
-def _keywords(options: JobOptions) -> dict[str, Any]:
+def job_keywords(options: JobOptions) -> dict[str, Any]:
+    """Return the options that were given on the command line, as keywords of `task.options`."""
     keywords = {name: value for name, value in vars(options).items() if not (value in (None, []) or value is False)}
     for name in ("delay", "expires", "timeout", "window"):
         if name in keywords:

@@ -9,10 +9,12 @@ import typer
 
 from millrace.app.app import App
 from millrace.app.format import plural
+from millrace.app.handler.job_log import read_log
 from millrace.app.why import why_waiting
 from millrace.cli import exits
 from millrace.cli.advice import as_typed
 from millrace.cli.jobs.filters import Filter, page_of, read_query
+from millrace.cli.jobs.log import log_text
 from millrace.cli.output import At, Cell, StyledSpan, Word
 from millrace.cli.session import CommandSession
 from millrace.cli.text import ago, cut, duration
@@ -52,6 +54,7 @@ EXAMPLES = {
     ),
 }
 LONGEST_TEXT = 2_000
+LAST_LINES = 10  # of the log; `millrace log` shows all
 
 
 class ExplainedJob(JobView):
@@ -154,6 +157,7 @@ def _fields(job: Job, now: int, reasons: list[str], settings: QueueSettings) -> 
         ("payload", _text(view.payload)),
         ("progress", _text(view.progress) if job.progress is not None else None),
         ("result", "no longer kept" if job.result_expired else _text(view.result) if job.result else None),
+        ("log", "\n".join(map(log_text, read_log(job.log)[-LAST_LINES:])) or None),
         ("reason", job.reason),
         ("error", f"{job.error.type}: {job.error.message}" if job.error else None),
         ("traceback", job.error.traceback.strip() if job.error and job.error.traceback else None),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millrace.contrib.celery.request import TaskRequest
+from millrace.contrib.celery.result import retries_of
 from millrace.contrib.celery.signature import CelerySignature
 from millrace.contrib.celery.values import plain, restored
 from millrace.domain.errors import JobFailed
@@ -60,7 +61,7 @@ def hook_of(app: Celery) -> Callable[[DeadLetter], None]:
             task=cause.task,
             args=restored(about.get("args", [])),
             kwargs=restored(about.get("kwargs", {})),
-            retries=cause.failures - cause.stalls,
+            retries=retries_of(cause),
             called_directly=False,
         )
         error = JobFailed(cause.id, cause.reason, cause.error)

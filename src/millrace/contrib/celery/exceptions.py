@@ -6,7 +6,7 @@ import os
 import sys
 from types import FrameType
 
-from millrace.domain.errors import InvalidInput, JobCancelled, JobFailed, QueueError, WaitTimeout
+from millrace.domain.errors import InvalidInput, JobCancelled, JobFailed, WaitTimeout
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -34,7 +34,7 @@ class CeleryRetry(Exception):
         super().__init__(f"Retry in {countdown:g} s{cause}")
 
 
-class MaxRetriesExceededError(QueueError):
+class MaxRetriesExceededError(Exception):
     """Raised by `self.retry(…)` without `exc` in a task that has no retries left."""
 
 

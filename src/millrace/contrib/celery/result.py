@@ -11,7 +11,7 @@ from millrace.contrib.celery.exceptions import NotCovered
 from millrace.contrib.celery.request import refuse_in_task
 from millrace.contrib.celery.values import restored
 from millrace.domain.errors import JobCancelled, JobFailed
-from millrace.domain.job import State
+from millrace.domain.job import Job, State
 
 if TYPE_CHECKING:
     from millrace.app.job_status import JobStatus
@@ -127,7 +127,7 @@ class AsyncResult:
     def retries(self) -> int | None:
         """The number of retries so far; None if there is no such job."""
         job = self._status()
-        return None if job is None else job.failures - job.record.stalls
+        return None if job is None else retries_of(job.record)
 
     @property
     def date_done(self) -> datetime | None:
@@ -186,6 +186,11 @@ def state_of(job: JobStatus | None) -> str:
     if job.state == "dead" and job.reason == "ttl_expired":
         return states.REVOKED
     return _STATES.get(job.state, states.PENDING)
+
+
+def retries_of(job: Job) -> int:
+    """Return the number of retries: failures without lost leases, and without the one that ended the job."""
+    return max(0, job.failures - job.stalls - (job.state is State.DEAD))
 
 
 _STATES = {

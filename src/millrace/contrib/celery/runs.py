@@ -14,6 +14,7 @@ from millrace.contrib.celery import states
 from millrace.contrib.celery.eager import EagerResult
 from millrace.contrib.celery.exceptions import CeleryRetry, Ignore, Reject
 from millrace.contrib.celery.request import RunningTask, TaskRequest, run_as
+from millrace.contrib.celery.result import retries_of
 from millrace.contrib.celery.task import CeleryTask
 from millrace.contrib.celery.values import plain, restored
 from millrace.domain.errors import PayloadInvalid, ResultInvalid
@@ -45,13 +46,13 @@ def handler_of(task: CeleryTask) -> Callable[..., Any]:
 
     def run(
         ctx: Context,
-        args: list[Any],
-        kwargs: dict[str, Any],
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
         about: dict[str, Any] | None = None,
         parents: list[Any] | None = None,
     ) -> Any:
-        given = restored([*(parents or ()), *args])
-        request = request_of(task, ctx, given, restored(kwargs), about or {})
+        given = restored([*(parents or ()), *(args or ())])
+        request = request_of(task, ctx, given, restored(kwargs or {}), about or {})
         try:
             value = attempt(RunningTask(task, request, ctx))
         except CeleryRetry as error:
@@ -80,7 +81,7 @@ def request_of(
         task=task.name,
         args=args,
         kwargs=kwargs,
-        retries=job.failures - job.stalls,  # a lost lease is a failure too, but no retry
+        retries=retries_of(job),
         root_id=about.get("root") or job.id,
         parent_id=about.get("parent"),
         group=about.get("group"),

@@ -7,7 +7,6 @@ database of a test run is not known earlier.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from millrace.app.app import App
-from millrace.contrib.django.api import Task, task_backends
+from millrace.contrib.django.api import InvalidTask, Task, task_backends
 from millrace.contrib.django.database import database_url
 from millrace.contrib.django.handlers import finished_listener, handler_for
 from millrace.contrib.django.task_options import DEFAULTS, level_of, options_of
@@ -44,7 +43,6 @@ class DjangoApp(App):
         super().__init__("memory://")
         self.alias = alias
         self._place = ""
-        self._opened: tuple[int, object] | None = None
         listener = finished_listener(self)
         for kind in ("completed", "failed", "cancelled"):
             self.on(kind, listener)
@@ -76,14 +74,16 @@ class DjangoApp(App):
             changes["priority"] = int(headers[PRIORITY])
         if RUN_AFTER in headers:
             changes["run_after"] = datetime.fromisoformat(headers[RUN_AFTER])
-        return declared.using(**changes) if changes else declared
+        with suppress(InvalidTask):  # the settings have changed since the enqueue, for example QUEUES
+            return declared.using(**changes) if changes else declared
+        return declared
 
     def register(self, task: Task) -> None:
         path = task.module_path
         if path in self.tasks:
             return
         given = {**DEFAULTS, **self.backend.defaults, **options_of(task.func)}
-        given = {"queue": task.queue_name, "priority": level_of(task.priority), **given}
+        given |= {"queue": task.queue_name, "priority": level_of(task.priority)}
         self.task(name=path, **given)(handler_for(self, task.func))
 
     def place(self, url: str) -> None:
@@ -92,13 +92,9 @@ class DjangoApp(App):
             self.use(url)
             self._place = url
 
-    def opened(self) -> DjangoApp:
-        """Open the store for `app.sync`, once per process, and return the app."""
-        here = (os.getpid(), self.store)
-        if self._opened != here:
-            self.sync.run(self.connected())
-            self._opened = here
-        return self
+    def open(self) -> None:
+        """Open the store for `app.sync`, which creates its tables."""
+        self.sync.run(self.connected())
 
     def worker(self, queues: Sequence[str] | str | None = None, **options: Any) -> Worker:
         """Return a worker. By default, it serves the queues of the tasks and those in QUEUES of the backend."""
@@ -118,9 +114,10 @@ def get_app(alias: str = "default") -> DjangoApp:
     with _lock:
         app = _apps.get(alias)
         if app is None:
-            app = _apps[alias] = DjangoApp(alias)
+            app = DjangoApp(alias)
             for task in list(_declared[alias].values()):
                 app.register(task)
+            _apps[alias] = app
     app.place(backend.store_url())
     return app
 

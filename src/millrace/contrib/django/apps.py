@@ -32,4 +32,4 @@ def create_tables(using: str, **_: Any) -> None:
     for backend in task_backends.all():
         ours = isinstance(backend, MillraceBackend) and "url" not in backend.options and backend.database == using
         if ours and can_hold_jobs(using):
-            backend.app.opened()
+            backend.app.open()

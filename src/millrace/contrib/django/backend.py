@@ -110,8 +110,8 @@ class MillraceBackend(BaseTaskBackend):
         options = {"id": result.id, **_changes(task, app.declared(task.module_path))}
         if within is not None:
             options["within"] = within
-        if not isinstance(within, sqlite3.Connection):  # which needs no open store, and would wait for itself
-            app.opened()
+            if not isinstance(within, sqlite3.Connection):  # which needs no open store: opening it would wait for it
+                app.open()
         made.options(**options).sync.enqueue(result.args, result.kwargs)
         signals.task_enqueued.send(sender=type(self), task_result=result)
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
 from millrace.app.options import TaskKeywords
+from millrace.domain.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = "millrace_options"
+OF_DJANGO = {"queue": "queue_name", "priority": "priority"}
 LOWEST, HIGHEST = -100, 100  # priorities of Django
 LEVELS = 16  # priorities of Millrace: 0 to 15
 
@@ -18,6 +20,10 @@ DEFAULTS: Mapping[str, Any] = {"keep_result": None}
 
 def options(**given: Unpack[TaskKeywords]) -> Callable[[F], F]:
     """Set options of Millrace for one task. Write it below `@task`: `@options(max_attempts=10, timeout="1m")`."""
+
+    for name, instead in OF_DJANGO.items():
+        if name in given:
+            raise InvalidInput(f"set {name} on Django's decorator: @task({instead}=…)")
 
     def decorate(function: F) -> F:
         setattr(function, _NAME, dict(given))

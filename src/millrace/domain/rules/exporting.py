@@ -15,7 +15,7 @@ from millrace.domain.errors import InvalidInput
 from millrace.domain.event import Event
 from millrace.domain.export import ExportedHold, ExportedJob, ExportedPast, ExportedStore, ExportPage
 from millrace.domain.job import LIVE, Job, lane_line
-from millrace.domain.schedule import Schedule
+from millrace.domain.schedule import EVERY_SCHEDULE, Schedule
 from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, Tables, TaskRow
 
@@ -69,7 +69,7 @@ def store_record(tables: Tables) -> ExportedStore:
     rows = [tables.queue(name) for name in tables.queues()]
     lanes = [tables.line(row.name, lane_line(lane)) for row in rows for lane in range(row.settings.lanes or 0)]
     known = [line for line in lanes if line is not None]
-    return complete(tables.settings(), rows, tables.tasks(), known, tables.schedules())
+    return complete(tables.settings(), rows, tables.tasks(), known, tables.schedules("", EVERY_SCHEDULE))
 
 
 def complete(

@@ -55,10 +55,10 @@ def ends_alone_or_makes_room(settings: QueueSettings) -> bool:
 
 
 def only_completes(change: Change) -> bool:
-    """Return whether a change only completes the job: it enqueues no jobs, counts no failure, and keeps the result for
-    the time that is stored with the job.
+    """Return whether a change only completes the job: it enqueues no jobs, counts no failure, has no log, and keeps the
+    result for the time that is stored with the job.
     """
-    if change.verb is not Verb.COMPLETE or change.jobs or change.error is not None:
+    if change.verb is not Verb.COMPLETE or change.jobs or change.error is not None or change.log is not None:
         return False
     return not (change.failed or change.stalled or change.reason) and change.keep_result is UNSET
 

@@ -44,7 +44,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import exporting, importing, operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, system_clock
@@ -262,9 +262,13 @@ class MemoryStore(BaseStore):
         with self._lock:
             return operate.workers(self._ledger, self._clock())
 
-    async def schedules(self) -> list[Schedule]:
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
         with self._lock:
-            return self._tables.schedules()
+            return self._tables.schedules(after, EVERY_SCHEDULE if limit is None else limit)
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        with self._lock:
+            return scheduling.due_schedules(self._ledger, names, limit, self._clock())
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 
 from millrace.domain.event import Event
 from millrace.domain.feed import mark_of
@@ -27,6 +28,7 @@ class MemoryTables(MemoryJobs):
         self._settings = StoreSettings()
         self._workers: dict[str, WorkerRecord] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._schedules_due: IndexedHeap[str] = IndexedHeap()
         self._feed: list[Event] = []
         self._trimmed = 0
         self._trimmed_mark = ""
@@ -356,17 +358,34 @@ class MemoryTables(MemoryJobs):
     def workers(self) -> list[WorkerRecord]:
         return [self._workers[worker_id] for worker_id in sorted(self._workers)]
 
+    def prefetch_schedules(self, names: Sequence[str]) -> None:
+        """Do nothing: everything is in memory."""
+
     def schedule(self, name: str) -> Schedule | None:
         return self._schedules.get(name)
 
     def put_schedule(self, schedule: Schedule) -> None:
         self._schedules[schedule.name] = schedule
+        if schedule.due_at is None:
+            self._schedules_due.remove(schedule.name)
+        else:
+            self._schedules_due.push(schedule.name, (schedule.due_at,))
 
     def drop_schedule(self, name: str) -> None:
         self._schedules.pop(name, None)
+        self._schedules_due.remove(name)
 
-    def schedules(self) -> list[Schedule]:
-        return [self._schedules[name] for name in sorted(self._schedules)]
+    def schedules(self, after: str, limit: int) -> list[Schedule]:
+        names = nsmallest(limit, (name for name in self._schedules if name > after))
+        return [self._schedules[name] for name in names]
+
+    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
+        return [self._schedules[name] for name in self._schedules_due.smallest(limit, until)]
+
+    def next_schedule(self, after: int) -> int | None:
+        due = len(self._schedules_due.smallest(len(self._schedules_due), after))
+        first = self._schedules_due.smallest(due + 1)[due:]
+        return self._schedules[first[0]].due_at if first else None
 
 
 class DueJobs:

@@ -122,6 +122,10 @@ class Blobs:
         return self.driver.keeps_versions
 
     @property
+    def reads_only(self) -> bool:
+        return self._reads_only
+
+    @property
     def requests(self) -> Counter[str]:
         """The number of requests sent so far, by kind. The owner of a bucket pays for requests."""
         return self.driver.requests

@@ -8,12 +8,13 @@ done/{queue}/{state}/{minute}/{at}.{seq}.{rev}.{flags}.{task}.{name}           f
 gone/{minute}/{at}.{seq}.{name}                                                a pruned job that is still remembered
 deps/{parent}/{seq}.{child}                                   the job `child` waits for the job `parent`
 due/…, upkeep/…                                               triggers: check these jobs at that time
+ticks/{minute}/{at}.{rev}.{name}                              the schedule `name` is due at that time
 lines/ keys/ control/ schedules/ workers/ writers/ feed/ batches/ data/ archive/
 
-The keys from `ready/` to `deps/` are an index: immutable, empty objects with unique names, so deleting a stale key
-never deletes a newer one. A job is open if it is not blocked by parents and, if it has a line, is first in it. `rev`
-grows with every write of the job and ends in a nonce. `rank` is 15 − priority, and `minute` is the epoch minute of the
-time in the key, so keys sort in the order in which they are read.
+The keys from `ready/` to `deps/`, and `ticks/`, are an index: immutable, empty objects with unique names, so deleting a
+stale key never deletes a newer one. A job is open if it is not blocked by parents and, if it has a line, is first in
+it. `rev` grows with every write of the job and ends in a nonce. `rank` is 15 − priority, and `minute` is the epoch
+minute of the time in the key, so keys sort in the order in which they are read.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hashlib import sha256
 import msgspec
 
 from millrace.domain.job import MINUTE, Job, State, is_kept_for_children
+from millrace.domain.schedule import Schedule
 
 _PLAIN_ID = re.compile(r"[a-z0-9-]{1,64}")
 _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
@@ -63,6 +65,10 @@ def stamp_of(feed_key: str) -> int:
 
 def is_data(key: str) -> bool:
     return key.startswith("data/")
+
+
+def is_tick(key: str) -> bool:
+    return key.startswith("ticks/")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -217,6 +223,14 @@ class Layout:
     @staticmethod
     def schedule(name: str) -> str:
         return f"schedules/{word(name)}.json"
+
+    @staticmethod
+    def tick(schedule: Schedule | None) -> str | None:
+        """Return the key by which a schedule is found when it is due; None if it has no `due_at`."""
+        if schedule is None or schedule.due_at is None:
+            return None
+        at = schedule.due_at
+        return f"ticks/{minute_of(at)}/{at:013d}.{schedule.rev:016d}.{word(schedule.name)}"
 
     @staticmethod
     def worker(worker_id: str) -> str:

@@ -6,6 +6,7 @@ objects are authoritative; indexes and counters can be rebuilt from them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
@@ -43,7 +44,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, boot_clock
@@ -65,6 +66,7 @@ from millrace.store.object.events.spans import Spans
 from millrace.store.object.keys import LAYOUT, TASKS, Layout
 from millrace.store.object.options import ObjectOptions
 from millrace.store.object.reading import JobReader
+from millrace.store.object.schedules import due_schedules, list_schedules
 from millrace.store.object.sweep import Sweeper
 from millrace.store.object.sweep.counters import CounterSweep
 from millrace.store.object.sweep.round import Round, shares
@@ -74,6 +76,7 @@ from millrace.store.protocol import Store, Target, Watch
 from millrace.store.sweep_report import Monitoring, SweepShare, Swept
 
 T = TypeVar("T")
+ADVANCES = 16  # schedules that are written at the same time
 
 
 class ObjectStore(BaseStore):
@@ -451,16 +454,22 @@ class ObjectStore(BaseStore):
 
     # ── schedules ─────────────────────────────────────────────────────────────────────────────
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._engine.answer(lambda ledger, now: ledger.tables.schedules())
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        return await list_schedules(self._engine.objects, after, EVERY_SCHEDULE if limit is None else limit)
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        repairs = not self.blobs.reads_only
+        return await due_schedules(self._engine.objects, self._layout, names, limit, await self.now(), repairs=repairs)
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)
         await refuse_if_closed(self._engine.objects)
-        answers = []
-        for move in moves:
-            run = await self._engine.together(_moving(move))
-            answers.append(run.answers[0])
+        answers: list[Moved] = []
+        some = ADVANCES if len({move.name for move in moves}) == len(moves) else 1
+        for first in range(0, len(moves), some):
+            part = moves[first : first + some]
+            runs = await asyncio.gather(*(self._engine.together(_moving(move)) for move in part))
+            answers += [run.answers[0] for run in runs]
         return answers
 
     @property

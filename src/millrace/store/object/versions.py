@@ -205,6 +205,7 @@ def _fields(record: VersionRecord) -> dict[str, Any]:
     fields["payload"] = _decoded(job.spec.payload, job.spec.payload_serde)
     fields["result"] = None if job.result is None else _decoded(job.result, job.spec.result_serde)
     fields["progress"] = None if job.progress is None else _decoded(job.progress, "json")
+    fields["log"] = None if job.log is None else _decoded(job.log, "json")
     fields |= {"waits_for": record.parents, "awaited": record.awaited, "deleted": record.deleted}
     return {name: msgspec.to_builtins(value) for name, value in fields.items()}
 

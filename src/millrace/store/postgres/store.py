@@ -45,7 +45,7 @@ from millrace.domain.rules import exporting, importing, operate, replaying, sche
 from millrace.domain.rules.check import check_specs
 from millrace.domain.rules.fast_path import is_simple
 from millrace.domain.rules.outlook import Outlook
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Closing, Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import Place
 from millrace.store.base import BaseStore
@@ -413,7 +413,19 @@ class PostgresStore(BaseStore):
             [extension.by for extension in extensions],
             [extension.progress for extension in extensions],
         )
-        return [_RECEIPTS[answer] for answer in rows[0][0]]
+        found = [_RECEIPTS[answer] for answer in rows[0][0]]
+        return found if all(extension.log is None for extension in extensions) else await self._log(extensions, found)
+
+    async def _log(self, extensions: Sequence[Extension], found: Sequence[Receipt]) -> list[Receipt]:
+        """Write the logs of leases that were extended. A step writes records; only the statement writes leases."""
+        receipts = list(found)
+        kept = [n for n, one in enumerate(extensions) if one.log is not None and receipts[n] is not Receipt.LOST]
+        if kept:
+            logged = [extensions[n] for n in kept]
+            written = await self._write(lambda ledger, now: ledger.extend(logged, now))
+            for n, receipt in zip(kept, written, strict=True):
+                receipts[n] = receipt
+        return receipts
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
         if not (await self.session().call("overdue", self.session().given()))[0][0]:
@@ -635,8 +647,12 @@ class PostgresStore(BaseStore):
 
     # ── scheduling ────────────────────────────────────────────────────────────────────────────
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._read(lambda ledger, _: ledger.tables.schedules())
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        most = EVERY_SCHEDULE if limit is None else limit
+        return await self._read(lambda ledger, _: ledger.tables.schedules(after, most))
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await self._read(lambda ledger, now: scheduling.due_schedules(ledger, names, limit, now))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -47,7 +47,9 @@ class JobFields(msgspec.Struct, array_like=True, gc=False):
     last_event: int
 
 
-_ELSEWHERE = frozenset({"result", "error", "attempts", "progress", "lost_worker"})  # stored separately, or not stored
+_ELSEWHERE = frozenset(
+    {"result", "error", "attempts", "progress", "log", "lost_worker"}
+)  # stored separately, or not stored
 
 RARE_FIELDS: dict[str, Any] = {
     field.name: field.default
@@ -196,9 +198,9 @@ def _put_more(job: Job, more: Reply) -> None:
         job.error = failure(more[1].decode())
     if more[2] is not None:
         job.attempts = tuple(map(_attempt_from, more[2]))
-    job.progress = more[3]
-    if len(more) > 4:
-        job.lost_worker = more[4] == 1
+    job.progress, job.log = more[3], more[4]
+    if len(more) > 5:
+        job.lost_worker = more[5] == 1
 
 
 def _attempt_from(packed: bytes) -> Attempt:

@@ -77,6 +77,14 @@ def fast_path_completions(items: Sequence[tuple[Lease, Change]], bodies: list[by
     return [None, seqs, leases, durations, results]
 
 
+def place_of(body: bytes | None, bodies: list[bytes]) -> int | None:
+    """Append a value to `bodies`, and return its place among the arguments of the script; None if there is none."""
+    if body is None:
+        return None
+    bodies.append(body)
+    return BODIES + len(bodies) - 1
+
+
 def _kept(change: Change) -> int | None:
     """Return `keep_result` of a change for scripts: None if it is not set, and -1 for no limit."""
     if change.keep_result is UNSET:
@@ -88,10 +96,7 @@ def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -
     """Return each change as a list, in the order of scripts/settle.lua, and append the results to `bodies`."""
     packed: list[list[Any]] = []
     for lease, change in items:
-        result: int | None = None
-        if change.result is not None:
-            result = BODIES + len(bodies)
-            bodies.append(change.result)
+        result = place_of(change.result, bodies)
         packed.append(
             [
                 lease.seq,
@@ -106,6 +111,7 @@ def packed_changes(items: Sequence[tuple[Lease, Change]], bodies: list[bytes]) -
                 change.duration,
                 packed_specs(change.jobs, bodies) if change.jobs else None,
                 _kept(change),
+                place_of(change.log, bodies),
             ]
         )
     return packed

@@ -46,7 +46,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import operate, upkeep
 from millrace.domain.rules.check import check_name, check_specs
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
@@ -66,10 +66,10 @@ from millrace.store.redis.decode import (
     worker_from,
 )
 from millrace.store.redis.encode import (
-    BODIES,
     encode,
     fast_path_completions,
     packed_changes,
+    place_of,
 )
 from millrace.store.redis.enqueues import RedisEnqueues, enqueued_on_fast_path
 from millrace.store.redis.health import ServerHealth, examine
@@ -194,11 +194,8 @@ class RedisStore(BaseStore):
         bodies: list[bytes] = []
         items: list[list[Any]] = []
         for extension in extensions:
-            number: int | None = None
-            if extension.progress is not None:
-                number = BODIES + len(bodies)
-                bodies.append(extension.progress)
-            items.append([extension.lease.seq, extension.lease.id, extension.by, number])
+            progress, log = place_of(extension.progress, bodies), place_of(extension.log, bodies)
+            items.append([extension.lease.seq, extension.lease.id, extension.by, progress, log])
         return receipts(await self._wire.change("extend", [items], bodies, durable=False))
 
     async def reclaim(self, request: Reclaim) -> list[Job]:
@@ -345,10 +342,11 @@ class RedisStore(BaseStore):
 
     # ── scheduling ────────────────────────────────────────────────────────────────────────────
 
-    async def schedules(self) -> list[Schedule]:
-        wire = self._wire
-        kept = await wire.command("HGETALL", f"{wire.prefix}schedule")
-        return sorted(map(scheduling.schedule_from, _values(kept)), key=lambda schedule: schedule.name)
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        return await scheduling.schedules(self._wire, after, limit)
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await scheduling.due_schedules(self._wire, names, limit)
 
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await transfer.export(self._wire, cursor, limit)

@@ -21,7 +21,7 @@ from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, TaskRow
 from millrace.store.redis import control, scheduling
 from millrace.store.redis.decode import RARE_FIELDS, event_from, jobs_from
-from millrace.store.redis.encode import BODIES, encode, error_text, packed_specs
+from millrace.store.redis.encode import BODIES, encode, error_text, packed_specs, place_of
 from millrace.store.redis.wire import RedisWire
 
 _BEFORE_BUCKET = 13  # counters of a queue before its tokens, in the order of scripts/lib/tables.lua
@@ -193,7 +193,7 @@ async def _import_store(wire: RedisWire, record: ExportedStore) -> int:
     ]
     tasks = [[row.name, body(encode(control.all_of(row.limits))), *_packed_bucket(row.bucket)] for row in record.tasks]
     lanes = [[line.queue, line.name, line.processed, line.died] for line in record.lanes]
-    schedules = [[each.name, each.rev, each.mark, body(encode(each))] for each in record.schedules]
+    schedules = [[each.name, each.rev, each.mark, each.due_at, body(encode(each))] for each in record.schedules]
     arguments = [control.stored_keep_events(settings), queues, tasks, lanes, schedules]
     return int(await wire.ask("import_store", arguments, bodies, durable=True))
 
@@ -209,15 +209,12 @@ def _packed_past(past: Past) -> list[Any]:
 def _packed_job(record: ExportedJob, bodies: list[bytes]) -> list[Any]:
     job, hold = record.job, record.hold
     [spec] = packed_specs([job.spec], bodies)
-    result: int | None = None
-    if job.result is not None:
-        bodies.append(job.result)
-        result = BODIES + len(bodies) - 1
+    result, log = place_of(job.result, bodies), place_of(job.log, bodies)
     attempts = [[one.attempt, one.at, error_text(one.error), one.duration, one.worker] for one in job.attempts]
     rare = {name: value for name, default in RARE_FIELDS.items() if (value := getattr(job, name)) != default}
     facts = [
         *(job.generation, job.state, job.enqueued_at, job.available_at, job.events, job.open, job.attempt),
-        *(job.started_at, job.finished_at, job.result_until, result, error_text(job.error), attempts, rare),
+        *(job.started_at, job.finished_at, job.result_until, result, error_text(job.error), attempts, rare, log),
     ]
     held = None if hold is None else [hold.scope, hold.until]
     return ["job", spec, facts, record.waits_for, held, record.ended_in_line]

@@ -91,7 +91,8 @@ class Unit:
         self._keys = Keys(statements, locks, effects, batch)
         self._dependencies = Dependencies(statements, self.jobs, locks, effects, batch, alone=alone)
         self._search = Search(statements, self.jobs, indexes)
-        self._expose(workers, Schedules(statements, locks, effects))
+        self._schedules = Schedules(statements, locks, effects)
+        self._expose(workers, self._schedules)
 
     def _expose(self, workers: Workers, schedules: Schedules) -> None:
         jobs, registry, events, gone = self.jobs, self._registry, self._events, self._gone
@@ -118,6 +119,8 @@ class Unit:
         self.drop_worker, self.workers = workers.drop, workers.workers
         self.schedule, self.put_schedule = schedules.schedule, schedules.put
         self.drop_schedule, self.schedules = schedules.drop, schedules.schedules
+        self.prefetch_schedules = schedules.prefetch
+        self.due_schedules, self.next_schedule = schedules.due, schedules.next
         self.wake = self.effects.wake
 
     def begin_call(self, soon: int) -> None:
@@ -151,6 +154,8 @@ class Unit:
                 self._keys.flush()
             if self._dependencies.changed:
                 self._dependencies.flush()
+            if self._schedules.changed:
+                self._schedules.flush()
 
     def stale_past(self, before: int, limit: int) -> list[Past]:
         found = self._gone.stale(before, limit)

@@ -174,5 +174,7 @@ CREATE TABLE millrace_worker (
 
 CREATE TABLE millrace_schedule (
     name    TEXT PRIMARY KEY,
-    record  BLOB NOT NULL                    -- Schedule: definition, mark, revision
+    record  BLOB NOT NULL,                   -- Schedule: definition, mark, revision
+    due_at  INTEGER                          -- when any scheduler looks at it; NULL: only those of its app's code
 ) WITHOUT ROWID;
+CREATE INDEX millrace_schedule_due ON millrace_schedule (due_at, name) WHERE due_at IS NOT NULL;

@@ -44,7 +44,7 @@ from millrace.domain.request import (
 )
 from millrace.domain.rules import exporting, importing, operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
-from millrace.domain.schedule import Move, Moved, Schedule, check_moves
+from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import CANCELS
 from millrace.store.base import BaseStore
@@ -306,8 +306,12 @@ class SqliteStore(BaseStore):
 
     # ── scheduling ────────────────────────────────────────────────────────────────────────────
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._here().read(lambda ledger, _: ledger.tables.schedules())
+    async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
+        most = EVERY_SCHEDULE if limit is None else limit
+        return await self._here().read(lambda ledger, _: ledger.tables.schedules(after, most))
+
+    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        return await self._here().read(lambda ledger, now: scheduling.due_schedules(ledger, names, limit, now))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -148,7 +148,7 @@ class SqliteTables(Unit):
     def _forget_shared(self) -> None:
         parts = (
             *(self._batch, self.jobs, self.events, self._gone),
-            *(self.lines, self._members, self._keys, self._dependencies),
+            *(self.lines, self._members, self._keys, self._dependencies, self._schedules),
         )
         for part in parts:
             part.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
@@ -169,6 +170,95 @@ async def test_progress_is_kept_while_the_job_runs(store: Store, clock: VirtualC
 
     await finish(store, job, a_retry_change())
     assert (await take(store)).progress is None
+
+
+async def test_a_log_is_kept_with_the_job_in_every_state(store: Store, clock: VirtualClock) -> None:
+    """An extension or a settle replaces the log; one without a log leaves it as it is."""
+    spec = await put(store, max_attempts=3)
+    job = await take(store)
+    await store.extend([an_extension(job, log=b"1"), an_extension(job)])
+    assert (await show(store, spec)).log == b"1"
+
+    await finish(store, job, msgspec.structs.replace(a_retry_change(), log=b"12"))
+    assert (await show(store, spec)).log == b"12"
+    job = await take(store)
+    assert job.log == b"12"
+    await store.extend([an_extension(job, progress=b"50%", log=b"123")])
+    await finish(store, job, a_retry_change())
+    job = await take(store)
+    assert job.log == b"123" and job.progress is None
+    await finish(store, job, Change.completed(b"result", log=b"1234"))
+    ended = await show(store, spec)
+    assert (ended.state, ended.result, ended.log) == ("completed", b"result", b"1234")
+    await store.replay([spec.id])
+    assert (await take(store)).log == b"1234"
+
+
+async def test_a_log_comes_with_progress_and_a_longer_lease(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    job = await take(store, lease=30)
+    clock.advance(20)
+    await store.extend([an_extension(job, by=30, progress=b"50%", log=b"1")])
+
+    seen = await show(store, spec)
+    assert (seen.lease_until, seen.progress, seen.log) == (clock() + seconds(30), b"50%", b"1")
+    clock.advance(29)
+    assert await store.reclaim(a_reclaim()) == []
+    await store.extend([an_extension(job, by=30)])
+    seen = await show(store, spec)
+    assert (seen.lease_until, seen.progress, seen.log) == (clock() + seconds(30), b"50%", b"1")
+
+
+async def test_a_log_survives_its_worker(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    job = await take(store)
+    await store.extend([an_extension(job, log=b"seen")])
+    clock.advance(60)
+
+    [reclaimed] = await store.reclaim(a_reclaim())
+    assert reclaimed.log == b"seen"
+    await finish(store, reclaimed, a_retry_change())
+    assert (await show(store, spec)).log == b"seen"
+
+
+async def test_a_lost_lease_writes_no_log(store: Store, clock: VirtualClock) -> None:
+    spec = await put(store)
+    stalled = await take(store)
+    clock.advance(60)
+    [reclaimed] = await store.reclaim(a_reclaim())
+    late = Change.completed(b"", log=b"late")
+
+    assert await store.extend([an_extension(stalled, log=b"late")]) == [Receipt.LOST]
+    assert await store.settle([(stalled.lease, late)]) == [Receipt.LOST]
+    assert (await show(store, spec)).log is None
+    assert await store.extend([an_extension(reclaimed, log=b"mine"), an_extension(stalled, log=b"late")]) == [
+        *(Receipt.OK, Receipt.LOST)
+    ]
+    assert (await show(store, spec)).log == b"mine"
+
+
+async def test_logs_of_one_call_belong_to_their_jobs(store: Store, clock: VirtualClock) -> None:
+    many = specs(6)
+    await store.enqueue(many)
+    jobs = await store.claim(a_claim(6))
+    logs = [None if n % 3 == 0 else b"x" * n for n in range(6)]
+
+    await store.extend([an_extension(job, log=log) for job, log in zip(jobs[:3], logs, strict=False)])
+    changes = [Change.completed(b"r", log=log) for log in logs[3:]]
+    await store.settle([(job.lease, change) for job, change in zip(jobs[3:], changes, strict=True)])
+    assert [(await show(store, job)).log for job in jobs] == logs
+
+
+async def test_a_new_job_with_the_id_of_an_old_one_has_no_log(store: Store, clock: VirtualClock) -> None:
+    await put(store, id="again")
+    await finish(store, await take(store), Change.completed(b"", log=b"old"))
+    await store.delete(["again"])
+    await put(store, id="again")
+
+    job = await take(store)
+    assert job.log is None
+    await complete(store, job)
+    assert (await show(store, job)).log is None
 
 
 async def test_a_made_up_lease_settles_nothing(store: Store, clock: VirtualClock) -> None:

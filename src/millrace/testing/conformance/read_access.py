@@ -20,7 +20,8 @@ from millrace.testing.conformance.reading import one_of_each
 from millrace.testing.conformance.scenes import complete, control, put, put_completed, put_running, take
 from millrace.testing.conformance.schedules import a_schedule
 
-READS = frozenset({"workers", "schedules"})  # methods that only read, in roles of which the others write
+# Methods that only read, in roles of which the others write.
+READS = frozenset({"workers", "schedules", "due_schedules"})
 
 
 @asynccontextmanager
@@ -79,6 +80,7 @@ async def everything(store: Store, ids: list[str]) -> dict[str, Any]:
         "scan": [job for part in await store.partitions(3) async for jobs in store.scan(part) for job in jobs],
         "workers": await store.workers(),
         "schedules": await store.schedules(),
+        "due": await store.due_schedules(["nightly"], 10),
         "settings": [
             await store.control("queue", "default", {}),
             await store.control("task", "work", {}),

@@ -15,7 +15,7 @@ import pytest
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import HOUR, Spec
 from millrace.domain.rules.cron import tick_job
-from millrace.domain.schedule import Move, Moved, Schedule
+from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_spec
 from millrace.testing.clock import VirtualClock
@@ -208,3 +208,159 @@ async def test_a_bad_move_is_refused_before_anything_is_written(store: Store, cl
 
     assert await store.schedules() == []
     assert await found(store) == []
+
+
+# ── schedules that the store runs ─────────────────────────────────────────────────────────────
+
+
+def stored(clock: VirtualClock, name: str, due_in: float | None, **facts: Any) -> Schedule:
+    """Return a schedule with the spec of its jobs, which is due in so many seconds."""
+    due_at = None if due_in is None else clock() + round(due_in * 1000)
+    return a_schedule(clock, name, template=a_spec(id="tick", token=""), next_tick=due_at, **facts)
+
+
+async def names_due(store: Store, limit: int = 100) -> list[str]:
+    return [schedule.name for schedule in (await store.due_schedules([], limit)).due]
+
+
+async def test_a_stored_schedule_is_kept_with_the_spec_of_its_jobs(store: Store, clock: VirtualClock) -> None:
+    spec = a_spec(
+        payload=b'{"customer": "acme"}', id="tick", token="", priority=7, headers={"a": "b"}, key="k", lease=9_000
+    )
+    wanted = a_schedule(clock, template=spec, next_tick=clock() + HOUR)
+    kept = await declare(store, wanted)
+
+    assert kept.template == spec
+    assert await store.schedules() == [kept]
+    assert (await store.due_schedules(["nightly"], 0)).named == [kept]
+
+
+async def test_schedules_are_read_in_pages_by_name(store: Store, clock: VirtualClock) -> None:
+    names = [f"n{number:02}" for number in range(7)] + ["Upper", "with.dots", "x" * 128]
+    await store.advance([Move(name, 0, a_schedule(clock, name)) for name in names])
+
+    pages: list[str] = []
+    while page := await store.schedules(pages[-1] if pages else "", 3):
+        assert len(page) <= 3
+        pages += [schedule.name for schedule in page]
+    assert pages == sorted(names)
+    assert [schedule.name for schedule in await store.schedules("n04")] == sorted(names)[6:]
+
+
+async def test_schedules_are_read_by_name_in_the_order_asked_for(store: Store, clock: VirtualClock) -> None:
+    kept = [await declare(store, a_schedule(clock, name)) for name in ("a", "b")]
+
+    seen = await store.due_schedules(["b", "missing", "a"], 10)
+    assert seen == DueSchedules(clock(), [kept[1], None, kept[0]], [], None)
+
+
+async def test_due_schedules_come_first_to_last_and_the_next_instant_is_known(
+    store: Store, clock: VirtualClock
+) -> None:
+    for name, due_in in (("late", 30), ("soon", 10), ("next", 60), ("never", None)):
+        await declare(store, stored(clock, name, due_in))
+    await declare(store, a_schedule(clock, "in-code", next_tick=clock() + 1))
+    assert (await store.due_schedules([], 10)).due == []
+    assert (await store.due_schedules([], 10)).next_at == clock() + 10_000
+
+    began = clock()
+    clock.advance(30)
+    assert await names_due(store) == ["soon", "late"]
+    assert (await store.due_schedules([], 10)).next_at == began + 60_000
+    assert await names_due(store, limit=1) == ["soon"]
+    assert (await store.due_schedules([], 1)).next_at == clock()
+    assert await store.due_schedules([], 0) == DueSchedules(clock(), [], [], None)
+
+
+async def test_a_schedule_that_ticked_is_due_at_its_next_tick(store: Store, clock: VirtualClock) -> None:
+    schedule = await declare(store, stored(clock, "often", 60))
+    tick = clock.advance(60)
+    [seen] = (await store.due_schedules([], 10)).due
+    assert seen == schedule
+
+    move = carried_out(schedule, tick)
+    assert move.schedule is not None
+    after = msgspec.structs.replace(move.schedule, next_tick=tick + 60_000)
+    assert (await advance(store, msgspec.structs.replace(move, schedule=after))).status == "ok"
+    assert await names_due(store) == []
+    assert (await store.due_schedules([], 10)).next_at == tick + 60_000
+    clock.advance(60)
+    assert await names_due(store) == ["often"]
+
+
+async def test_a_paused_or_removed_schedule_is_not_due(store: Store, clock: VirtualClock) -> None:
+    paused, removed = await declare(store, stored(clock, "a", 10)), await declare(store, stored(clock, "b", 10))
+    clock.advance(20)
+    assert await names_due(store) == ["a", "b"]
+
+    off = await advance(store, Move("a", paused.rev, msgspec.structs.replace(paused, paused=True)))
+    await advance(store, Move("b", removed.rev, None))
+    assert await store.due_schedules([], 10) == DueSchedules(clock(), [], [], None)
+
+    assert off.schedule is not None
+    await advance(store, Move("a", off.schedule.rev, msgspec.structs.replace(off.schedule, paused=False)))
+    assert await names_due(store) == ["a"]
+
+
+async def test_a_removed_schedule_that_is_stored_again_is_due_once(store: Store, clock: VirtualClock) -> None:
+    for _ in range(3):
+        schedule = await declare(store, stored(clock, "again", 10))
+        clock.advance(20)
+        assert await names_due(store) == ["again"]
+        await advance(store, Move("again", schedule.rev, None))
+        assert await names_due(store) == []
+
+
+async def test_of_two_writers_of_a_schedule_the_index_has_what_the_first_wrote(
+    store: Store, clock: VirtualClock
+) -> None:
+    schedule = await declare(store, stored(clock, "raced", 1_000))
+    moves = [
+        Move("raced", schedule.rev, msgspec.structs.replace(schedule, next_tick=clock() + seconds * 1_000))
+        for seconds in range(10, 20)
+    ]
+    answers = await asyncio.gather(*(advance(store, move) for move in moves))
+
+    assert sorted(answer.status for answer in answers) == ["ok"] + ["stale"] * 9
+    [written] = [answer.schedule for answer in answers if answer.status == "ok"]
+    assert written is not None and written.next_tick is not None
+    clock.set(written.next_tick - 1)
+    assert await names_due(store) == []
+    clock.set(written.next_tick)
+    assert await names_due(store) == ["raced"]
+    clock.advance(100)
+    assert await names_due(store) == ["raced"]
+
+
+async def test_the_jobs_of_many_ticks_are_enqueued_by_one_call(store: Store, clock: VirtualClock) -> None:
+    made = await store.advance([Move(f"s{n}", 0, stored(clock, f"s{n}", 60)) for n in range(20)])
+    tick = clock.advance(60)
+    schedules = [answer.schedule for answer in made if answer.schedule is not None]
+    assert len(schedules) == 20
+
+    answers = await store.advance(
+        [carried_out(schedule, tick, queue=f"q{n % 3}") for n, schedule in enumerate(schedules)]
+    )
+    assert [answer.status for answer in answers] == ["ok"] * 20
+    assert len(await found(store)) == 20
+
+
+async def test_one_tick_that_is_refused_leaves_the_others_of_its_call(store: Store, clock: VirtualClock) -> None:
+    await control(store, "small", max_depth=1)
+    made = await store.advance([Move(f"s{n}", 0, stored(clock, f"s{n}", 60)) for n in range(4)])
+    tick = clock.advance(60)
+    moves = [carried_out(answer.schedule, tick, queue="small") for answer in made if answer.schedule is not None]
+    stale = msgspec.structs.replace(moves[3], seen=1)
+
+    answers = await store.advance([*moves[:3], stale])
+    assert [answer.status for answer in answers] == ["ok", "refused", "refused", "stale"]
+    assert await found(store) == [moves[0].jobs[0].id]
+
+
+async def test_a_bad_spec_of_a_schedule_is_refused_before_anything_is_written(
+    store: Store, clock: VirtualClock
+) -> None:
+    bad = a_schedule(clock, template=Spec("tick", "work", priority=16))
+    with pytest.raises(InvalidInput, match="priority"):
+        await store.advance([Move("good", 0, a_schedule(clock, "good")), Move("nightly", 0, bad)])
+    assert await store.schedules() == []

@@ -80,6 +80,15 @@ async def test_an_import_twice_changes_nothing(store: Store, clock: VirtualClock
     await close(store, None)
 
 
+async def test_imported_schedules_are_due_at_their_time(store: Store, clock: VirtualClock) -> None:
+    source = another(clock)
+    await fill(source, clock)
+    await move(source, store)
+
+    assert await store.schedules() == await source.schedules()
+    assert [schedule.name for schedule in (await store.due_schedules([], 10)).due] == ["of-customer"]
+
+
 async def test_imported_jobs_are_claimed_in_their_order(store: Store, clock: VirtualClock) -> None:
     source = another(clock)
     ids = [(await put(source, priority=priority)).id for priority in (0, 5, 0, 5)]

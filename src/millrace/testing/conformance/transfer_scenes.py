@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from millrace.domain.change import Change
 from millrace.domain.export import Exported, ExportedHold, comparable, identity
 from millrace.domain.schedule import Move, Schedule
@@ -71,7 +73,8 @@ async def _settings(store: Store) -> None:
     await store.control("task", "work", {"max_running": 50})
     await store.control("store", "", {"keep_events": seconds(86_400)})
     record = Schedule("nightly", "0 3 * * *", "UTC", "work", "default", "skip", 0, "digest", 0, next_tick=10)
-    await store.advance([Move("nightly", 0, record)])
+    of_customer = msgspec.structs.replace(record, name="of-customer", template=a_spec(id="tick", token=""))
+    await store.advance([Move("nightly", 0, record), Move("of-customer", 0, of_customer)])
 
 
 async def _fill_once(store: Store, clock: VirtualClock, name: str) -> None:
@@ -98,7 +101,8 @@ async def _ended(store: Store, clock: VirtualClock, name: str) -> None:
     ids = ["done", "forever", "dead", "shown", "gone", "again", "kept"]
     keys = {"kept": {"key": f"{name}kept", "scope": "retained"}, "forever": {"keep_result": None}}
     await store.enqueue([a_spec(id=name + each, queue=queue, **keys.get(each, {})) for each in ids])  # type: ignore[arg-type]
-    changes = {"dead": a_burial(), "shown": a_burial("timeout"), "again": a_burial()}
+    logged = Change.completed(b"7", log=b'[{"text":"kept"}]')
+    changes = {"dead": a_burial(), "shown": a_burial("timeout"), "again": a_burial(), "forever": logged}
     for job in await store.claim(a_claim(len(ids), queue=queue)):
         clock.advance(1)
         change = changes.get(job.id.removeprefix(name), Change.completed(b'{"sum":3}'))

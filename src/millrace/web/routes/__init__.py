@@ -8,7 +8,19 @@ tests/web/test_operations.py checks this.
 from __future__ import annotations
 
 from millrace.web.operation import Operation
-from millrace.web.routes import bulk, dead, events, flows, history, job_actions, jobs, queues, server, workers
+from millrace.web.routes import (
+    bulk,
+    dead,
+    events,
+    flows,
+    history,
+    job_actions,
+    jobs,
+    queues,
+    schedules,
+    server,
+    workers,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.routes,
@@ -19,6 +31,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *dead.routes,
     *queues.routes,
     *workers.routes,
+    *schedules.routes,
     *events.routes,
     *server.routes,
 )

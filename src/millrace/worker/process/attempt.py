@@ -9,17 +9,18 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from millrace.app.handler.context import Context
+from millrace.app.handler.job_log import make_line
 from millrace.app.handler.verdict import Abort, Aborted, Bury, Retry, Snooze, Verdict
 from millrace.app.task import Task
 from millrace.domain.errors import InvalidInput, PayloadInvalid, ResultInvalid
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure, encodable
-from millrace.worker.process.wire import AttemptDone, LogLine, Progress, ToWorker
+from millrace.worker.process.wire import AttemptDone, ChildLine, ChildRecord, Progress, ToWorker
 from millrace.worker.scope import WorkerScope
 
 if TYPE_CHECKING:
@@ -40,7 +41,15 @@ class ChildAttempt:
     completing = False
 
     def __init__(
-        self, index: int, job: Job, remaining: float | None, task: Task[..., Any], send: Send, scope: WorkerScope
+        self,
+        index: int,
+        job: Job,
+        remaining: float | None,
+        task: Task[..., Any],
+        send: Send,
+        scope: WorkerScope,
+        *,
+        keeps_log: bool = False,
     ) -> None:
         self.job = job
         self.task = task
@@ -50,6 +59,10 @@ class ChildAttempt:
         self.scope = scope
         self.context: Context | None = None
         self._why: Abort | None = None
+        self.keeps_log = keeps_log
+        self._index = index
+        self._send = send
+        self._started = time.monotonic()
         self._sender = _ProgressSender(index, send)
 
     @property
@@ -63,6 +76,10 @@ class ChildAttempt:
     @progress.setter
     def progress(self, value: bytes | None) -> None:
         self._sender.report(value)
+
+    def keep_line(self, level: int, text: str, fields: Mapping[str, Any]) -> None:
+        line = make_line(self.job, time.monotonic() - self._started, level, text, fields)
+        self._send(ChildLine(self._index, line))
 
     async def parents(self) -> list[JobStatus]:
         return await self.task.parents_of(self.job)
@@ -210,7 +227,7 @@ class _ToWorker(logging.Handler):
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
             facts = {encodable(name): _encodable(value) for name, value in vars(record).items() if name not in _OWN}
-            self._send_line(LogLine(record.levelno, encodable(text), facts))
+            self._send_line(ChildRecord(record.levelno, encodable(text), facts))
         except Exception:
             self.handleError(record)
 

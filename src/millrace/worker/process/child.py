@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from millrace.app.handler.job_log import LogLine
 from millrace.app.handler.verdict import Abort
 from millrace.domain.errors import InvalidInput
 from millrace.domain.outcome import Failure
@@ -30,10 +31,11 @@ from millrace.worker.process.wire import (
     Boot,
     CallEnded,
     ChildBroken,
+    ChildLine,
     ChildReady,
+    ChildRecord,
     Frames,
     Halt,
-    LogLine,
     Progress,
     Retire,
     ToWorker,
@@ -51,9 +53,11 @@ _job_log = logging.getLogger("millrace.handler")
 
 
 class Reports(Protocol):
-    """The interface of a run that receives the progress of its child process."""
+    """The interface of a run that receives the progress and the log lines of its child process."""
 
     progress: bytes | None
+
+    def keep(self, line: LogLine) -> None: ...
 
 
 class BrokenChild(Exception):
@@ -204,8 +208,11 @@ class Child(asyncio.Protocol):
             case Progress(index, value):
                 if index < len(self._reports):
                     self._reports[index].progress = value
-            case LogLine(level, text, facts):
+            case ChildRecord(level, text, facts):
                 _log(level, text, facts)
+            case ChildLine(index, line):
+                if index < len(self._reports):
+                    self._reports[index].keep(line)
             case CallEnded():
                 self.memory = message.memory
                 if self._answer is not None and not self._answer.done():

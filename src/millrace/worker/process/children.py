@@ -263,7 +263,7 @@ def _encoded(names: Sequence[object]) -> list[bytes]:
 
 def _work(runs: Sequence[Run], batch: bool) -> Work:
     remaining = [None if math.isinf(run.deadline) else max(0.0, run.deadline - run.clock()) for run in runs]
-    return Work([run.job for run in runs], remaining, _job_log.getEffectiveLevel(), batch)
+    return Work([run.job for run in runs], remaining, _job_log.getEffectiveLevel(), batch, runs[0].keeps_log)
 
 
 def _end(run: Run, done: AttemptDone) -> Encoded | BaseException:

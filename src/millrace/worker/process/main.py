@@ -127,7 +127,8 @@ class ChildProgram:
         task = self._tasks[work.jobs[0].task]
         jobs = zip(work.jobs, work.remaining, strict=True)
         attempts = [
-            ChildAttempt(index, job, left, task, self._send, self._scope) for index, (job, left) in enumerate(jobs)
+            ChildAttempt(index, job, left, task, self._send, self._scope, keeps_log=work.keeps_log)
+            for index, (job, left) in enumerate(jobs)
         ]
         self._attempts = attempts
         if self._halted is not None:  # stopped before it began

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from millrace.app.handler.address import HandlerAddress, Program
+from millrace.app.handler.job_log import LogLine
 from millrace.app.handler.verdict import Abort
 from millrace.domain.job import Job, Spec
 from millrace.domain.outcome import Failure
@@ -42,6 +43,7 @@ class Work(msgspec.Struct, frozen=True, tag=True):
     remaining: list[float | None]
     log_level: int
     batch: bool = False
+    keeps_log: bool = False  # whether the lines of `ctx.log` are sent for the logs of the jobs
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
@@ -71,12 +73,19 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     value: bytes
 
 
-class LogLine(msgspec.Struct, frozen=True, tag=True):
+class ChildRecord(msgspec.Struct, frozen=True, tag=True):
     """A message from the child: one log record of `ctx.log`."""
 
     level: int
     text: str
     facts: dict[str, Any]
+
+
+class ChildLine(msgspec.Struct, frozen=True, tag=True):
+    """A message from the child: a line for the log of the job at `index` in `Work.jobs`."""
+
+    index: int
+    line: LogLine
 
 
 BuryReason = Literal["payload_invalid", "result_invalid", "not_retried"]  # reasons to bury the job at once
@@ -104,7 +113,7 @@ class CallEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 ToChild = Boot | Work | Halt | Retire
-ToWorker = ChildReady | ChildBroken | Progress | LogLine | CallEnded
+ToWorker = ChildReady | ChildBroken | Progress | ChildRecord | ChildLine | CallEnded
 
 _encoder = msgspec.msgpack.Encoder()
 _for_child = msgspec.msgpack.Decoder(ToChild)

@@ -20,7 +20,7 @@ from millrace.store.object.engine.numbers import COUNT
 from millrace.store.object.engine.objects import SeenObject
 from millrace.store.object.engine.plan import SwapGroup, WritePlan
 from millrace.store.object.engine.values import FeedEvent, JobValue, value_of
-from millrace.store.object.keys import TASKS, is_data, name_in
+from millrace.store.object.keys import TASKS, is_data, is_tick, name_in
 
 if TYPE_CHECKING:
     from millrace.store.object.engine.engine import Engine
@@ -82,10 +82,9 @@ class Commit:
             self._announce()  # last: a claim that is woken must not skip the jobs it was woken for
 
     async def _put(self, bodies: Mapping[str, bytes], *, durable: bool = False) -> None:
-        """Write these objects. Index keys need not be durable, because they can be rebuilt from the jobs."""
-        await self._blobs.write_many(
-            [Write(key, body, Expect.ANYTHING, durable and is_data(key)) for key, body in bodies.items()]
-        )
+        """Write these objects. Index keys of jobs need not be durable, because they can be rebuilt from the jobs."""
+        kept = [(key, body, is_data(key) or is_tick(key)) for key, body in bodies.items()]
+        await self._blobs.write_many([Write(key, body, Expect.ANYTHING, durable and keep) for key, body, keep in kept])
 
     async def _publish_earlier_events(self) -> bool:
         """Publish earlier events of these jobs that are missing in the feed after a crash. Return True if records have

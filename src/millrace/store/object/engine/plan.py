@@ -14,10 +14,11 @@ from collections.abc import Iterable
 import msgspec
 
 from millrace.domain.job import State
+from millrace.domain.schedule import Schedule
 from millrace.store.object.engine.job_table import IndexFacts, Record
 from millrace.store.object.engine.objects import Swap, nonce
 from millrace.store.object.engine.tables import ObjectTables
-from millrace.store.object.engine.values import FeedEvent, Trigger, encode, encoded_job
+from millrace.store.object.engine.values import FeedEvent, Trigger, encode, encoded_job, value_of
 from millrace.store.object.keys import TASKS
 
 LARGE_BATCH = 100  # new objects; a smaller batch is written twice, and leaves no commit record for the sweep
@@ -102,6 +103,7 @@ class WritePlan:
                 else:
                     seen, body = values[key]
                     group.changes.append(Swap(seen, body))
+                    self._index_schedule(group, key)
             group.feed_events.sort(key=lambda one: one.place)
             found.append(group)
         return found
@@ -179,6 +181,20 @@ class WritePlan:
         group.records.append(record)
         body = None if value.is_empty else encoded_job(value)
         group.changes.append(Swap(record.seen, body))
+
+    def _index_schedule(self, group: SwapGroup, key: str) -> None:
+        """Write the key by which a changed schedule is found when it is due.
+
+        A group that loses a race leaves its key: another writer of the same revision may need it. A reader deletes it.
+        """
+        known = self.tables.plans.get(key)
+        if known is None:
+            return
+        was, now = self._layout.tick(value_of(known[0], Schedule)), self._layout.tick(known[1])
+        if now is not None:
+            group.before[now] = b""
+        if was is not None and was != now:
+            group.deleted.append(was)
 
     @staticmethod
     def _still_found(record: Record) -> bool:

@@ -235,8 +235,18 @@ class ObjectTables(IndexTable):
         seen, _ = self._plan(name)
         self.plans[seen.key] = (seen, None)
 
-    def schedules(self) -> list[Schedule]:
-        return sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
+    def prefetch_schedules(self, names: Sequence[str]) -> None:
+        self.view.want([self.layout.schedule(name) for name in names])
+
+    def schedules(self, after: str, limit: int) -> list[Schedule]:
+        found = sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
+        return [schedule for schedule in found if schedule.name > after][:limit]
+
+    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
+        raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
+
+    def next_schedule(self, after: int) -> int | None:
+        raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
 
     def worker(self, worker_id: str) -> WorkerRecord | None:
         return value_of(self.view.object(self.layout.worker(worker_id)), WorkerRecord)

@@ -16,7 +16,7 @@ from millrace.store.object.s3.address import BucketAddress
 
 # Everything except jobs (tasks/) and their large data: old versions of these are never read.
 INDEXES = (
-    *("ready/", "held/", "leases/", "done/", "gone/", "deps/", "due/", "upkeep/"),
+    *("ready/", "held/", "leases/", "done/", "gone/", "deps/", "due/", "upkeep/", "ticks/"),
     *("lines/", "keys/", "control/", "schedules/", "workers/", "writers/", "feed/", "batches/", "archive/", "probe/"),
 )
 MAX_DELETE = 1_000

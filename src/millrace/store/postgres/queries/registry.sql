@@ -141,18 +141,25 @@ SELECT s.queue, count(DISTINCT w.id)::integer FROM millrace.worker AS w
 CROSS JOIN LATERAL (SELECT unnest(w.queues) UNION ALL SELECT NULL) AS s (queue)
 WHERE w.until >= millrace.clock($1::bigint) GROUP BY s.queue;
 
--- name: schedule
-SELECT record FROM millrace.schedule WHERE name = $1::text;
-
--- name: put_schedule
-INSERT INTO millrace.schedule (name, record) VALUES ($1::text, $2::bytea)
-ON CONFLICT (name) DO UPDATE SET record = $2::bytea;
-
--- name: drop_schedule
-DELETE FROM millrace.schedule WHERE name = $1::text;
+-- name: schedules_named
+SELECT name, record FROM millrace.schedule WHERE name = ANY ($1::text[]);
 
 -- name: schedules
-SELECT record FROM millrace.schedule ORDER BY name COLLATE "C";
+SELECT record FROM millrace.schedule WHERE name > $1::text COLLATE "C" ORDER BY name LIMIT $2::integer;
+
+-- name: due_schedules
+SELECT record FROM millrace.schedule WHERE due_at <= $1::bigint ORDER BY due_at, name LIMIT $2::integer;
+
+-- name: next_schedule
+SELECT min(due_at) FROM millrace.schedule WHERE due_at > $1::bigint;
+
+-- name: put_schedules
+INSERT INTO millrace.schedule (name, record, due_at)
+SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[])
+ON CONFLICT (name) DO UPDATE SET record = excluded.record, due_at = excluded.due_at;
+
+-- name: drop_schedules
+DELETE FROM millrace.schedule WHERE name = ANY ($1::text[]);
 
 -- name: identity
 SELECT identity FROM millrace.store;

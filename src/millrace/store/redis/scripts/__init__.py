@@ -26,7 +26,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "U": ("time", "replaying"),
     "W": ("walk",),
 }
-FLAGS = ("error", "attempts", "progress")  # whether a job has such a value, which is stored separately from its record
+# Whether a job has such a value, which is stored separately from its record.
+FLAGS = ("error", "attempts", "progress", "log")
 FAST_PATHS = ("claim", "settle")  # scripts that try fast_path/NAME.lua first, before anything else is loaded
 # The caller tries these first, in a call of their own. They need no modules, only these parts.
 STANDALONE = {
@@ -58,6 +59,7 @@ METHODS = (
     "upkeep_rest",
     "upkeep_past",
     "advance",
+    "due_schedules",
     "beat",
     "get",
     "find",

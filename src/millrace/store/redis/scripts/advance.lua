@@ -1,5 +1,5 @@
 -- advance: write each schedule whose revision has not changed, and enqueue its jobs in the same step.
--- Takes {moves}: {name, seen, mark or nil, index of the schedule's body, specs}.
+-- Takes {moves}: {name, seen, mark or nil, due_at or nil, index of the schedule's body, specs}.
 -- Returns {status, rev, mark, schedule, refusal} for each.
 -- Repeats advance of domain/rules/scheduling.py.
 if repeated then
@@ -7,7 +7,7 @@ if repeated then
 end
 
 local function advance_one(move)
-  local name, seen, wanted_mark, body, items = unpack(move, 1, 5)
+  local name, seen, wanted_mark, due_at, body, items = unpack(move, 1, 6)
   local kept, rev, mark, schedule = T.hget(KEY.schedule, name), 0, nil, false
   if kept then
     rev, mark = unpacked(sub(kept, 1, 18))
@@ -19,6 +19,7 @@ local function advance_one(move)
   end
   if not wanted_mark then
     T.hput(KEY.schedule, name, false)
+    T.zput(KEY.ticks, name, false)
     return { 'ok', { 0, false, false } }
   end
   local new_mark = kept and max(wanted_mark, mark) or now
@@ -34,6 +35,7 @@ local function advance_one(move)
   -- Revisions start at the current time, so that a schedule that is removed and created again has new ones.
   local new_rev = kept and rev + 1 or max(now, 1)
   T.hput(KEY.schedule, name, wide(new_rev) .. wide(new_mark) .. ARGV[body])
+  T.zput(KEY.ticks, name, due_at or false)
   return { 'ok', { new_rev, new_mark, ARGV[body] } }
 end
 

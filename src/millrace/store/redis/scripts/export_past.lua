@@ -1,6 +1,6 @@
 -- export_past: the next deleted generations. Takes {how many come before, limit}; returns {id, seq, generation, state,
 -- token, gone_at, events} for each.
--- Repeats _past_record of domain/rules/exporting.py.
+-- Repeats export of domain/rules/exporting.py.
 local found, names = {}, call('ZRANGE', KEY.gone, args[1], args[1] + args[2] - 1, 'WITHSCORES')
 for i = 1, #names, 2 do
   local seq, id = tonumber(sub(names[i], 1, 16)), sub(names[i], 17)

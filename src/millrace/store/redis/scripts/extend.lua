@@ -1,4 +1,5 @@
--- extend: extend leases, counted from now. Takes {items}: {seq, lease id, by or nil, index of the progress body or nil}.
+-- extend: extend leases, counted from now. Takes {items}: {seq, lease id, by or nil, indexes of the bodies of
+-- progress and log, or nil}.
 -- Returns one letter per item, as settle does.
 -- Repeats Ledger.extend of domain/ledger.py.
 if repeated then
@@ -19,6 +20,9 @@ for i, item in ipairs(args[1]) do
     if item[4] then
       T.hput(KEY.progress, job.seq, ARGV[item[4]])
       job.progress = true
+    end
+    if item[5] then
+      X.put_log(job, ARGV[item[5]])
     end
     T.update(job)
     receipts[i] = job.cancel_requested and 'C' or 'O'

@@ -16,7 +16,7 @@ end
 
 local function insert(spec, facts)
   local generation, state, enqueued_at, available_at, count, open, attempt, started_at, finished_at, result_until,
-    result, failure, attempts, rare = unpack(facts, 1, 14)
+    result, failure, attempts, rare, log = unpack(facts, 1, 15)
   local job = T.insert(spec, T.next_seq(), generation)
   job.state, job.enqueued_at, job.available_at, job.events, job.open = state, enqueued_at, available_at, count, open
   job.attempt, job.started_at, job.finished_at, job.result_until = attempt, started_at, finished_at, result_until
@@ -27,6 +27,9 @@ local function insert(spec, facts)
   if result then
     job.result = true
     T.hput(KEY.result, job.seq, ARGV[result])
+  end
+  if log then
+    X.put_log(job, ARGV[log])
   end
   if failure then
     job.error = true

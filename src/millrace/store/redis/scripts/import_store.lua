@@ -1,6 +1,6 @@
 -- import_store: set the settings and totals of an exported store, unless that was done. Takes {keep_events,
 -- {name, body, processed, died, taken, next_lane, rearm, tokens, tokens_at} per queue, {name, body, tokens, tokens_at} per
--- task, {queue, name, processed, died} per lane, {name, rev, mark, body} per schedule}; a body is an index of ARGV. Why
+-- task, {queue, name, processed, died} per lane, {name, rev, mark, due_at or nil, body} per schedule}; a body is an index of ARGV. Why
 -- the store is closed is in ARGV 5 and 6. Returns the number of new records.
 -- Repeats _set_up of domain/rules/importing.py.
 -- include lib/closing
@@ -31,8 +31,9 @@ for _, item in ipairs(lanes) do
   T.put_line({ queue = queue, name = name, waiting = 0, live = 0, processed = processed, died = died })
 end
 for _, item in ipairs(schedules) do
-  local name, rev, mark, body = unpack(item, 1, 4)
+  local name, rev, mark, due_at, body = unpack(item, 1, 5)
   T.hput(KEY.schedule, name, wide(rev) .. wide(mark) .. ARGV[body])
+  T.zput(KEY.ticks, name, due_at or false)
 end
 write_closing(5)
 T.flush()

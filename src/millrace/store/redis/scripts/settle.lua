@@ -1,6 +1,7 @@
 -- settle: write how runs ended, each if its lease still holds the job; a lost lease changes nothing.
 -- Takes {items}: {seq, lease id, verb, delay, index of the result's body, error, reason, failed, stalled, duration,
--- specs}; or, if all only complete different jobs, {nil, seqs, lease ids, durations, indexes of the results or false}.
+-- specs, keep_result or nil, index of the log's body}; or, if all only complete different jobs, {nil, seqs, lease ids,
+-- durations, indexes of the results or false}.
 -- Returns one letter per item: O written, L lost, C cancelled on request; or a refusal, and then nothing is written.
 -- Repeats Ledger.settle of domain/ledger.py.
 if repeated then
@@ -37,6 +38,9 @@ local function settle_one(item)
     return 'L'
   end
   local was_asked = job.cancel_requested
+  if item[13] then
+    X.put_log(job, ARGV[item[13]])
+  end
   X.settle(job, { verb = item[3], delay = item[4], result = item[5] and ARGV[item[5]] or nil, error = item[6],
     reason = item[7], failed = item[8], stalled = item[9], duration = item[10],
     keep_result = item[12], jobs = item[11] })

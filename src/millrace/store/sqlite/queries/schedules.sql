@@ -1,13 +1,22 @@
--- schedules.sql: the schedules that apps have declared.
+-- schedules.sql: the schedules that apps have declared or stored.
 
--- name: schedule
-SELECT record FROM millrace_schedule WHERE name = :name;
+-- name: schedules_named
+-- Schedules for a JSON list of names.
+SELECT name, record FROM millrace_schedule WHERE name IN (SELECT value FROM json_each(:names));
 
 -- name: schedules
-SELECT record FROM millrace_schedule ORDER BY name;
+SELECT record FROM millrace_schedule WHERE name > :after ORDER BY name LIMIT :limit;
 
--- name: put_schedule
-INSERT OR REPLACE INTO millrace_schedule (name, record) VALUES (:name, :record);
+-- name: due_schedules
+SELECT record FROM millrace_schedule WHERE due_at <= :until ORDER BY due_at, name LIMIT :limit;
 
--- name: drop_schedule
-DELETE FROM millrace_schedule WHERE name = :name;
+-- name: next_schedule
+SELECT min(due_at) FROM millrace_schedule WHERE due_at > :after;
+
+-- name: put_schedules
+INSERT OR REPLACE INTO millrace_schedule (name, record, due_at)
+VALUES (?, ?, ?);
+
+-- name: drop_schedules
+-- For a JSON list of names.
+DELETE FROM millrace_schedule WHERE name IN (SELECT value FROM json_each(:names));

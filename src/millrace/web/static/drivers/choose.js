@@ -6,7 +6,7 @@
 //   driver.stream(path, onEvent)  → a function that stops it; null where there are no live events.
 //                                   onEvent({kind, data()}): kinds as in docs/web.md, and "open" and "cut".
 //   driver.can     a Set: the screens it can fill (overview jobs dead queues pools workers schedules health) and what it
-//                  can do (cancel replay archive bulk pause drain settings obliterate schedules:act schedules:forget
+//                  can do (cancel replay archive bulk pause drain settings obliterate schedules:act schedules:remove
 //                  events why diff dependents throughput ended audit). What it cannot do is not shown. `ended`: filters
 //                  by when a job ended.
 //   driver.now()   the store's clock, in milliseconds, as well as it is known.

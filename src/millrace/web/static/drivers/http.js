@@ -13,7 +13,7 @@ const LIVED = 5000; // milliseconds; a stream that ends normally after that was 
 const LOOKS = ["overview", "jobs", "dead", "queues", "pools", "workers", "schedules", "health", "events", "why", "diff",
   "dependents", "throughput", "ended", "flows"];
 const ACTS = ["cancel", "replay", "archive", "bulk", "pause", "drain", "schedules:act"];
-const RULES = ["settings", "delete", "obliterate", "schedules:forget", "audit"];
+const RULES = ["settings", "delete", "obliterate", "schedules:remove", "audit"];
 const BY_ROLE = { viewer: LOOKS, operator: [...LOOKS, ...ACTS], admin: [...LOOKS, ...ACTS, ...RULES] };
 
 export async function open(base, ask) {

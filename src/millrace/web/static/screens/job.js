@@ -9,6 +9,7 @@ import { Problem } from "../drivers/problem.js";
 import { sure } from "../parts/dialogs.js";
 import { badge, copyable, empty, panel, queueLink } from "../parts/elements.js";
 import { attempts } from "../parts/attempts.js";
+import { log } from "../parts/log.js";
 import { consequences } from "../parts/consequences.js";
 import { Differences } from "../parts/diff.js";
 import { facts } from "../parts/facts.js";
@@ -80,6 +81,7 @@ export function makeJob(app, route) {
         WAITING.has(job.state) && app.can("why") ? why(app, job, reasons, dependencies.parents) : null,
         job.error || job.reason ? failure(job, sameCause) : null,
         attempts(app, job),
+        log(app, job),
         h("div", { class: "columns", key: "data" },
           value("Payload", job.payload, opened.payload),
           job.has_result || job.state === "completed" ? result(job) : null,

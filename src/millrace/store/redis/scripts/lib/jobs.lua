@@ -273,7 +273,7 @@ function T.delete(job)
     T.ids[job.id] = false
     T.hput(KEY.id, job.id, false)
   end
-  for _, key in ipairs({ KEY.job, KEY.spec, KEY.result, KEY.error, KEY.progress, KEY.after }) do
+  for _, key in ipairs({ KEY.job, KEY.spec, KEY.result, KEY.error, KEY.progress, KEY.log, KEY.after }) do
     T.hput(key, seq, false)
   end
   if job.attempts then

@@ -1,4 +1,5 @@
--- open: the start of every script: the clock, the arguments, and whether this call was already answered.
+-- open: the start of every script: the clock, the arguments, and whether this call was already answered. A closed store
+-- refuses every call that has a number. Repeats Ledger.refuse_if_closed of domain/ledger.py.
 -- KEYS  1 the store's prefix, including the hash tag: all keys of the store are in one hash slot
 -- ARGV  1 the reply slot, 2 the number of its call ('' if it can be repeated), 3 the instant in tests, else '',
 --       4 the arguments as msgpack, 5… bodies: bytes that scripts only store
@@ -18,11 +19,11 @@ end
 
 local repeated = false
 if ARGV[2] ~= '' then
-  local found = call('MGET', MEMO, P .. 'closed')
-  local kept = found[1]
-  if found[2] then -- Repeats Ledger.refuse_if_closed of domain/ledger.py: reads and imports have no number
-    return redis.error_reply('CLOSED ' .. found[2])
+  local closed = call('GET', P .. 'closed') -- reads and imports have no number
+  if closed then
+    return redis.error_reply('CLOSED ' .. closed)
   end
+  local kept = call('GET', MEMO)
   if kept then
     local number, answer = unpacked(kept)
     if number == tonumber(ARGV[2]) then

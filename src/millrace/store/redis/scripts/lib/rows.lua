@@ -14,12 +14,12 @@ function T.rows_of(jobs)
     for i = first, last do
       local job, more = jobs[i], false
       local seq = job.seq
-      if job.result or job.error or job.attempts or job.progress or job.lost_worker ~= nil then
+      if job.result or job.error or job.attempts or job.progress or job.log or job.lost_worker ~= nil then
         more = { blob_of(KEY.result, job.result, seq), blob_of(KEY.error, job.error, seq),
           job.attempts and call('LRANGE', P .. 'attempts:' .. seq, 0, -1) or false,
-          blob_of(KEY.progress, job.progress, seq) }
+          blob_of(KEY.progress, job.progress, seq), blob_of(KEY.log, job.log, seq) }
         if job.lost_worker ~= nil then
-          more[5] = job.lost_worker and 1 or 0
+          more[6] = job.lost_worker and 1 or 0
         end
       end
       rows[#rows + 1] = seq

@@ -24,6 +24,11 @@ local function put_progress(job, body)
   job.progress = body ~= nil and body ~= false
 end
 
+function X.put_log(job, body)
+  T.hput(KEY.log, job.seq, body)
+  job.log = true
+end
+
 local function finish(job)
   job.finished_at = now
   job.holds, job.cancel_requested = false, false

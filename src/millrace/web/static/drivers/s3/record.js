@@ -29,6 +29,7 @@ export function facts(value) {
     payload: part(record.get("input"), given.spec.payload, payloadFormat),
     result: part(record.get("output"), given.result, resultFormat),
     progress: part(undefined, given.progress, "json"),
+    log: part(undefined, given.log, "json"),
   };
 }
 

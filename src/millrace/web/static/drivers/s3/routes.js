@@ -42,7 +42,7 @@ const ROUTES = [
   ["GET", "/api/pools", (store) => listPools(store)],
   ["GET", "/api/pools/*", (store, { path: [name] }) => getPool(store, name)],
   ["GET", "/api/workers", (store, { signal }) => listWorkers(store, signal)],
-  ["GET", "/api/schedules", (store) => listSchedules(store)],
+  ["GET", "/api/schedules", (store, { query }) => listSchedules(store, query)],
   ["GET", "/api/schedules/*", (store, { path: [name] }) => getSchedule(store, name)],
 ].map(([method, path, answer]) => ({ method, parts: path.split("/"), answer }));
 

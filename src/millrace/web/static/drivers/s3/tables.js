@@ -13,7 +13,7 @@ export const JOB = {
   replays: 0, auto_retries: 0, events: 0, blocked: 0, lane: null, open: false, in_line: false, holds: false,
   worker: null, lease_id: null, lease_until: null, cancel_requested: false, archived: false, result: null,
   result_until: null, result_expired: false, error: null, reason: null, next_retry_at: null, attempts: [],
-  progress: null, lost_worker: null, failed_parent: null, has_dependents: false, carried: null,
+  progress: null, lost_worker: null, failed_parent: null, has_dependents: false, carried: null, log: null,
 };
 export const EVENT = {
   attempt: 0, failures: 0, worker: null, lease: null, delay: null, reason: null, error: null, duration: null,
@@ -23,7 +23,7 @@ export const WORKER = {
   shards: [],
 };
 export const SCHEDULE = {
-  rev: 0, last_tick: null, next_tick: null, paused: false,
+  rev: 0, last_tick: null, next_tick: null, paused: false, template: null,
 };
 export const SETTINGS = {
   max_running: null, rate: null, burst: null, paused: false, paused_lanes: [], lanes: null, max_depth: null,
@@ -41,7 +41,7 @@ export const JOB_DETAILS = {
   payload: "value", result: "value", has_result: "value", result_expired: "value", progress: "value", serde: "value",
   headers: "value", flow: "value", enqueued_by: "value", continued_by: "value", on_dependency: "value", stalls: "value",
   snoozes: "value", releases: "value", replays: "value", cancel_requested: "value", expires_at: "instant",
-  next_retry_at: "instant", lease: "seconds", attempts: "value", fingerprint: "value",
+  next_retry_at: "instant", lease: "seconds", attempts: "value", log: "value", fingerprint: "value",
 };
 export const EVENT_VIEW = {
   job: "value", seq: "value", generation: "value", n: "value", kind: "value", at: "instant", queue: "value",
@@ -56,6 +56,7 @@ export const WORKER_VIEW = {
 export const SCHEDULE_VIEW = {
   name: "value", expression: "value", tz: "value", task: "value", queue: "value", missed: "value", grace: "seconds",
   digest: "value", mark: "instant", rev: "value", last_tick: "instant", next_tick: "instant", paused: "value",
+  source: "value",
 };
 export const SETTINGS_VIEW = {
   max_running: "value", rate: "value", burst: "value", paused: "value", paused_lanes: "value", lanes: "value",

@@ -74,6 +74,14 @@ export function shown(given, now, rule) {
       worker: one.worker ?? null,
       error: hidden.failure(one.error),
     })),
+    log: (decoded(job.log) ?? []).map((line) => ({
+      attempt: line.attempt,
+      at: when(line.at),
+      level: line.level,
+      text: hidden.within(rule.plain(line.text)),
+      fields: hidden.within(rule.plain(line.fields ?? {})),
+      dropped: line.dropped ?? 0,
+    })),
     rev: job.rev,
     missing: job.missing ?? [],
   };
@@ -92,4 +100,8 @@ export function workerShown({ info, ...record }, now, running) {
   return viewed(tables.WORKER_VIEW, { ...tables.WORKER, ...info, ...record, alive: record.last_beat + record.ttl >= now, running });
 }
 
-export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, { ...tables.SCHEDULE, ...plan });
+export const scheduleShown = (plan) => viewed(tables.SCHEDULE_VIEW, {
+  ...tables.SCHEDULE,
+  ...plan,
+  source: plan.template ? "store" : "code",
+});

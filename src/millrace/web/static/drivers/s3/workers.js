@@ -28,9 +28,10 @@ async function heldByWorker(store, signal) {
   return held;
 }
 
-export async function listSchedules(store) {
+export async function listSchedules(store, { after = "", limit = Infinity } = {}) {
   const plans = (await store.values("schedules/")).map((text) => scheduleShown(JSON.parse(text)));
-  return { schedules: plans.sort((a, b) => (a.name < b.name ? -1 : 1)) };
+  const found = plans.filter((one) => one.name > after).sort((a, b) => (a.name < b.name ? -1 : 1));
+  return { schedules: found.slice(0, limit), next: found.length > limit ? found[limit - 1].name : null };
 }
 
 export async function getSchedule(store, name) {
