@@ -48,9 +48,13 @@ def judged():
 """
 
 
+# Python 3.12 and later warn of every fork of a process with threads, which is what these stories are about.
+QUIET = ("-W", "ignore:This process:DeprecationWarning")
+
+
 def play(story, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", SCENE + textwrap.dedent(story), *map(str, arguments)],
+        [sys.executable, *QUIET, "-c", SCENE + textwrap.dedent(story), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=580,
