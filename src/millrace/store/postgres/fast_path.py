@@ -74,7 +74,7 @@ def enqueue_arguments(
     joins, parents = _joins(specs), _parents(specs)
     if joins is None or parents is None:
         return None
-    delays = [spec.delay for spec in specs]
+    delays = [spec.delay or None for spec in specs]  # None, as in the event of a job without a delay
     expires = [spec.expires for spec in specs]
     return [
         [spec.id for spec in specs],
