@@ -167,7 +167,8 @@ async def _dependent(store: Store, clock: VirtualClock, name: str) -> None:
         ]
     )
     [parent] = await store.claim(a_claim(1, queue=queue))
-    await store.settle([(parent.lease, Change.completed(b"[1]"))])
+    carried = (a_spec(id=f"{name}carried", queue=queue, delay=60),)
+    await store.settle([(parent.lease, Change.completed(b"[1]", jobs=carried))])
     await store.enqueue([a_spec(id=f"{name}failing", queue=queue), a_spec(id=f"{name}victim", queue=queue)])
     await store.enqueue([a_spec(id=f"{name}dies", queue=queue, after=(f"{name}failing",))])
     await store.enqueue([a_spec(id=f"{name}patient", queue=queue, after=(f"{name}failing",), on_dependency="wait")])
