@@ -81,7 +81,7 @@ def enqueue_arguments(
         [encode_spec(spec) for spec in specs],
         once([combo for combo, _ in combos]),
         once([queue for _, queue in combos]),
-        delays if any(delays) else None,
+        [delay or None for delay in delays] if any(delays) else None,
         None if expires.count(None) == len(expires) else expires,
         once([spec.lease for spec in specs]),
         once([spec.keep_result for spec in specs]),

@@ -172,3 +172,11 @@ async def test_a_paused_queue_still_lets_jobs_expire(store: Store, clock: Virtua
     await store.maintain()
 
     assert (await show(store, spec)).state is State.DEAD
+
+
+async def test_a_job_without_a_delay_says_so_beside_one_that_has_one(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue(specs(2))  # a later call may take a shorter way
+    now, later = a_spec(), a_spec(delay=60)
+    await store.enqueue([now, later])
+
+    assert [event.delay for spec in (now, later) for event in await store.history(spec.id)] == [None, 60_000]
