@@ -92,19 +92,6 @@ async def test_an_event_tells_who_did_what_when(store: Store, clock: VirtualCloc
     assert (retried.delay, retried.duration, retried.error) == (seconds(5), 990, change.error)
 
 
-async def test_the_event_of_an_undelayed_job_has_no_delay_beside_delayed_ones(
-    store: Store, clock: VirtualClock
-) -> None:
-    """The delay of an enqueue is None for jobs without one, also if other jobs of the call are delayed."""
-    later, at_once = a_spec(delay=2), a_spec()
-    await store.enqueue([a_spec()])  # queue and task are known from here on, as a fast path may need
-
-    await store.enqueue([later, at_once])
-
-    delays = [(await store.history(spec.id))[0].delay for spec in (later, at_once)]
-    assert delays == [seconds(2), None]
-
-
 async def test_the_feed_holds_every_event_in_order_per_job(store: Store, clock: VirtualClock) -> None:
     asked = specs(5)
     await store.enqueue(asked)
