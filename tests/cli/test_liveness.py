@@ -46,7 +46,7 @@ def test_the_worker_of_the_image_is_healthy_and_finishes_its_job_after_sigterm(s
     here = shell.folder / "alive"
     health = health_command_of("worker").replace(file, str(here))
     assert str(here) in health and not is_healthy(health)
-    shell.run("submit", "pack", '{"seconds": 1.5}', "--id", "x")
+    shell.run("submit", "pack", '{"seconds": 15}', "--id", "x")
 
     with shell.started(*words, **variables_of("worker") | {"MILLRACE_ALIVE_FILE": str(here)}) as worker:
         eventually(lambda: state_of(shell, "x") == "running")

@@ -33,8 +33,6 @@ def liveness_reported(file: str | None, environ: Mapping[str, str] = os.environ)
         return
     if path is not None:
         path.touch()
-    if manager is not None:
-        _notify(manager, "READY=1")
     reporting = asyncio.ensure_future(_report(path, manager, _interval(environ)))
     try:
         yield
@@ -49,6 +47,8 @@ def _interval(environ: Mapping[str, str]) -> float:
 
 
 async def _report(path: Path | None, manager: str | None, interval: float) -> None:
+    if manager is not None:  # in a task, so that the command listens for signals when it is called ready
+        _notify(manager, "READY=1")
     while True:
         try:
             _report_once(path, manager)
