@@ -105,9 +105,8 @@ class ThreadRuns:
         finally:
             if not execution.abandoned:
                 run.runs_in(None)
-                if (
-                    future.cancelled() and not ended.is_set()
-                ):  # by middleware with a time limit of its own: the thread runs on
+                # Cancelled by middleware with a time limit of its own: the thread runs on.
+                if future.cancelled() and not ended.is_set():
                     execution.abandon()
                     self._executor.zombies += 1
 
