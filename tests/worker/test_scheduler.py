@@ -185,6 +185,7 @@ def test_without_cronsim_an_interval_works_and_an_expression_says_what_to_instal
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
+    timetable.cache_clear()
 
     an_app(MemoryStore(), None)
     with pytest.raises(MissingExtra, match="pip install 'cronsim"):

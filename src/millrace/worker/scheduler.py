@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 
 from millrace.app.schedules.timetable import timetable
 from millrace.domain.errors import InvalidInput, MissingExtra
@@ -38,8 +37,6 @@ MAX_BACKOFF = 30.0  # seconds between two calls to a store that is away
 REFUSED_DELAY = 5.0  # seconds until a job that the store refused is tried again
 FAR_AHEAD = 3_600_000
 BATCH = 200  # stored schedules that one call advances
-
-_timetable = lru_cache(1_024)(timetable)  # many schedules have the same times
 
 
 class Scheduler:
@@ -126,7 +123,7 @@ class Scheduler:
         if schedule.template is None:
             return None
         try:
-            times = _timetable(schedule.expression, schedule.tz)
+            times = timetable(schedule.expression, schedule.tz)
         except (InvalidInput, MissingExtra) as error:  # for example an expression from a newer release
             self._warn(schedule.name, "times", f"cannot be run by this worker: {error}")
             return None
@@ -168,7 +165,7 @@ class Scheduler:
             self._note_missed(before, answer.schedule, len(move.jobs), now)
 
     def _note_missed(self, before: Schedule, after: Schedule, jobs: int, now: int) -> None:
-        first = _timetable(before.expression, before.tz).next(before.mark)
+        first = timetable(before.expression, before.tz).next(before.mark)
         if first is not None and first < now - before.grace:
             text = "schedule %s: ticks from %s to %s were missed; missed=%r enqueues %d jobs"
             log.warning(text, before.name, instant_text(first), instant_text(after.mark), before.missed, jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from millrace.app.duration import Duration, milliseconds
@@ -44,10 +45,11 @@ def read_interval(every: Duration) -> str:
     return EVERY + text
 
 
+@lru_cache(1_024)
 def timetable(expression: str, tz: str) -> Timetable:
-    """Return the timetable of a stored expression. Raises InvalidInput if it is invalid.
+    """Return the timetable of a stored expression, shared by all schedules with these times.
 
-    Raises MissingExtra for a cron expression if cronsim is not installed.
+    Raises InvalidInput if it is invalid, and MissingExtra for a cron expression if cronsim is not installed.
     """
     if expression.startswith(EVERY):
         return Every(milliseconds("every", expression.removeprefix(EVERY)))
