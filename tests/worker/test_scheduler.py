@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from millrace import App, Context, InvalidInput, MissingExtra, PayloadInvalid, ScheduleDefinition, StoreError
-from millrace.app.schedules.timetable import timetable
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
 from millrace.domain.job import HOUR, MINUTE, Job
 from millrace.domain.rules.cron import Timetable, instant_text
 from millrace.domain.schedule import DueSchedules
@@ -652,7 +652,8 @@ async def test_schedules_that_a_worker_cannot_run_hold_up_no_others(monkeypatch:
             raise MissingExtra("cron expressions", "cron")
         return timetable(expression, tz)
 
-    monkeypatch.setattr("millrace.worker.scheduler.timetable", without_cronsim)
+    monkeypatch.setattr("millrace.app.schedules.timetable.timetable", without_cronsim)
+    timetable_or_reason.cache_clear()
     scheduler = App(store).scheduler()
     for ticks in (1, 2, 3):
         clock.advance(120)
@@ -661,9 +662,11 @@ async def test_schedules_that_a_worker_cannot_run_hold_up_no_others(monkeypatch:
         # three pages, and the pages again after "often" has ticked; then the scheduler waits
         assert waits[:5] == [0] * 5 and waits[5] >= 2 and store.calls["advance"] == 1
         assert len(await tick_names(store)) == ticks
+    assert len(await app.schedules.page()) == 100
     assert asked.count("* * * * *") == 1
 
     monkeypatch.undo()
+    timetable_or_reason.cache_clear()
     able = App(store).scheduler()
     while await able.look() == 0:
         pass

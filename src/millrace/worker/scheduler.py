@@ -12,11 +12,9 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 
-from millrace.app.schedules.timetable import timetable
-from millrace.domain.errors import InvalidInput, MissingExtra
-from millrace.domain.rules.cron import Timetable, instant_text
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
+from millrace.domain.rules.cron import instant_text
 from millrace.domain.schedule import (
     TAKEOVER,
     DueSchedules,
@@ -62,7 +60,6 @@ class Scheduler:
         self._refused_until: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
         self._skip = 0  # due schedules that this worker cannot run, of the pages that were read since the last wait
-        self._times = lru_cache(1_024)(_times)
         self._stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +138,7 @@ class Scheduler:
     def _stored_move(self, schedule: Schedule, now: int) -> Move | None:
         if schedule.template is None:
             return None
-        times = self._times(schedule.expression, schedule.tz)
+        times = timetable_or_reason(schedule.expression, schedule.tz)
         if isinstance(times, str):
             self._warn(schedule.name, "times", f"cannot be run by this worker: {times}")
             return None
@@ -212,14 +209,6 @@ class Scheduler:
         if (name, why) not in self._warned:
             self._warned.add((name, why))
             log.warning("schedule %s %s", name, text)
-
-
-def _times(expression: str, tz: str) -> Timetable | str:
-    """Return a timetable, or why this worker has none: an expression from a newer release, or a missing library."""
-    try:
-        return timetable(expression, tz)
-    except (InvalidInput, MissingExtra) as error:
-        return str(error)
 
 
 def _log_failure(error: Exception) -> None:

@@ -12,8 +12,8 @@ from typing import Unpack, overload
 import msgspec
 
 from millrace.app.schedules.plan import ScheduleDefinition, TimesKeywords, definition_of, stored_plan
-from millrace.app.schedules.timetable import timetable
-from millrace.domain.errors import InvalidInput, MissingExtra, StoreError
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.job import Spec
 from millrace.domain.rules.check import check_name
 from millrace.domain.schedule import Move, Plan, Schedule, defining_move, with_pause
@@ -240,9 +240,8 @@ def shown(schedule: Schedule, now: int) -> Schedule:
     """Return a schedule with its next tick after `now`; None while it is paused."""
     if schedule.paused:
         return msgspec.structs.replace(schedule, next_tick=None)
-    try:
-        ticks = timetable(schedule.expression, schedule.tz)
-    except (MissingExtra, InvalidInput):  # an expression from a newer release
+    ticks = timetable_or_reason(schedule.expression, schedule.tz)
+    if isinstance(ticks, str):
         return schedule
     return msgspec.structs.replace(schedule, next_tick=ticks.next(max(schedule.mark, now)))
 

@@ -56,6 +56,18 @@ def timetable(expression: str, tz: str) -> Timetable:
     return _calendar(expression, zone(tz))
 
 
+@lru_cache(1_024)
+def timetable_or_reason(expression: str, tz: str) -> Timetable | str:
+    """Return the timetable of a stored expression, or why this process has none, without trying it again.
+
+    For example, the expression is from a newer release, or cronsim or the time zone data is not installed here.
+    """
+    try:
+        return timetable(expression, tz)
+    except (InvalidInput, MissingExtra) as error:
+        return str(error)
+
+
 def zone(tz: object) -> ZoneInfo:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
