@@ -169,8 +169,66 @@ async def test_a_failed_flow_that_is_enqueued_again_runs_only_what_failed(mill: 
     again = await flow.enqueue(id="summer")
     await mill.drain()
 
-    assert [(job.id, job.generation) async for job in again.jobs()] == [("summer/1", 1), ("summer/2", 2), ("summer", 2)]
+    assert again.is_duplicate
+    assert [(job.id, job.record.replays) async for job in again.jobs()] == [
+        ("summer/1", 0),
+        ("summer/2", 1),
+        ("summer", 1),
+    ]
     assert await again.result() == "album: a 800, b 800"
+
+
+async def test_a_flow_that_goes_on_does_not_repeat_the_parts_whose_records_are_removed(mill: Harness):
+    flow = app.chain(note.spec("a"), note.options(delay="3d"), note)
+    await flow.enqueue(id="night")
+    await mill.drain()
+    await mill.advance("2d")
+    await app.jobs.delete("night/1")
+    again = await flow.enqueue(id="night")
+
+    assert (again.id, again.is_duplicate, again.enqueued.state.value) == ("night", True, "waiting")
+    assert (await again.status()).states == {"removed": 1, "scheduled": 1, "blocked": 1}
+
+
+async def test_a_flow_does_not_take_a_job_that_is_no_part_of_it(mill: Harness):
+    await note.options(id="week/1").enqueue("mine")
+    with pytest.raises(InvalidInput, match=r"job 'week/1' exists and is no part of flow 'week'.*another id"):
+        await app.gather([note.spec("a"), note.spec("b")]).then(anything).enqueue(id="week")
+    await note.options(id="month").enqueue("mine")
+    with pytest.raises(InvalidInput, match="job 'month' exists"):
+        await app.chain(note.spec("a"), note).enqueue(id="month")
+
+    assert len(mill.all_enqueued()) == 2
+
+
+async def test_a_flow_with_more_parts_than_the_flow_that_has_its_id_is_refused(mill: Harness):
+    await app.gather([note.spec(text) for text in "abc"]).then(anything).enqueue(id="day")
+    with pytest.raises(InvalidInput, match="flow 'day' exists with 4 jobs, but this flow has 6"):
+        await app.gather([note.spec(text) for text in "abcde"]).then(anything).enqueue(id="day")
+
+    assert len(mill.all_enqueued()) == 4
+
+
+async def test_a_flow_id_that_looks_like_the_id_of_a_part_is_refused(mill: Harness):
+    with pytest.raises(InvalidInput, match=r"'day/2' ends in a slash and a number.*'day-2'"):
+        await app.chain(note.spec("a"), note).enqueue(id="day/2")
+
+
+async def test_only_an_enqueue_with_an_id_reads_the_store(mill: Harness, monkeypatch: pytest.MonkeyPatch):
+    store, reads = await app.connected(), 0
+    get = store.get
+
+    async def counted(ids: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await get(ids)
+
+    monkeypatch.setattr(store, "get", counted)
+    await app.chain(note.spec("a"), note).enqueue()
+    unnamed, reads = reads, 0
+    await app.chain(note.spec("a"), note).enqueue(id="named")
+
+    assert (unnamed, reads) == (0, 1)
 
 
 async def test_a_pool_with_partition_by_asks_for_the_partition_of_a_job_with_results(mill: Harness):

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.web.stage import Web
 
-FLOW = "/api/flows/summer%2F1"
+FLOW = "/api/flows/summer%2Fweek"
 
 
 async def enqueue(web: Web, *numbers: int) -> None:
@@ -22,7 +22,7 @@ async def enqueue(web: Web, *numbers: int) -> None:
     async def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    await web.app.gather([part.spec(number) for number in numbers]).then(total).enqueue(id="summer/1")
+    await web.app.gather([part.spec(number) for number in numbers]).then(total).enqueue(id="summer/week")
 
 
 async def test_a_flow_is_shown_with_its_progress_and_the_jobs_that_failed(web: Web):
@@ -33,18 +33,18 @@ async def test_a_flow_is_shown_with_its_progress_and_the_jobs_that_failed(web: W
             await asyncio.sleep(0.01)
 
     flow = await web.get(FLOW)
-    assert (flow["id"], flow["state"], flow["done"], flow["total"]) == ("summer/1", "failed", 1, 3)
-    assert [(job["id"], job["error"]["message"]) for job in flow["failed"]] == [("summer/1/2", "unlucky")]
-    job = await web.get(web.job("summer/1/2"))
-    assert (job["flow"], job["enqueued_by"], job["continued_by"]) == ("summer/1", None, [])
+    assert (flow["id"], flow["state"], flow["done"], flow["total"]) == ("summer/week", "failed", 1, 3)
+    assert [(job["id"], job["error"]["message"]) for job in flow["failed"]] == [("summer/week/2", "unlucky")]
+    job = await web.get(web.job("summer/week/2"))
+    assert (job["flow"], job["enqueued_by"], job["continued_by"]) == ("summer/week", None, [])
 
 
 async def test_a_flow_is_cancelled_and_replayed(web: Web):
     await enqueue(web, 1, 2)
 
-    assert await web.post(f"{FLOW}/cancel") == {"id": "summer/1", "jobs": 3}
+    assert await web.post(f"{FLOW}/cancel") == {"id": "summer/week", "jobs": 3}
     assert (await web.get(FLOW))["state"] == "failed"
-    assert await web.post(f"{FLOW}/replay") == {"id": "summer/1", "jobs": 3}
+    assert await web.post(f"{FLOW}/replay") == {"id": "summer/week", "jobs": 3}
     assert (await web.get(FLOW))["state"] == "running"
 
 

@@ -89,11 +89,14 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         store = await self._app.connected()
         states: Counter[str] = Counter()
         failed: list[JobStatus] = []
-        records = await self._records(store)
-        for job in await statuses(self._app, store, [record for record in records if record is not None]):
-            states[job.state] += 1
-            if job.record.state in FAILED and job.reason != "dependency_failed":
-                failed.append(job)
+        records: list[Job | None] = []
+        for part in _parts(await self._ids(store)):
+            page = await store.get(part)
+            for job in await statuses(self._app, store, [record for record in page if record is not None]):
+                states[job.state] += 1
+                if job.record.state in FAILED and job.reason != "dependency_failed":
+                    failed.append(job)
+            records += map(_shortened, page)
         removed = records.count(None)
         if removed:
             states["removed"] = removed
@@ -144,10 +147,7 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         return member_ids(existing(self.id, last).spec)
 
     async def _records(self, store: Store) -> list[Job | None]:
-        records: list[Job | None] = []
-        for part in _parts(await self._ids(store)):
-            records += await store.get(part)
-        return records
+        return await short_records(store, await self._ids(store))
 
     @property
     def sync(self) -> SyncFlowHandle[R_co]:
@@ -217,6 +217,21 @@ class SyncFlows:
     def handle(self, flow_id: str, task: Any = None) -> SyncFlowHandle[Any]:
         """Return a handle of the flow with this id, like `Flows.handle`."""
         return self._flows.handle(flow_id, task).sync
+
+
+async def short_records(store: Store, ids: Sequence[str]) -> list[Job | None]:
+    """Return the records of jobs without what is large in them: payloads, results, errors and logs."""
+    records: list[Job | None] = []
+    for part in _parts(ids):
+        records += map(_shortened, await store.get(part))
+    return records
+
+
+def _shortened(job: Job | None) -> Job | None:
+    if job is None:
+        return None
+    spec = msgspec.structs.replace(job.spec, payload=b"")
+    return msgspec.structs.replace(job, spec=spec, result=None, error=None, attempts=(), progress=None, log=None)
 
 
 async def _finished(store: Store, job_id: str, generation: int | None, seconds: float | None) -> Job:
