@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -408,6 +409,21 @@ async def test_values_and_outputs_in_one_list_are_refused(mill: Harness):
         album.spec([load.spec("a").output, Picture("b", 1)])
 
 
+@pytest.mark.parametrize("behind", [lambda job: [1, job], lambda job: [[], [job]], lambda job: {"a": 1, "b": job}])
+async def test_an_output_behind_a_value_is_refused_and_not_stored_as_data(mill: Harness, behind: Callable[..., Any]):
+    @app.task(name="loose")
+    async def loose(value: Any, items: list = [], facts: dict = {}) -> None:  # noqa: B006
+        del value, items, facts
+
+    parent = await note.enqueue("secret")
+    for output in (note.spec("secret").output, parent.output):
+        with pytest.raises(PayloadInvalid, match="'value' has results of other jobs beside values"):
+            loose.spec(behind(output))
+    mixed = behind(note.spec("secret").output)
+    with pytest.raises(PayloadInvalid, match="beside values"):
+        await loose.enqueue_many([{"value": 1}, {"value": 2, "facts" if isinstance(mixed, dict) else "items": mixed}])
+
+
 async def test_an_unknown_parameter_is_named_whatever_its_value_is(mill: Harness):
     with pytest.raises(PayloadInvalid, match="no parameter 'photo'"):
         halve.spec(photo=load.spec("a").output)  # type: ignore[call-arg]
@@ -440,6 +456,24 @@ async def test_the_result_of_a_part_is_kept_for_its_children_whatever_the_app_an
     async with own.worker(keep_result=0):
         flow = await own.chain(double.spec(1), double, double.options(keep_result="1h")).enqueue()
         assert await flow.result(wait="30s") == 8
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_an_output_of_the_same_call_is_kept_whatever_the_worker_says(blocking: bool):
+    own = App("memory://")
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker(keep_result=0):
+        first = double.spec(1)
+        specs = [first, double.options(keep_result="1h").spec(first.output)]
+        if blocking:
+            *_, job_id = [job.id for job in await asyncio.to_thread(own.sync.enqueue, specs)]
+        else:
+            *_, job_id = [job.id for job in await own.enqueue(specs)]
+        assert await own.jobs.result(job_id, wait="30s") == 4
 
 
 async def test_enqueue_many_refuses_an_output_and_takes_specs(mill: Harness):

@@ -16,10 +16,9 @@ from millrace.app.flows.handle import FlowHandle, SyncFlowHandle
 from millrace.app.flows.members import as_members
 from millrace.app.flows.repeat import check_flow_id, repeated
 from millrace.app.ids import new_ids
-from millrace.app.payloads.inputs import parents_in, parents_of_inputs
+from millrace.app.payloads.inputs import keeping_inputs, parents_in
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Spec
-from millrace.domain.rules.precedence import NAMES, is_explicit, with_origin
 
 if TYPE_CHECKING:
     from millrace.app.app import App
@@ -216,17 +215,11 @@ class Flow(Generic[R_co]):
             check_flow_id(id)
         plan = _Plan()
         value = self._steps.build(plan, _NOTHING)
-        needed = {parent for spec in plan.specs.values() for parent in parents_of_inputs(spec)}
-        specs = [_explicitly_kept(spec) if spec.id in needed else spec for spec in plan.specs.values()]
+        specs = keeping_inputs(list(plan.specs.values()))
         number = {spec.id: position for position, spec in enumerate(specs, 1)}
         tails = None if isinstance(value, Spec) else _numbers(value, number)
         flow = new_ids(self._app.store.ids, 1)[0] if id is None else id
         return as_members(specs, flow, tails, named=id is not None)
-
-
-def _explicitly_kept(spec: Spec) -> Spec:
-    """Return the spec with a `keep_result` of its own: a worker whose default is 0 would discard the result."""
-    return with_origin(spec, {"keep_result", *(name for name in NAMES if is_explicit(spec, name))})
 
 
 class SyncFlow(Generic[R_co]):
