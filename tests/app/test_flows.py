@@ -496,6 +496,24 @@ async def test_a_job_that_runs_although_its_parent_died_gets_none(mill: Harness)
     assert await job.result() is None
 
 
+@pytest.mark.parametrize("removed_by", ["delete", "upkeep"])
+async def test_a_job_that_runs_although_its_dead_parent_was_removed_gets_none(mill: Harness, removed_by: str):
+    broken.add("a")
+    parent = load.spec("a")
+    *_, job = await app.enqueue([parent, anything.options(on_dependency="run", delay="60h").spec(parent.output)])
+    await mill.drain(failures="keep")
+    if removed_by == "delete":
+        await app.jobs.delete(parent.id)
+    else:
+        await app.queue("default").set(keep_dead="1d")
+    await mill.advance("2d")
+    with pytest.raises(JobNotFound):
+        await app.jobs.handle(parent.id).status()
+    await mill.advance("12h")
+
+    assert await job.result() is None
+
+
 async def test_a_batch_task_gets_results_as_items(mill: Harness):
     @app.batch_task(name="in_batches", linger=0)
     async def in_batches(items: list[str]) -> list[str]:
