@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millrace import (
     App,
@@ -267,6 +269,29 @@ async def test_the_status_of_a_flow_counts_its_jobs_and_names_those_that_failed(
         await flow.result()
 
 
+async def test_the_status_of_a_flow_does_not_hold_the_payloads_of_all_its_jobs(mill: Harness):
+    size, count = 10_000, 3_000
+    flow = await app.gather([note.spec("x" * size) for _ in range(count)]).enqueue()
+    store = await app.connected()
+    get = store.get
+
+    async def copied(ids: Any) -> Any:  # like a store that reads its records from elsewhere
+        found = [job for job in await get(ids) if job is not None]
+        return [replace(job, spec=replace(job.spec, payload=bytes(bytearray(job.payload)))) for job in found]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "get", copied)
+        tracemalloc.start()
+        try:
+            status = await flow.status()
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert (status.total, status.states) == (count, {"ready": count})
+    assert most < size * count / 2
+
+
 async def test_a_replay_brings_back_what_failed_and_what_died_with_it(mill: Harness):
     broken.add("b")
     flow = await app.gather([load.spec(name) for name in "abc"]).then(album).enqueue()
@@ -321,6 +346,32 @@ async def test_a_gather_has_failed_as_soon_as_one_of_its_parts_has(mill: Harness
 
     with pytest.raises(JobFailed):
         await flow.result(wait="1m")
+
+
+async def test_a_wait_for_a_gather_ends_soon_after_one_of_its_parts_has_failed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("millrace.app.flows.handle.LOOK_AGAIN", 0.05)
+    own = App("memory://")
+    waits, ended = asyncio.Event(), asyncio.Event()
+
+    @own.task
+    async def fail_later() -> None:
+        await waits.wait()
+        raise Bury("broken")
+
+    @own.task
+    async def last() -> None:
+        await ended.wait()
+
+    async with own.worker():
+        flow = await own.gather(fail_later.spec(), last.spec()).enqueue()
+        result = asyncio.create_task(flow.result(wait="5m"))
+        await asyncio.sleep(0)
+        waits.set()
+        try:
+            with pytest.raises(JobFailed):
+                await asyncio.wait_for(result, 60)
+        finally:
+            ended.set()
 
 
 async def test_the_results_of_a_gather_are_awaited_in_whatever_order_its_parts_end():

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
+import pytest
+
+from millrace.web.deadline import with_deadline
 from tests.web.stage import Web
 
 FLOW = "/api/flows/summer%2Fweek"
@@ -46,6 +51,21 @@ async def test_a_flow_is_cancelled_and_replayed(web: Web):
     assert (await web.get(FLOW))["state"] == "failed"
     assert await web.post(f"{FLOW}/replay") == {"id": "summer/week", "jobs": 3}
     assert (await web.get(FLOW))["state"] == "running"
+
+
+async def test_a_change_of_a_large_flow_has_more_time(web: Web, monkeypatch: pytest.MonkeyPatch):
+    await enqueue(web, 1, 2)
+    granted: list[int] = []
+
+    async def noted(writing: Awaitable[Any], jobs: int = 0) -> Any:
+        granted.append(jobs)
+        return await with_deadline(writing, jobs)
+
+    monkeypatch.setattr("millrace.web.routes.flows.with_deadline", noted)
+    await web.post(f"{FLOW}/cancel")
+    await web.post(f"{FLOW}/replay")
+
+    assert granted == [0, 3, 0, 3]
 
 
 async def test_an_unknown_flow_is_not_found(web: Web):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -15,6 +16,7 @@ from millrace.app.flows.members import member_ids, tails_of
 from millrace.app.job_handle import BaseHandle, existing
 from millrace.app.job_status import JobStatus, read_result, statuses
 from millrace.app.payloads.inputs import parents_of_inputs
+from millrace.domain.errors import WaitTimeout
 from millrace.domain.job import FAILED, FINISHED, LIVE, Job, State
 from millrace.domain.request import Cancelled, Replayed
 from millrace.domain.rules.check import check_id
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 PAGE = 500  # jobs per call of the store
+LOOK_AGAIN = 5.0  # seconds after which the parts of a last `gather` are read again
 STOPPED = (Cancelled.CANCELLED, Cancelled.REQUESTED)
 
 
@@ -64,7 +67,8 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         """Return the result of the flow: that of its last job, or the list of the results of a last `gather`.
 
         By default this does not wait. Raises WaitTimeout if the flow has not finished within `wait`. Raises
-        JobNotFound, JobFailed, JobCancelled or ResultExpired if there is no result.
+        JobNotFound, JobFailed, JobCancelled or ResultExpired if there is no result. If a part of a last `gather` has
+        failed, raises within seconds, although other parts go on.
         """
         return await self.await_result(0.0 if wait is None else milliseconds("wait", wait) / 1000)
 
@@ -242,8 +246,8 @@ async def _finished(store: Store, job_id: str, generation: int | None, seconds: 
 async def _all_completed(store: Store, ids: Sequence[str], seconds: float | None) -> list[Job]:
     """Wait until these jobs have completed and return them. Raises the errors of `FlowHandle.result`.
 
-    The last job that has not finished is awaited before the others are read again. It is likely to be the last to
-    end, so they are read few times.
+    The last job that has not finished is awaited before the others are read again, but not longer than `LOOK_AGAIN`.
+    It is likely to be the last to end, so they are read few times, and a failure of another one is seen soon.
     """
     clock = asyncio.get_running_loop().time
     begun = clock()
@@ -256,8 +260,12 @@ async def _all_completed(store: Store, ids: Sequence[str], seconds: float | None
             result_wait.result_of(job)  # raises for a job that has failed, although others may still run
         missing = [job_id for job_id in missing if job_id not in found]
         if missing:
-            left = None if seconds is None else max(0.0, begun + seconds - clock())
-            await _finished(store, missing[-1], None, left)
+            left = math.inf if seconds is None else max(0.0, begun + seconds - clock())
+            try:
+                await _finished(store, missing[-1], None, min(left, LOOK_AGAIN))
+            except WaitTimeout:
+                if left <= LOOK_AGAIN:
+                    raise
     return [found[job_id] for job_id in ids]
 
 
