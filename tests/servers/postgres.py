@@ -258,10 +258,12 @@ class Schemas:
 
     def _wipe(self, name: str) -> None:
         """Nothing is in it any more, and numbers begin anew."""
+        from millrace.store.postgres.migrate import VERSION
+
         tables = self.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'").fetchall()
         steps = [f'SELECT "{name}".open_store()']
         steps += [f'DELETE FROM "{name}"."{table}"' for (table,) in tables]
-        steps.append(f'INSERT INTO "{name}".store (one) VALUES (true)')
+        steps.append(f'INSERT INTO "{name}".store (one, version) VALUES (true, {VERSION})')
         steps += [f'ALTER SEQUENCE "{name}".{of} RESTART' for of in ("job_seq", "event_id", "event_order")]
         self.run("; ".join(steps))
 
