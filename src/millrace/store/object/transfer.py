@@ -54,27 +54,38 @@ class ObjectTransfer:
         self._jobs: list[tuple[int, str]] | None = None  # (seq, object) of all jobs
         self._gone: list[tuple[int, int, str]] | None = None  # (gone_at, seq, object) of deleted generations
 
-    async def close(self, why: Closing | None) -> None:
-        """Write to the objects of all queues why the store is closed, or that it is open."""
+    async def close(self, old: Closing | None, why: Closing | None) -> None:
+        """Write to the objects of all queues why the store is closed, or that it is open.
+
+        If only the cursor of an import changes, they stay as they are. If nothing changes, they are written again,
+        because other processes may have added queues meanwhile. End early if another command changes the stage
+        meanwhile: then that one writes the objects.
+        """
         self._jobs = self._gone = None
+        if old != why and _answer(old) == _answer(why):
+            return
+        opens = why is None or why.stage == "opened"
+        stage, mark = (old, None) if opens else (why, why)
         for key in await self._engine.blobs.all_keys("control/queues/"):
             while True:
-                [seen] = await self._engine.objects.read([key])
+                [seen, store] = await self._engine.objects.read([key, STORE])
+                if (value_of(store, StoreValue) or StoreValue()).settings.closed not in (stage, why):
+                    return
                 value = value_of(seen, QueueValue)
                 if seen.lock is not None:
                     await self._engine.objects.unlock(seen)
                     continue
-                if value is None or _answer(value.closed) == _answer(why):
+                if value is None or _answer(value.closed) == _answer(mark):
                     break
-                body = encode(msgspec.structs.replace(value, closed=why))
+                body = encode(msgspec.structs.replace(value, closed=mark))
                 if not (await self._engine.objects.commit([Swap(seen, body)])).lost:
                     break
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
         jobs = [record.job.id for record in records if isinstance(record, ExportedJob)]
         gone = [record.past.id for record in records if isinstance(record, ExportedPast)]
         run = await self._engine.carry_out(
-            [(None, lambda ledger, _: import_records(ledger.tables, records))],
+            [(None, lambda ledger, _: import_records(ledger.tables, records, move))],
             together=True,
             options=_IMPORTING,
             guessed=[SeenObject(self._layout.job(job_id), None, None) for job_id in dict.fromkeys([*jobs, *gone])],
@@ -193,7 +204,9 @@ class ObjectTransfer:
 
 def _answer(closed: Closing | None) -> tuple[object, ...]:
     """Return what decides how a closed store answers. How far an import is does not."""
-    return () if closed is None else (closed.refuses, closed.peer, closed.role == "source" and closed.stage)
+    if closed is None or closed.stage == "opened":
+        return ()
+    return closed.refuses, closed.peer, closed.role == "source" and closed.stage
 
 
 def _store_record(ledger: Ledger, _now: int) -> Exported:
