@@ -281,7 +281,7 @@ class StoreTransfer:
             found = None if other is None else comparable(other)
             done += 1
             self._progress("comparing", done, max(done, expected))
-            if wanted == found:
+            if wanted == found and not isinstance(wanted, ExportedHold):
                 continue
             if isinstance(wanted, ExportedHold | None) and isinstance(found, ExportedHold | None):
                 for side, record in zip(keys, (wanted, found), strict=True):

@@ -45,7 +45,7 @@ async def export(wire: RedisWire, cursor: str | None, limit: int) -> ExportPage:
         jobs = list(jobs_from(rows))
         records = [_job_record(job, *facts) for job, facts in zip(jobs, beside, strict=True)]
         return ExportPage(tuple(records), exporting.after_jobs(jobs, limit))
-    return ExportPage(tuple(await _holds(wire)), None)
+    return await _page_of_holds(wire, numbers, limit)
 
 
 def _job_record(job: Job, events: list[bytes], waits_for: list[bytes], hold: Any, ended: list[int]) -> ExportedJob:
@@ -62,21 +62,15 @@ def _past_record(row: list[Any]) -> ExportedPast:
     return ExportedPast(past, tuple(map(event_from, events)))
 
 
-async def _holds(wire: RedisWire) -> list[ExportedHold]:
+async def _page_of_holds(wire: RedisWire, after: tuple[int, ...], limit: int) -> ExportPage:
     """Return the unique keys whose job has no record any more."""
-    found: list[KeyHold] = []
-    cursor: Any = 0
-    while True:
-        cursor, pairs = await wire.command("HSCAN", f"{wire.prefix}key", cursor, "COUNT", 1_000)
-        for name, kept in zip(pairs[::2], pairs[1::2], strict=True):
-            queue, _, key = name.decode().partition(":")
-            owner, seq, scope, *until = _values_of(kept)
-            found.append(KeyHold(queue, key, owner, int(seq), scope, until[0] if until else None))
-        if int(cursor) == 0:
-            break
-    windows = [hold for hold in {(hold.queue, hold.key): hold for hold in found}.values() if hold.until is not None]
-    gone = [await wire.command("HEXISTS", f"{wire.prefix}job", hold.seq) == 0 for hold in windows]
-    return [ExportedHold(hold) for hold, is_gone in zip(windows, gone, strict=True) if is_gone]
+    holds: list[KeyHold] = []
+    gone: list[ExportedHold] = []
+    for name, owner, seq, scope, until, is_gone in await wire.ask("export_keys", [*after, limit]):
+        queue, _, key = name.decode().partition(":")
+        holds.append(KeyHold(queue, key, owner.decode(), seq, scope.decode(), until))
+        gone += [ExportedHold(holds[-1])] if is_gone else []
+    return ExportPage(tuple(gone), exporting.after_holds(holds, after, limit))
 
 
 async def _store_record(wire: RedisWire) -> ExportedStore:

@@ -213,6 +213,30 @@ async def test_imported_unique_keys_are_held(store: Store, clock: VirtualClock) 
     await put(store, key="live")
 
 
+async def test_windows_of_deleted_jobs_are_exported_in_pages(store: Store, clock: VirtualClock) -> None:
+    for number in range(11):
+        window = 60 + number // 4  # some end at the same time
+        spec = await put_completed(store, queue="q", key=f"k{number}", scope="window", window=window)
+        await store.delete([spec.id])
+    await put(store, queue="q", key="live", scope="window", window=60)
+    target = another(clock)
+    pages = [await store.export(cursor, 2) for cursor in await _cursors(store, 2)]
+    assert max(len(page.records) for page in pages) == 2
+    await move(store, target, batch=2)
+
+    assert await compared(target) == await compared(store)
+    again = [a_spec(queue="q", key=f"k{number}", scope="window", window=60) for number in range(11)]
+    assert [answer.by for answer in await target.enqueue(again)] == ["key"] * 11
+    await close(store, None)
+
+
+async def _cursors(store: Store, limit: int) -> list[str | None]:
+    cursors: list[str | None] = [None]
+    while (cursor := (await store.export(cursors[-1], limit)).cursor) is not None:
+        cursors.append(cursor)
+    return cursors
+
+
 async def test_an_imported_job_that_was_deleted_is_remembered(store: Store, clock: VirtualClock) -> None:
     source = another(clock)
     spec = await put_completed(source)

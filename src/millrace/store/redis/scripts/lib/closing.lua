@@ -1,6 +1,7 @@
 -- closing: read and write why the store is closed.
--- Whether the store is the target of this move, and not opened yet. Repeats the check of import_records of
--- domain/rules/importing.py.
+-- Repeats import_records of domain/rules/importing.py.
+
+-- Whether the store is the target of this move, and not opened yet.
 local function is_target(move)
   local kept = call('HGET', KEY.store, 'closed')
   local closed = kept and unpacked(kept)
