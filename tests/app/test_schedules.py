@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import cronsim
 import pytest
 
 from millrace import App, InvalidInput, ScheduleDefinition, Spec
+from millrace.app.schedules.timetable import timetable
 from millrace.domain.job import HOUR, MINUTE
 from millrace.domain.request import Query
 from millrace.domain.rules.cron import instant_text
@@ -344,6 +347,28 @@ class CountingIo(Io):
         counts = self.rows, self.steps
         self.rows = self.steps = 0
         return counts
+
+
+async def test_equal_times_are_read_once(
+    store: MemoryStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    class Counted(cronsim.CronSim):
+        def __init__(self, expression: str, start: datetime) -> None:
+            read.append(expression)
+            super().__init__(expression, start)
+
+    monkeypatch.setattr(cronsim, "CronSim", Counted)
+    timetable.cache_clear()
+    app = an_app(store)
+    await app.schedules.put_many(
+        ScheduleDefinition(f"report.{number}", the_report(app, str(number)), cron="*/7 * * * *")
+        for number in range(1_000)
+    )
+    clock.advance(3600)
+    await App(store).scheduler().look()
+    assert read == ["*/7 * * * *"]
 
 
 async def test_ten_thousand_schedules_cost_few_calls(store: MemoryStore, clock: VirtualClock) -> None:

@@ -140,6 +140,21 @@ def test_error_callbacks_run_with_the_failed_request(pictures):
     assert pipeline.ids == [failing.id]
 
 
+def test_error_callbacks_run_when_the_record_of_the_failed_job_is_not_kept(on_store):
+    pipeline.reports.clear()
+    pipeline.ids.clear()
+    app = on_store(pipeline.app)
+    app.set_default()
+    failing = fetch.apply_async(("missing",), link_error=[report.s(), report_id.s()])
+    run = app.millrace.sync.run
+    run(app.millrace.worker(max_jobs=1).run(handle_signals=False))
+    app.millrace.sync.jobs.delete(failing.id)  # as pruning does
+    run(app.millrace.worker(burst=True).run(handle_signals=False))
+
+    assert pipeline.reports == [(fetch.name, "JobFailed", "['missing']")]
+    assert pipeline.ids == [failing.id]
+
+
 def test_the_error_callback_of_a_flow_names_the_task_that_failed(pictures):
     flow = pipeline.make_album(["a", "missing"], "x").on_error(report.s())
     flow.delay()

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.asgi import get_asgi_application
 from django.core.management import call_command
 from django.db import connection, connections, transaction
-from django.test import Client
+from django.test import Client, override_settings
 from django.utils import timezone
 
 from millrace.contrib.django import get_app
@@ -133,6 +134,50 @@ def test_the_dashboard_has_the_login_of_the_site(site, permissions, more, looks,
         assert browser.get("/jobsite").status_code == 404  # Django's own
         assert browser.get("/admin/login/").status_code == 200
         browser.cookies.clear()
+
+
+@pytest.fixture
+def session_key(site: Path) -> str:
+    """Return the key of a session of a superuser."""
+    make_user("root", is_superuser=True)
+    login = Client()
+    assert login.login(username="root", password="a long password")
+    return str(login.cookies["sessionid"].value)
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        ["sessionid=KEY"],
+        ['theme={"dark": true}; sessionid=KEY'],
+        ["bad[name]=1; sessionid=KEY"],
+        ["theme=dark", "sessionid=KEY", "zoom=2"],
+    ],
+    ids=["alone", "after JSON", "after an odd name", "in one of several headers"],
+)
+def test_the_dashboard_finds_the_session_among_other_cookies(session_key, cookies):
+    headers = [("cookie", one.replace("KEY", session_key)) for one in cookies]
+    with TestClient(with_dashboard(get_asgi_application(), "/jobs")) as browser:
+        assert browser.get("/jobs/api/queues", headers=headers).status_code == 200
+
+
+def test_the_dashboard_keeps_sessions_while_the_secret_key_is_rotated(session_key):
+    headers = {"cookie": f"sessionid={session_key}"}
+    rotated = override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[settings.SECRET_KEY])
+    with rotated, TestClient(with_dashboard(get_asgi_application(), "/jobs")) as browser:
+        assert [browser.get("/jobs/api/queues", headers=headers).status_code for _ in range(2)] == [200, 200]
+        page = Client(headers=headers).get("/admin/")
+        assert page.status_code == 200  # still logged in on the site
+        assert page.cookies["sessionid"].value != session_key  # which replaces the session
+
+
+@pytest.mark.parametrize(("root", "below"), [("/pre", "/pre"), ("/pre/", "/pre"), ("/pre", ""), ("", "")])
+def test_the_dashboard_is_found_below_the_root_path_of_the_server(session_key, root, below):
+    headers = {"cookie": f"sessionid={session_key}"}
+    with TestClient(with_dashboard(get_asgi_application(), "/jobs"), root_path=root) as browser:
+        assert "Millrace" in browser.get(f"{below}/jobs/").text
+        assert browser.get(f"{below}/jobs/api/queues", headers=headers).status_code == 200
+        assert browser.get(f"{below}/jobsite").status_code == 404  # Django's own
 
 
 def test_worker_processes_run_tasks_of_the_site(site, tmp_path):

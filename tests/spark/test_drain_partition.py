@@ -21,6 +21,8 @@ from millrace.spark.drain.partition import run_partition
 from millrace.spark.drain.plan import DrainPlan, read_plan
 from millrace.spark.open import OpenedStore
 from tests.spark.conftest import Place
+from tests.spark.programs.drain_ending import app as last_app
+from tests.spark.programs.drain_ending import last
 from tests.spark.programs.drain_shop import app, fail, ship, slow, stumble
 
 
@@ -212,6 +214,17 @@ def test_a_handler_that_blocks_keeps_its_lease(scene: Scene):
 
     assert (row.completed, row.lost) == (1, 0)
     assert scene.ran() == [1]
+
+
+def test_it_is_not_empty_when_its_lifespan_has_ended_early(scene: Scene):
+    scene.put(*(last.spec() for _ in range(3)))
+    plan = read_plan(last_app, {"url": scene.place.url, "queues": ["orders"], "slots": 1}, address_of(last_app), 1)
+    scene.show(plan)
+
+    row = run_partition(plan, 0)
+
+    assert (row.ended, row.completed) == ("stopped", 1)
+    assert scene.states() == {"completed": 1, "waiting": 2}
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from millrace import App, Context, InvalidInput, RetryPolicy
-from millrace.app.telemetry.redaction import HIDDEN, MOST, JobRedactor, Redaction, Secrets, words_of
-from millrace.domain.outcome import Failure
+from millrace.app.handler.job_log import MOST_TEXT
+from millrace.app.telemetry.redaction import HIDDEN, MOST, SHORTEST_PART, JobRedactor, Redaction, Secrets, words_of
+from millrace.domain.outcome import CUT_END, Failure
 from millrace.domain.settings import QueueSettings
 from millrace.views.job_view import job_view
 from tests.web.stage import Stream, Web, opened
@@ -334,3 +335,21 @@ async def test_the_lines_of_a_log_hide_what_the_payload_hides():
         [line] = (await web.get(web.job(job.id)))["log"]
     assert (line["text"], line["fields"]) == (f"logging in with {HIDDEN}", {"token": HIDDEN, "user": "ada"})
     assert [kept.text for kept in await job.log()] == [f"logging in with {SECRET}"]
+
+
+async def test_a_secret_that_the_cut_of_a_long_line_divides_is_not_shown_in_part():
+    app = App("memory://")
+    cuts = range(len(CUT_END), len(SECRET) + len(CUT_END), 2)  # a log keeps 64 KiB
+
+    @app.task(keep_log=True)
+    async def login(ctx: Context, password: str) -> None:
+        for shown in cuts:
+            ctx.log("x" * (MOST_TEXT - shown) + password + " and so on")
+
+    async with opened(app) as web:
+        job = await login.enqueue(SECRET)
+        await app.worker(burst=True).run(handle_signals=False)
+        lines = [line["text"] for line in (await web.get(web.job(job.id)))["log"]]
+    assert len(lines) == len(cuts)
+    for line in lines:
+        assert SECRET[:SHORTEST_PART] not in line and line.endswith(CUT_END)

@@ -40,6 +40,8 @@ ACTIONS: dict[str, tuple[tuple[str, str, Any], list[str], str]] = {
         ["cancel", "--queue", "line", "--yes"],
         "",
     ),
+    "cancelFlow": (("POST", "/api/flows/summer/cancel", None), ["flow", "summer", "--cancel"], ""),
+    "replayFlow": (("POST", "/api/flows/winter/replay", None), ["flow", "winter", "--replay"], ""),
     "changeQueue": (
         ("PATCH", "/api/queues/line", {"max_running": 3, "keep_dead": "2d", "rate": None}),
         ["queues", "line", "--set", "max_running=3", "--set", "keep_dead=2d", "--set", "rate=none"],
@@ -68,7 +70,8 @@ def an_app(url: str) -> App:
     app = App(url)
 
     @app.task(name="pack", queue="line")
-    async def pack(n: int = 0) -> None: ...
+    async def pack(n: int = 0) -> int:
+        return n
 
     app.cron("0 3 * * *", name="nightly")(pack)
     app.cron("0 3 * * 0", name="weekly")(pack)
@@ -82,6 +85,9 @@ async def prepare(app: App) -> None:
     await pack.options(id="other", queue="stopped").enqueue()
     await app.jobs.cancel(["gone", "hidden"])
     await app.jobs.archive("hidden")
+    await app.chain(pack.options(queue="flows").spec(n=1), pack.options(queue="flows")).enqueue(id="summer")
+    await app.chain(pack.options(queue="flows").spec(n=2), pack.options(queue="flows")).enqueue(id="winter")
+    await app.flows.handle("winter").cancel()
     await app.queue("stopped").pause()
     await app.queue("line").set(rate=5)
     for name in ("nightly", "weekly"):

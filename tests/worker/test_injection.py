@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import pytest
 
 from millrace import App, Context, Depends, InvalidInput, JobFailed, PayloadInvalid, testing
+from millrace.app.handler.verdict import Abort
 from millrace.testing import on_memory
 from tests.narrowing import the
+from tests.worker.stage import until
 
 SEEN: list[str] = []
 
@@ -184,6 +186,71 @@ async def test_a_value_of_a_worker_is_made_once_shared_by_its_jobs_and_cleaned_u
         assert all(await asyncio.gather(*(work.call() for _ in range(5))))
         assert await in_thread.call() == 5
     assert SEEN == ["pool", "model", "model closed", "pool closed", "lifespan ends"]
+
+
+async def test_a_provider_of_a_worker_that_awaits_something_cancelled_fails_the_attempt_only() -> None:
+    app = App("memory://")
+    awaited: list[asyncio.Future[None]] = []
+
+    async def pool() -> str:
+        if not awaited:
+            awaited.append(asyncio.get_running_loop().create_future())
+            awaited[0].cancel()
+            await awaited[0]
+        return "pool"
+
+    @app.task(retry=[0], timeout=60)
+    async def work(pool: str = Depends(pool, scope="worker")) -> str:
+        return pool
+
+    async with app.worker():
+        job = await work.enqueue()
+        assert await job.result(wait=30) == "pool"
+    assert [the(one.error).type for one in the(await job.status()).attempts] == ["CancelledError"]
+
+
+@pytest.mark.parametrize("limit", ["timeout", "middleware"])
+async def test_a_provider_is_not_closed_before_a_handler_that_outlives_its_time(limit: str) -> None:
+    app = App("memory://")
+    release, closed = threading.Event(), asyncio.Event()
+    ended: list[bool] = []
+
+    async def connection() -> AsyncIterator[asyncio.Event]:
+        try:
+            yield closed
+        finally:
+            closed.set()
+
+    @app.middleware
+    async def layer(ctx: Context, call_next: Callable[[], Any]) -> Any:
+        calling = asyncio.ensure_future(call_next())
+        if limit == "middleware":
+            await until(lambda: SEEN)
+            calling.cancel()
+        return await calling
+
+    @app.task(timeout=3600, max_attempts=1)
+    def work(connection: asyncio.Event = Depends(connection)) -> None:
+        SEEN.append("work")
+        release.wait(60)
+        ended.append(connection.is_set())
+
+    async with app.worker(grace=0.01) as worker:
+        job = await work.enqueue()
+        await until(lambda: SEEN)
+        if limit == "timeout":
+            executor = the(worker._components).executor
+            executor.abort(executor.in_slots[0], Abort.TIMEOUT)
+            with pytest.raises(JobFailed, match="timeout"):
+                await job.result(wait=60)
+            assert worker.stats.zombies == 1
+        await asyncio.sleep(0.05)  # for the clean-up, if it did not wait
+        assert not closed.is_set()
+        release.set()
+        with pytest.raises(JobFailed):
+            await job.result(wait=60)
+        await until(lambda: closed.is_set() and worker.stats.zombies == 0)
+    assert ended == [False]
 
 
 async def test_providers_of_tests_replace_those_of_the_app() -> None:

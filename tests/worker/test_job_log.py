@@ -85,6 +85,50 @@ async def test_a_traceback_is_a_line(stage: Stage) -> None:
     assert line.level == "ERROR" and line.text.startswith("it failed\nTraceback") and "ValueError: inside" in line.text
 
 
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@virtual
+async def test_a_log_call_that_cannot_be_formatted_does_not_fail_the_job(stage: Stage) -> None:
+    wrong = "no %s %s"
+
+    @stage.app.task(keep_log=True, max_attempts=1)
+    async def work(ctx: Context) -> str:
+        cyclic: dict[str, Any] = {}
+        cyclic["self"] = cyclic
+        ctx.log.info(wrong, "x")
+        ctx.log.info("no %d", Unspeakable())
+        ctx.log.info(Unspeakable())
+        ctx.log(Unspeakable())
+        ctx.log("fields", broken=Unspeakable(), whole=1)
+        ctx.log("fields", cyclic=cyclic)
+        try:
+            raise ValueError("inside")
+        except ValueError:
+            ctx.log.warning("caught", exc_info=1)  # type: ignore[arg-type]  # logging takes it
+        return "done"
+
+    job = await work.enqueue()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger("millrace.handler"), "propagate", False)  # pytest raises what logging reports
+        await stage.burst()
+
+    assert await job.result() == "done"
+    lines = await job.log()
+    no_text = "<Unspeakable: its text is unavailable: RuntimeError>"
+    assert [line.text for line in lines[:4]] == [
+        "no %s %s (its 1 arguments cannot be inserted: not enough arguments for format string)",
+        "no %d (its 1 arguments cannot be inserted: %d format: a real number is required, not Unspeakable)",
+        f"{no_text} (its 0 arguments cannot be inserted: no text)",
+        "%s (its 1 arguments cannot be inserted: no text)",
+    ]
+    assert lines[4].fields == {"broken": no_text, "whole": "1"}
+    assert lines[5].fields == {"cyclic": "{'self': {...}}"}
+    assert lines[6].text.startswith("caught\nTraceback") and lines[6].text.endswith("ValueError: inside")
+
+
 @virtual
 async def test_a_thousand_lines_cost_one_write_per_second(stage: Stage) -> None:
     counted = FaultyStore(stage.store)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from millrace import App, Context, InvalidInput, LifespanFailed, Worker, testing
 from millrace.testing import on_memory
+from millrace.worker.scope import WorkerScope
 from tests.narrowing import the
 
 
@@ -225,3 +226,98 @@ def test_a_lifespan_registered_within_on_memory_is_removed_at_its_end() -> None:
 
     assert app.lifespan_factory is None
     assert isinstance(app.worker("default"), Worker)
+
+
+class Crashing:
+    """An app whose lifespan has a background task that fails on request, and a handler that waits for its end."""
+
+    def __init__(self) -> None:
+        self.app = App("memory://")
+        self.crash, self.ended = asyncio.Event(), asyncio.Event()
+        self.ran = 0
+
+        async def refresh() -> None:
+            await self.crash.wait()
+            raise ConnectionError("no connection")
+
+        @self.app.lifespan
+        async def lifespan() -> AsyncIterator[str]:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(refresh())
+                    yield "open"
+            finally:
+                self.ended.set()
+
+        @self.app.task(max_attempts=1)
+        async def work(ctx: Context) -> str:
+            self.ran += 1
+            self.crash.set()
+            await self.ended.wait()
+            return str(ctx.state)
+
+        self.work = work
+
+
+async def test_a_worker_stops_when_a_background_task_of_its_lifespan_fails(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Crashing()
+    first, second = await stage.work.enqueue_many([(), ()])
+    async with asyncio.timeout(60):
+        with pytest.raises(LifespanFailed, match="failed while the worker was running: ConnectionError: no connection"):
+            await stage.app.worker(slots=1).run()
+    states = [the(await job.status()) for job in (first, second)]
+    assert [(one.state, one.attempt) for one in states] == [("dead", 1), ("ready", 0)]
+    assert the(states[0].error).type == "LifespanFailed"
+    [record] = [one for one in caplog.records if one.levelno >= logging.ERROR and one.name == "millrace.worker"]
+    assert "has ended before its worker; the worker stops" in record.getMessage()
+    assert record.exc_info
+
+
+async def test_a_request_for_a_shared_value_fails_when_the_scope_ends_before_it_is_answered() -> None:
+    crash = asyncio.Event()
+
+    async def fail() -> None:
+        await crash.wait()
+        raise ConnectionError("no connection")
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            yield
+
+    async def never(stack: AsyncExitStack) -> None:
+        crash.set()
+        await asyncio.Event().wait()
+
+    stops: list[bool] = []
+    scope = WorkerScope(asyncio.get_running_loop().time, lifespan, lambda: stops.append(True))
+    async with asyncio.timeout(60):
+        assert await scope.enter()
+        answers = await asyncio.gather(scope.shared("a", never), scope.shared("b", never), return_exceptions=True)
+        assert [type(one) for one in answers] == [LifespanFailed, LifespanFailed]
+        assert stops == [True]
+        for late in (scope.shared("c", never), scope.leave()):
+            with pytest.raises(LifespanFailed, match="ConnectionError: no connection"):
+                await late
+
+
+async def test_no_shared_value_is_made_after_the_worker_has_left_its_scope() -> None:
+    async def value(stack: AsyncExitStack) -> int:
+        return 7
+
+    scope = WorkerScope(asyncio.get_running_loop().time)
+    async with asyncio.timeout(60):
+        assert await scope.shared("a", value) == 7
+        leaving = asyncio.ensure_future(scope.leave())
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidInput, match="the worker has stopped"):
+            await scope.shared("b", value)
+        await leaving
+
+        scope = WorkerScope(asyncio.get_running_loop().time)
+        asking = asyncio.ensure_future(scope.shared("a", value))
+        await asyncio.sleep(0)
+        await scope.leave()
+        with pytest.raises(InvalidInput, match="the worker has stopped"):
+            await asking

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from millrace import App, Context, InvalidInput, MissingExtra, PayloadInvalid, StoreError
-from millrace.app.schedules.timetable import timetable
+from millrace import App, Context, InvalidInput, MissingExtra, PayloadInvalid, ScheduleDefinition, StoreError
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
 from millrace.domain.job import HOUR, MINUTE, Job
-from millrace.domain.rules.cron import instant_text
+from millrace.domain.rules.cron import Timetable, instant_text
 from millrace.domain.schedule import DueSchedules
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
@@ -28,7 +28,7 @@ from millrace.store.sqlite import SqliteStore
 from millrace.testing.clock import START, VirtualClock
 from millrace.testing.faults import Fault, FaultyStore, seeded
 from millrace.worker.heartbeat import InlineHeartbeat
-from millrace.worker.scheduler import Scheduler
+from millrace.worker.scheduler import BATCH, Scheduler
 from proof.simulation.loop import VirtualLoop
 from tests.worker.stage import Stage, virtual
 
@@ -185,6 +185,7 @@ def test_without_cronsim_an_interval_works_and_an_expression_says_what_to_instal
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
+    timetable.cache_clear()
 
     an_app(MemoryStore(), None)
     with pytest.raises(MissingExtra, match="pip install 'cronsim"):
@@ -372,8 +373,8 @@ class Skewed(MemoryStore):
         super().__init__()
         self.store, self.by = store, by
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
-        seen = await self.store.due_schedules(names, limit)
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
+        seen = await self.store.due_schedules(names, limit, skip)
         return msgspec.structs.replace(seen, now=seen.now + self.by)
 
     async def advance(self, moves):
@@ -617,10 +618,10 @@ async def test_a_store_that_is_away_is_asked_again_and_the_ticks_wait(stage: Sta
     errors: list[Exception] = []
 
     class Away(MemoryStore):
-        async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+        async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
             if away["now"]:
                 raise StoreError("gone fishing")
-            return await super().due_schedules(names, limit)
+            return await super().due_schedules(names, limit, skip)
 
     loop = asyncio.get_running_loop()
     store = Away(clock=lambda: START + round(loop.time() * 1000))
@@ -634,6 +635,42 @@ async def test_a_store_that_is_away_is_asked_again_and_the_ticks_wait(stage: Sta
     await scheduler.stop()
 
     assert len(await tick_names(store)) >= 4
+
+
+async def test_schedules_that_a_worker_cannot_run_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    store = FaultyStore(MemoryStore(clock=clock))
+    app = an_app(store)
+    spec = app.tasks["clean"].spec()
+    await app.schedules.put_many(ScheduleDefinition(f"n{n}", spec, cron="* * * * *") for n in range(2 * BATCH + 50))
+    await app.schedules.put("often", spec, every="2m")
+    asked: list[str] = []
+
+    def without_cronsim(expression: str, tz: str) -> Timetable:
+        asked.append(expression)
+        if not expression.startswith("every"):
+            raise MissingExtra("cron expressions", "cron")
+        return timetable(expression, tz)
+
+    monkeypatch.setattr("millrace.app.schedules.timetable.timetable", without_cronsim)
+    timetable_or_reason.cache_clear()
+    scheduler = App(store).scheduler()
+    for ticks in (1, 2, 3):
+        clock.advance(120)
+        store.calls.clear()
+        waits = [await scheduler.look() for _ in range(6)]
+        # three pages, and the pages again after "often" has ticked; then the scheduler waits
+        assert waits[:5] == [0] * 5 and waits[5] >= 2 and store.calls["advance"] == 1
+        assert len(await tick_names(store)) == ticks
+    assert len(await app.schedules.page()) == 100
+    assert asked.count("* * * * *") == 1
+
+    monkeypatch.undo()
+    timetable_or_reason.cache_clear()
+    able = App(store).scheduler()
+    while await able.look() == 0:
+        pass
+    assert {job.id.split(":")[1] for job in await jobs_of(store)} == {"often", *(f"n{n}" for n in range(450))}
 
 
 async def test_a_clock_that_was_far_ahead_is_told_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

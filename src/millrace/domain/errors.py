@@ -186,12 +186,17 @@ class LifespanFailed(QueueError):
     """The app's lifespan raised an exception, which is the cause of this error.
 
     `when` is "at start-up", before the worker has claimed a job, or "at shutdown", after its last job has ended.
+    It is "while the worker was running" if a background task of the lifespan, or of a provider with scope="worker",
+    has failed and ended it.
     """
 
     def __init__(self, when: str, why: str) -> None:
         self.when = when
         claims = " The worker has claimed no job." if when == "at start-up" else ""
-        super().__init__(f"the app's lifespan failed {when}: {why}.{claims} Correct the function below @app.lifespan.")
+        correct = "Correct the function below @app.lifespan."
+        if when == "while the worker was running":
+            correct = 'Correct the background tasks of @app.lifespan and of the providers with scope="worker".'
+        super().__init__(f"the app's lifespan failed {when}: {why}.{claims} {correct}")
 
 
 class StoreError(QueueError):

@@ -274,8 +274,8 @@ class Tables(Protocol):
         """Return up to `limit` schedules whose name is greater than `after`, sorted by name."""
         ...
 
-    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
-        """Return up to `limit` schedules with due_at <= until, by (due_at, name). The others are not read."""
+    def due_schedules(self, until: int, limit: int, skip: int) -> list[Schedule]:
+        """Return up to `limit` schedules with due_at <= until, oldest first, without the first `skip` of them."""
         ...
 
     def next_schedule(self, after: int) -> int | None:

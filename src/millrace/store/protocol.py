@@ -268,9 +268,9 @@ class Scheduling(Protocol):
         """Return the schedules whose name is greater than `after`, sorted by name: up to `limit`, by default all."""
         ...
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
         """Return what a scheduler looks at: the schedules with these names, and up to `limit` schedules whose `due_at`
-        has come.
+        has come, without the first `skip` of them.
 
         The cost does not grow with the number of schedules that are not due.
         """

@@ -261,8 +261,8 @@ class FaultyStore:
     async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
         return await self._call("schedules", lambda: self.store.schedules(after, limit))
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
-        return await self._call("due_schedules", lambda: self.store.due_schedules(names, limit))
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
+        return await self._call("due_schedules", lambda: self.store.due_schedules(names, limit, skip))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         return await self._call("advance", lambda: self.store.advance(moves))

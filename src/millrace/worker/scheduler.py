@@ -12,13 +12,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 
-from millrace.app.schedules.timetable import timetable
-from millrace.domain.errors import InvalidInput, MissingExtra
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
 from millrace.domain.rules.cron import instant_text
 from millrace.domain.schedule import (
     TAKEOVER,
+    DueSchedules,
     Move,
     Moved,
     Plan,
@@ -38,8 +37,7 @@ MAX_BACKOFF = 30.0  # seconds between two calls to a store that is away
 REFUSED_DELAY = 5.0  # seconds until a job that the store refused is tried again
 FAR_AHEAD = 3_600_000
 BATCH = 200  # stored schedules that one call advances
-
-_timetable = lru_cache(1_024)(timetable)  # many schedules have the same times
+LEAST_WAIT = 1.0  # seconds until due schedules that this worker cannot run are read again
 
 
 class Scheduler:
@@ -61,6 +59,7 @@ class Scheduler:
         self._defined: dict[str, float] = {}  # when this scheduler last wrote or found its definition of a schedule
         self._refused_until: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._skip = 0  # due schedules that this worker cannot run, of the pages that were read since the last wait
         self._stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -97,14 +96,15 @@ class Scheduler:
         grow with the number of the others.
         """
         store = await self._connected()
-        seen = await store.due_schedules(list(self._plans), BATCH)
+        seen = await store.due_schedules(list(self._plans), BATCH, self._skip)
         now, known = seen.now, {schedule.name: schedule for schedule in seen.named if schedule is not None}
         moves = [move for plan in list(self._plans.values()) if (move := self._move(plan, known, now)) is not None]
         declared = len(moves)
         moves += [move for schedule in seen.due if (move := self._stored_move(schedule, now)) is not None]
+        least_wait = self._turn_page(seen, len(moves) - declared)
         if not moves:
             next_stored = MAX_SLEEP if seen.next_at is None else max(0, seen.next_at - now) / 1000
-            return min(self._until_next(known, now), next_stored)
+            return min(self._until_next(known, now), max(least_wait, next_stored))
         answers = await store.advance(moves)
         known |= {schedule.name: schedule for schedule in seen.due}
         for move, answer in zip(moves, answers, strict=True):
@@ -114,6 +114,19 @@ class Scheduler:
             return 1.0
         is_overtaken = not declared and all(answer.status == "stale" for answer in answers)
         return self._chance() if is_overtaken else 0.0  # another scheduler is running this backlog
+
+    def _turn_page(self, seen: DueSchedules, moves: int) -> float:
+        """Choose the page that the next look reads, and return the least number of seconds until then.
+
+        Schedules that this worker cannot run stay due. The next look skips them, so that they do not hold up the ones
+        behind them. After the last page, the scheduler waits and begins with the first page again.
+        """
+        self._skip += len(seen.due) - moves
+        least_wait = min(MAX_SLEEP, max(LEAST_WAIT, self._skip / BATCH)) if self._skip else 0.0
+        is_last_page = seen.next_at is None or seen.next_at > seen.now
+        if is_last_page:
+            self._skip = 0
+        return least_wait if is_last_page else 0.0
 
     async def _postpone(self, store: Store, answers: Sequence[Moved], now: int) -> None:
         """Try refused ticks of stored schedules again later, so that the ones behind them are not held up."""
@@ -125,10 +138,9 @@ class Scheduler:
     def _stored_move(self, schedule: Schedule, now: int) -> Move | None:
         if schedule.template is None:
             return None
-        try:
-            times = _timetable(schedule.expression, schedule.tz)
-        except (InvalidInput, MissingExtra) as error:  # for example an expression from a newer release
-            self._warn(schedule.name, "times", f"cannot be run by this worker: {error}")
+        times = timetable_or_reason(schedule.expression, schedule.tz)
+        if isinstance(times, str):
+            self._warn(schedule.name, "times", f"cannot be run by this worker: {times}")
             return None
         return ticking_move(schedule, schedule.template, times, now)
 
@@ -168,7 +180,7 @@ class Scheduler:
             self._note_missed(before, answer.schedule, len(move.jobs), now)
 
     def _note_missed(self, before: Schedule, after: Schedule, jobs: int, now: int) -> None:
-        first = _timetable(before.expression, before.tz).next(before.mark)
+        first = timetable(before.expression, before.tz).next(before.mark)
         if first is not None and first < now - before.grace:
             text = "schedule %s: ticks from %s to %s were missed; missed=%r enqueues %d jobs"
             log.warning(text, before.name, instant_text(first), instant_text(after.mark), before.missed, jobs)

@@ -15,6 +15,7 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.app.handler.verdict import Abort, Aborted
@@ -67,9 +68,11 @@ class ThreadRuns:
         """Run a `def` handler in a thread and return its result. This is the strategy of `def` handlers with
         middleware. `handler` replaces that of the task, as in `run_on_loop`.
 
-        The handler sees the context variables that the middleware has set.
+        The handler sees the context variables that the middleware has set. If it has injected parameters, this returns
+        only when the thread has ended, even if it is cancelled: their providers must not clean up before that.
         """
         future: asyncio.Future[object] = self._loop.create_future()
+        ended = asyncio.Event()
         execution = _ThreadExecution(self._threads)
 
         def call() -> object:
@@ -80,6 +83,7 @@ class ThreadRuns:
             return (handler or run.task.handler)(**run.arguments())
 
         def end(value: object, error: BaseException | None) -> None:
+            ended.set()
             if execution.abandoned:
                 self._executor.zombies_ended(1, in_thread=True)
             elif future.done():
@@ -94,10 +98,15 @@ class ThreadRuns:
         run.runs_in(execution)
         try:
             return await future
+        except asyncio.CancelledError:
+            if handler is not None:
+                await _until(ended)
+            raise
         finally:
             if not execution.abandoned:
                 run.runs_in(None)
-                if future.cancelled():  # by middleware with a time limit of its own: the thread runs on
+                # Cancelled by middleware with a time limit of its own: the thread runs on.
+                if future.cancelled() and not ended.is_set():
                     execution.abandon()
                     self._executor.zombies += 1
 
@@ -149,6 +158,13 @@ class _ThreadExecution:
         self.abandoned = True
         self._threads.abandoned()
         return False
+
+
+async def _until(ended: asyncio.Event) -> None:
+    """Wait for the end of a thread, also if the waiting task is cancelled."""
+    while not ended.is_set():
+        with suppress(asyncio.CancelledError):
+            await ended.wait()
 
 
 def _call(run: Run) -> Outcome | None:

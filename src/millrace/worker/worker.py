@@ -199,7 +199,8 @@ class Worker:
             try:
                 store = await self.app.prepared()
                 require_write_access(store.url, "a worker")
-                self._scope = WorkerScope(asyncio.get_running_loop().time, self.app.lifespan_factory)
+                clock = asyncio.get_running_loop().time
+                self._scope = WorkerScope(clock, self.app.lifespan_factory, self._on_scope_failure)
                 if not await self._scope.enter(self.asked_to_stop):
                     return
                 self._is_ready.set()
@@ -269,6 +270,10 @@ class Worker:
     def _on_signal(self) -> None:
         self._signals += 1
         self._ask_to_stop(self.shutdown_deadline if self._signals == 1 else 0)
+
+    def _on_scope_failure(self) -> None:
+        """Stop: jobs cannot use what the lifespan has made. `run` raises LifespanFailed."""
+        self._ask_to_stop(self.shutdown_deadline)
 
     def _ask_to_stop(self, deadline: float) -> None:
         self._stop_at = min(self._stop_at, asyncio.get_running_loop().time() + max(0.0, deadline))

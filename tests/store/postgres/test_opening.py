@@ -11,6 +11,7 @@ import pytest
 
 from millrace.domain.change import Change
 from millrace.domain.errors import InvalidInput, StoreError
+from millrace.domain.schedule import Move, Schedule
 from millrace.store.connect import connect
 from millrace.store.postgres import PostgresStore, migrate
 from millrace.store.postgres.migrate import script, version_of
@@ -60,6 +61,28 @@ async def test_a_new_version_replaces_the_functions_and_keeps_the_jobs(monkeypat
         assert await store.now() > 7
         assert [row.waiting for row in await store.count()] == [1]
         assert await version_of(connection, schema) == migrate.VERSION
+    finally:
+        await store.close()
+        await connection.close()
+        drop_schema(schema)
+
+
+async def test_a_schema_of_version_2_is_upgraded_for_schedules_that_any_scheduler_runs() -> None:
+    schema = f"second_{secrets.token_hex(4)}"
+    connection = await asyncpg.connect(shared_url())
+    store = PostgresStore(f"{shared_url()}?schema={schema}&notify=off")
+    try:
+        await connection.execute(f'CREATE SCHEMA "{schema}"')
+        await connection.execute(migrate.migrations(schema)[1])
+        await connection.execute(f'UPDATE "{schema}".store SET version = 2')
+        await store.connect()
+        assert await version_of(connection, schema) == migrate.VERSION
+
+        due = Schedule(
+            "kept", "0 3 * * *", "UTC", "work", "default", "once", 60_000, "digest", 0, next_tick=1, template=a_spec()
+        )
+        await store.advance([Move("kept", 0, due)])
+        assert [schedule.name for schedule in (await store.due_schedules([], 10)).due] == ["kept"]
     finally:
         await store.close()
         await connection.close()

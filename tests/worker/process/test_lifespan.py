@@ -40,6 +40,26 @@ async def test_injected_parameters_are_made_and_cleaned_up_in_the_process(
     assert lines[2:] == ["later", "job", "later", "job", "shared", "ends", "ends"]
 
 
+async def test_a_process_whose_lifespan_fails_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(with_lifespan.NOTES, str(tmp_path / "notes"))
+    async with app.worker(processes=1):
+        pid = await with_lifespan.ends_the_lifespan.call()
+        assert await with_lifespan.in_process.call() == (True, 1)
+        assert await with_lifespan.ends_the_lifespan.call() != pid
+
+
+async def test_an_async_handler_and_its_providers_run_in_one_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    monkeypatch.setenv(with_lifespan.NOTES, str(notes))
+    async with app.worker(processes=1):
+        assert await with_lifespan.uses_bound.options(max_attempts=1).call() == "bound"
+        with pytest.raises(JobFailed, match="timeout"):
+            await with_lifespan.too_long.call()
+    assert "cleaned" in notes.read_text()
+
+
 async def test_a_process_whose_start_up_fails_stops_the_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(with_lifespan.NOTES, str(tmp_path / "fail"))
     with pytest.raises(InvalidInput, match=r"LifespanFailed: .* at start-up: ConnectionError: no database"):

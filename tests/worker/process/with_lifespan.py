@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ async def lifespan() -> AsyncIterator[dict[str, Any]]:
     if in_child.here and os.environ[NOTES].endswith("fail"):
         raise ConnectionError("no database")
     note("starts")
-    yield {"pid": os.getpid(), "jobs": 0}
+    async with asyncio.TaskGroup() as group:
+        yield {"pid": os.getpid(), "jobs": 0, "group": group}
     note("ends")
 
 
@@ -66,3 +68,38 @@ async def injected_later(number: int, name: str = Depends(job_id), upper: str = 
     if number < 0:
         raise LookupError("negative")
     return f"{number} {name} {upper}"
+
+
+async def fail() -> None:
+    raise ConnectionError("no connection")
+
+
+@app.task(process=True)
+async def ends_the_lifespan(ctx: Context) -> int:
+    background = ctx.state["group"].create_task(fail())
+    await asyncio.wait([background])
+    return os.getpid()
+
+
+async def bound_to_its_task() -> AsyncIterator[str]:
+    task = asyncio.current_task()
+    yield "bound"
+    assert asyncio.current_task() is task  # a cancel scope requires this
+
+
+async def interrupted() -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.sleep(0.1)
+        note("cleaned")
+
+
+@app.task(process=True)
+async def uses_bound(bound: str = Depends(bound_to_its_task)) -> str:
+    return bound
+
+
+@app.task(process=True, timeout=0.2, max_attempts=1)
+async def too_long(value: None = Depends(interrupted)) -> None:
+    await asyncio.sleep(3600)

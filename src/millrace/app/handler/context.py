@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from millrace.app.flows.members import enqueued_by
-from millrace.app.handler.job_log import LEAST_LEVEL, Keep
+from millrace.app.handler.job_log import LEAST_LEVEL, Keep, safe_text
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput, PayloadInvalid
@@ -76,7 +76,7 @@ class ContextLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         facts = dict(self.extra or {})
         kwargs["extra"] = {**facts, **(kwargs.get("extra") or {})}
-        return f"[{facts['job']}] {msg}", kwargs
+        return f"[{facts['job']}] {safe_text(msg)}", kwargs
 
 
 class KeptLog(ContextLog):
@@ -94,12 +94,14 @@ class KeptLog(ContextLog):
 
 
 def _text(message: object, args: tuple[object, ...], exc_info: Any) -> str:
-    if exc_info is True:
-        exc_info = sys.exc_info()
-    elif isinstance(exc_info, BaseException):
+    if isinstance(exc_info, BaseException):
         exc_info = type(exc_info), exc_info, exc_info.__traceback__
-    record = logging.LogRecord("", logging.INFO, "", 0, message, args, None)
-    text = record.getMessage()
+    elif exc_info and not isinstance(exc_info, tuple):
+        exc_info = sys.exc_info()
+    try:
+        text = logging.LogRecord("", logging.INFO, "", 0, message, args, None).getMessage()
+    except Exception as error:  # logging reports such an error on stderr, and the call does not raise
+        text = f"{safe_text(message)} (its {len(args)} arguments cannot be inserted: {safe_text(error)})"
     return f"{text}\n{logging.Formatter().formatException(exc_info)}" if exc_info and exc_info[0] else text
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from millrace.domain.job import Job
-from millrace.domain.outcome import encodable
+from millrace.domain.outcome import CUT_END, encodable
 
 MOST_LINES = 200
 MOST_BYTES = 64 << 10  # of the encoded log
@@ -26,7 +26,6 @@ MOST_TEXT = 4_000  # characters of one line
 MOST_FIELDS = 4 << 10  # bytes of the encoded fields of one line
 LEAST_LEVEL = logging.INFO
 _FIRST_BYTES = MOST_BYTES // 4
-_CUT = " …"
 
 
 class LogLine(msgspec.Struct, frozen=True, omit_defaults=True, rename={"instant": "at"}):
@@ -123,7 +122,7 @@ def make_line(job: Job, elapsed: float, level: int, text: str, fields: Mapping[s
     """Return a line of the current attempt, `elapsed` seconds after its start. A long text or many fields are cut."""
     text = encodable(text)
     if len(text) > MOST_TEXT:
-        text = text[: MOST_TEXT - len(_CUT)] + _CUT
+        text = text[: MOST_TEXT - len(CUT_END)] + CUT_END  # by this mark, the redactor finds a secret that was cut
     at = (job.started_at or 0) + max(0, round(elapsed * 1000))
     return LogLine(job.attempt, at, logging.getLevelName(level), text, _fields(fields))
 
@@ -133,12 +132,20 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         packed = _encode(fields)
-    except (TypeError, ValueError):
-        packed = _encode({encodable(str(name)): encodable(repr(value)) for name, value in fields.items()})
+    except Exception:  # values that are not JSON, that contain themselves, or whose methods raise
+        packed = _encode({safe_text(name): safe_text(value, repr) for name, value in fields.items()})
     if len(packed) > MOST_FIELDS:
         return {"…": f"the fields have {len(packed):,} bytes; {MOST_FIELDS:,} are kept"}
     plain: dict[str, Any] = msgspec.json.decode(packed)
     return plain
+
+
+def safe_text(value: object, spell: Callable[[object], str] = str) -> str:
+    """Return a value as text. If its `__str__` or `__repr__` raises, return text that says so."""
+    try:
+        return encodable(spell(value))
+    except Exception as error:
+        return f"<{type(value).__name__}: its text is unavailable: {type(error).__name__}>"
 
 
 Keep = Callable[[int, str, Mapping[str, Any]], None]  # level, text, fields

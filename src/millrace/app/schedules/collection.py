@@ -7,14 +7,13 @@ conditional write (`Move`): a change that another process has overtaken is decid
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Unpack, overload
 
 import msgspec
 
 from millrace.app.schedules.plan import ScheduleDefinition, TimesKeywords, definition_of, stored_plan
-from millrace.app.schedules.timetable import timetable
-from millrace.domain.errors import InvalidInput, MissingExtra, StoreError
+from millrace.app.schedules.timetable import timetable, timetable_or_reason
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.job import Spec
 from millrace.domain.rules.check import check_name
 from millrace.domain.schedule import Move, Plan, Schedule, defining_move, with_pause
@@ -161,7 +160,7 @@ class Schedules:
             known = msgspec.structs.replace(self._plans[name].schedule, mark=now) if seen is None else seen
             if known.paused == paused and seen is not None:
                 return None
-            ticks = None if known.template is None or paused else _timetable(known.expression, known.tz)
+            ticks = None if known.template is None or paused else timetable(known.expression, known.tz)
             return Move(name, known.rev, with_pause(known, paused, now, ticks))
 
         wanted = [names] if isinstance(names, str) else list(names)
@@ -237,16 +236,12 @@ class _Unknown(Exception):
         self.name = name
 
 
-_timetable = lru_cache(256)(timetable)  # many schedules have the same times
-
-
 def shown(schedule: Schedule, now: int) -> Schedule:
     """Return a schedule with its next tick after `now`; None while it is paused."""
     if schedule.paused:
         return msgspec.structs.replace(schedule, next_tick=None)
-    try:
-        ticks = _timetable(schedule.expression, schedule.tz)
-    except (MissingExtra, InvalidInput):  # an expression from a newer release
+    ticks = timetable_or_reason(schedule.expression, schedule.tz)
+    if isinstance(ticks, str):
         return schedule
     return msgspec.structs.replace(schedule, next_tick=ticks.next(max(schedule.mark, now)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from millrace.app.duration import Duration, milliseconds
@@ -44,14 +45,27 @@ def read_interval(every: Duration) -> str:
     return EVERY + text
 
 
+@lru_cache(1_024)
 def timetable(expression: str, tz: str) -> Timetable:
-    """Return the timetable of a stored expression. Raises InvalidInput if it is invalid.
+    """Return the timetable of a stored expression, shared by all schedules with these times.
 
-    Raises MissingExtra for a cron expression if cronsim is not installed.
+    Raises InvalidInput if it is invalid, and MissingExtra for a cron expression if cronsim is not installed.
     """
     if expression.startswith(EVERY):
         return Every(milliseconds("every", expression.removeprefix(EVERY)))
     return _calendar(expression, zone(tz))
+
+
+@lru_cache(1_024)
+def timetable_or_reason(expression: str, tz: str) -> Timetable | str:
+    """Return the timetable of a stored expression, or why this process has none, without trying it again.
+
+    For example, the expression is from a newer release, or cronsim or the time zone data is not installed here.
+    """
+    try:
+        return timetable(expression, tz)
+    except (InvalidInput, MissingExtra) as error:
+        return str(error)
 
 
 def zone(tz: object) -> ZoneInfo:

@@ -35,7 +35,7 @@ async def flow(
 ) -> int:
     """Show how far a flow is, or replay or cancel its jobs.
 
-    Exit 0 unless the flow was not found or has failed.
+    Exit 0 unless the flow was not found or has failed. A flow that --cancel has stopped does not count.
     """
     if replay and cancel:
         raise InvalidInput("--replay and --cancel exclude each other; pass one of them")
@@ -56,9 +56,8 @@ async def flow(
         fields: list[tuple[str, Cell]] = [("id", status.id), ("state", status.state)]
         fields.append(("progress", flow_progress(status)))
         fields += [(state, count) for state, count in sorted(status.states.items())]
-        fields += [
-            ("failed", cut(f"{job.id}: {job.reason} {'' if job.error is None else job.error.message}".strip(), 200))
-            for job in status.failed[:LISTED_FAILURES]
-        ]
+        for job in status.failed[:LISTED_FAILURES]:
+            message = "" if job.error is None else job.error.message
+            fields.append(("failed", cut(f"{job.id}: {job.reason or job.state} {message}".strip(), 200)))
         session.output.record(fields)
-    return exits.NO if status.state == "failed" else exits.OK
+    return exits.NO if status.state == "failed" and not cancel else exits.OK

@@ -16,6 +16,7 @@ from millrace.contrib.celery.signature import CelerySignature
 from millrace.contrib.celery.values import plain, restored
 from millrace.domain.errors import JobFailed
 from millrace.domain.job import Job
+from millrace.domain.outcome import Failure
 from millrace.domain.rules.dead import DeadLetter
 
 if TYPE_CHECKING:
@@ -53,22 +54,29 @@ def hook_of(app: Celery) -> Callable[[DeadLetter], None]:
     def call_link_error(letter: DeadLetter) -> None:
         payload = app.millrace.serdes.decode(base64.b64decode(letter.payload), letter.serde)
         cause = _cause(app, letter.id)
-        if cause is None:  # its record is pruned
-            return
-        about = app.millrace.serdes.decode(cause.payload, cause.spec.payload_serde)
-        request = TaskRequest(
-            id=cause.id,
-            task=cause.task,
-            args=restored(about.get("args", [])),
-            kwargs=restored(about.get("kwargs", {})),
-            retries=retries_of(cause),
-            called_directly=False,
-        )
-        error = JobFailed(cause.id, cause.reason, cause.error)
+        if cause is None:  # its record is pruned, or not kept
+            request = _request(letter.id, letter.task, payload, max(0, letter.failures - 1))
+            error = JobFailed(letter.id, letter.reason, _failure(letter.error))
+        else:
+            about = app.millrace.serdes.decode(cause.payload, cause.spec.payload_serde)
+            request = _request(cause.id, cause.task, about, retries_of(cause))
+            error = JobFailed(cause.id, cause.reason, cause.error)
         for data in payload["about"]["errbacks"]:
-            call_errback(unpacked(app, data), request, error, cause.error.traceback if cause.error else None)
+            call_errback(unpacked(app, data), request, error, error.error.traceback if error.error else None)
 
     return call_link_error
+
+
+def _request(job_id: str, task: str, about: dict[str, Any], retries: int) -> TaskRequest:
+    """Return the request of a job that failed. `about` is its payload."""
+    args, kwargs = restored(about.get("args", [])), restored(about.get("kwargs", {}))
+    return TaskRequest(id=job_id, task=task, args=args, kwargs=kwargs, retries=retries, called_directly=False)
+
+
+def _failure(text: str) -> Failure | None:
+    """Return the error of a dead letter, "TYPE: MESSAGE". Its traceback is in the record only."""
+    kind, _, message = text.partition(": ")
+    return Failure(kind, message) if text else None
 
 
 def call_errback(errback: CelerySignature, request: TaskRequest, error: BaseException, traceback: str | None) -> None:

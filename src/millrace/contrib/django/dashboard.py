@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +10,7 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.db import connections
-from django.http import HttpRequest
+from django.http import HttpRequest, parse_cookie
 
 from millrace.contrib.django.app import get_worker_app
 from millrace.web import application
@@ -35,18 +34,27 @@ def with_dashboard(site: ASGI, path: str, alias: str = "default") -> ASGI:
     async def run(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await served(scope, receive, send)  # Django has no lifespan of its own
-        elif scope["type"] == "http" and f"{scope['path']}/".startswith(f"{path}/"):
-            root = scope.get("root_path", "")
+        elif scope["type"] == "http" and (mounted := _mounted(scope, path)) is not None:
             async with ThreadSensitiveContext():
-                role = await sync_to_async(_role)(dict(scope["headers"]))
-            await served({**scope, "root_path": root + path, _ROLE: role}, receive, send)
+                role = await sync_to_async(_role)(scope["headers"])
+            await served({**scope, "root_path": mounted, _ROLE: role}, receive, send)
         else:
             await site(scope, receive, send)
 
     return run
 
 
-def _role(headers: dict[bytes, bytes]) -> str | None:
+def _mounted(scope: Scope, path: str) -> str | None:
+    """Return the part of the request's path up to and including `path`, or None if the request is for another page.
+
+    As in Django, the path may begin with the `root_path` of the server, or not.
+    """
+    whole: str = scope["path"]
+    below = whole.removeprefix(scope.get("root_path", "").rstrip("/"))
+    return whole.removesuffix(below) + path if f"{below}/".startswith(f"{path}/") else None
+
+
+def _role(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the role of the user whose session the cookie names."""
     try:
         user = get_user(_request(headers))
@@ -61,13 +69,14 @@ def _role(headers: dict[bytes, bytes]) -> str | None:
         connections.close_all()
 
 
-def _request(headers: dict[bytes, bytes]) -> HttpRequest:
+def _request(headers: Iterable[tuple[bytes, bytes]]) -> HttpRequest:
     """Return a request with the session of the cookie, which is what Django needs to find the user."""
     request = HttpRequest()
-    try:
-        cookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
-    except CookieError:
-        cookie = None
-    engine = import_module(settings.SESSION_ENGINE)
-    request.session = engine.SessionStore(None if cookie is None else cookie.value)
+    cookies = b"; ".join(value for name, value in headers if name == b"cookie")
+    key = parse_cookie(cookies.decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
+    session = import_module(settings.SESSION_ENGINE).SessionStore(key)
+    # With SECRET_KEY_FALLBACKS, `get_user` replaces the session. The browser would not get the new key here, so that is
+    # left to the next page of the site.
+    session.cycle_key = lambda: None
+    request.session = session
     return request

@@ -17,12 +17,12 @@ from millrace.domain.ledger import Ledger
 from millrace.domain.schedule import DueSchedules, Move, Moved
 
 
-def due_schedules(ledger: Ledger, names: Sequence[str], limit: int, now: int) -> DueSchedules:
+def due_schedules(ledger: Ledger, names: Sequence[str], limit: int, skip: int, now: int) -> DueSchedules:
     ledger.tables.prefetch_schedules(names)
     named = [ledger.tables.schedule(name) for name in names]
     if not limit:
         return DueSchedules(now, named, [], None)
-    due = ledger.tables.due_schedules(now, limit)
+    due = ledger.tables.due_schedules(now, limit, skip)
     return DueSchedules(now, named, due, now if len(due) == limit else ledger.tables.next_schedule(now))
 
 

@@ -117,9 +117,11 @@ class _Partition:
         async with self._app, self._watched(worker, await self._app.connected()):
             try:
                 await worker.run()
-            except LifespanFailed:  # the worker has logged it
+            except LifespanFailed as failed:  # the worker has logged it
                 if worker.stats.claimed == 0:
                     raise
+                if failed.when == "while the worker was running":
+                    self._ended = self._ended or "stopped"  # its queues may not be empty
         if self._ended is None:
             self._ended = "empty" if self._share is None or worker.stats.claimed < self._share else "max_jobs"
         return worker.stats, self._ended

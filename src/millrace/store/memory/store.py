@@ -266,9 +266,9 @@ class MemoryStore(BaseStore):
         with self._lock:
             return self._tables.schedules(after, EVERY_SCHEDULE if limit is None else limit)
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
         with self._lock:
-            return scheduling.due_schedules(self._ledger, names, limit, self._clock())
+            return scheduling.due_schedules(self._ledger, names, limit, skip, self._clock())
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

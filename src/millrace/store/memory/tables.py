@@ -385,8 +385,8 @@ class MemoryTables(MemoryJobs):
         names = nsmallest(limit, (name for name in self._schedules if name > after))
         return [self._schedules[name] for name in names]
 
-    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
-        return [self._schedules[name] for name in self._schedules_due.smallest(limit, until)]
+    def due_schedules(self, until: int, limit: int, skip: int) -> list[Schedule]:
+        return [self._schedules[name] for name in self._schedules_due.smallest(skip + limit, until)[skip:]]
 
     def next_schedule(self, after: int) -> int | None:
         due = len(self._schedules_due.smallest(len(self._schedules_due), after))

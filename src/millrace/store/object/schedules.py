@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from millrace.domain.job import MINUTE
 from millrace.domain.schedule import DueSchedules, Schedule
-from millrace.store.object.blobs import MAX_PAGE
-from millrace.store.object.driver import Listing
 from millrace.store.object.engine.objects import Objects
 from millrace.store.object.engine.values import value_of
 from millrace.store.object.keys import Layout, unspelled
@@ -41,12 +39,13 @@ async def list_schedules(objects: Objects, after: str, limit: int) -> list[Sched
 
 
 async def due_schedules(
-    objects: Objects, layout: Layout, names: Sequence[str], limit: int, now: int, *, repairs: bool
+    objects: Objects, layout: Layout, names: Sequence[str], limit: int, skip: int, now: int, *, repairs: bool
 ) -> DueSchedules:
     """Return what a scheduler looks at. With `repairs`, delete keys that no schedule has any more."""
-    listing = await objects.blobs.list("ticks/", limit=min(limit + 1, MAX_PAGE)) if limit else Listing(())
-    ticks = [_Tick(entry.key) for entry in listing.entries]
-    passed = [tick for tick in ticks if tick.at <= now][:limit]
+    keys = await objects.blobs.all_keys("ticks/", skip + limit + 1) if limit else ()
+    ticks = [_Tick(key) for key in keys]
+    waiting = [tick for tick in ticks if tick.at <= now]
+    passed = waiting[skip : skip + limit]
     read = await _read(
         objects, [layout.schedule(name) for name in names] + [f"{_PREFIX}{tick.word}.json" for tick in passed]
     )
@@ -60,7 +59,7 @@ async def due_schedules(
     if stale and repairs:
         await objects.blobs.delete(stale)
     more = now if limit and len(due) + len(stale) == limit else None
-    rest = [tick.at for tick in ticks[len(passed) :]]
+    rest = [tick.at for tick in waiting[skip + limit :] + ticks[len(waiting) :]]
     return DueSchedules(now, read[: len(names)], due, more or next(iter(rest), None))
 
 

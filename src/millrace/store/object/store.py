@@ -470,9 +470,10 @@ class ObjectStore(BaseStore):
     async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
         return await list_schedules(self._engine.objects, after, EVERY_SCHEDULE if limit is None else limit)
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
         repairs = not self.blobs.reads_only
-        return await due_schedules(self._engine.objects, self._layout, names, limit, await self.now(), repairs=repairs)
+        now = await self.now()
+        return await due_schedules(self._engine.objects, self._layout, names, limit, skip, now, repairs=repairs)
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -658,8 +658,8 @@ class PostgresStore(BaseStore):
         most = EVERY_SCHEDULE if limit is None else limit
         return await self._read(lambda ledger, _: ledger.tables.schedules(after, most))
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
-        return await self._read(lambda ledger, now: scheduling.due_schedules(ledger, names, limit, now))
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
+        return await self._read(lambda ledger, now: scheduling.due_schedules(ledger, names, limit, skip, now))
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -31,8 +31,8 @@ async def schedules(wire: RedisWire, after: str, limit: int | None) -> list[Sche
     return found
 
 
-async def due_schedules(wire: RedisWire, names: Sequence[str], limit: int) -> DueSchedules:
-    now, named, due, next_at = await wire.ask("due_schedules", [list(names), limit])
+async def due_schedules(wire: RedisWire, names: Sequence[str], limit: int, skip: int) -> DueSchedules:
+    now, named, due, next_at = await wire.ask("due_schedules", [list(names), limit, skip])
     known = [None if kept is None else schedule_from(kept) for kept in named]
     return DueSchedules(now, known, [schedule_from(kept) for kept in due], None if next_at is None else int(next_at))
 

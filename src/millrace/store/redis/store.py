@@ -345,8 +345,8 @@ class RedisStore(BaseStore):
     async def schedules(self, after: str = "", limit: int | None = None) -> list[Schedule]:
         return await scheduling.schedules(self._wire, after, limit)
 
-    async def due_schedules(self, names: Sequence[str], limit: int) -> DueSchedules:
-        return await scheduling.due_schedules(self._wire, names, limit)
+    async def due_schedules(self, names: Sequence[str], limit: int, skip: int = 0) -> DueSchedules:
+        return await scheduling.due_schedules(self._wire, names, limit, skip)
 
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await transfer.export(self._wire, cursor, limit)

@@ -94,8 +94,8 @@ class Schedules:
     def schedules(self, after: str, limit: int) -> list[Schedule]:
         return [_schedule(row[0]) for row in self._db.rows("schedules", after, limit)]
 
-    def due(self, until: int, limit: int) -> list[Schedule]:
-        return [_schedule(row[0]) for row in self._db.rows("due_schedules", until, limit)]
+    def due(self, until: int, limit: int, skip: int) -> list[Schedule]:
+        return [_schedule(row[0]) for row in self._db.rows("due_schedules", until, limit, skip)]
 
     def next(self, after: int) -> int | None:
         found: int | None = self._db.value("next_schedule", after)

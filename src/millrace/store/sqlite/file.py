@@ -18,7 +18,7 @@ CHECKPOINT_PAGES = 4_000  # 16 MiB of log; then the writer's thread checkpoints 
 MAX_LOG = 64 << 20
 BUSY_MS = 200  # SQLite's own busy timeout; then `retry_while_busy` retries
 SCHEMA = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
-VERSION = 3  # of the schema, as in schema.sql; no release has made files of an earlier version
+VERSION = 4  # of the schema, as in schema.sql; no release has made files of an earlier version
 _QUICK_CHECK_UP_TO = 256 << 20  # bytes; a larger file is checked on demand only
 
 

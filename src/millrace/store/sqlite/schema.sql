@@ -14,7 +14,7 @@ CREATE TABLE millrace_store (
     trimmed_mark TEXT NOT NULL DEFAULT '',   -- its mark, to check cursors that point right after it
     settings    BLOB
 );
-INSERT INTO millrace_store (one, version) VALUES (1, 3);
+INSERT INTO millrace_store (one, version) VALUES (1, 4);
 
 CREATE TABLE millrace_queue (
     id     INTEGER PRIMARY KEY,

@@ -272,6 +272,18 @@ async def test_due_schedules_come_first_to_last_and_the_next_instant_is_known(
     assert await store.due_schedules([], 0) == DueSchedules(clock(), [], [], None)
 
 
+async def test_the_first_due_schedules_can_be_skipped(store: Store, clock: VirtualClock) -> None:
+    names = [f"n{number}" for number in range(7)]
+    await store.advance([Move(name, 0, stored(clock, name, 1 + int(name[1:]))) for name in names])
+    await declare(store, stored(clock, "later", 60))
+    clock.advance(30)
+
+    first, second, third = [await store.due_schedules([], 3, skip) for skip in (0, 3, 6)]
+    assert [schedule.name for seen in (first, second, third) for schedule in seen.due] == names
+    assert [seen.next_at for seen in (first, second, third)] == [clock(), clock(), clock() + 30_000]
+    assert await store.due_schedules([], 3, 9) == DueSchedules(clock(), [], [], clock() + 30_000)
+
+
 async def test_a_schedule_that_ticked_is_due_at_its_next_tick(store: Store, clock: VirtualClock) -> None:
     schedule = await declare(store, stored(clock, "often", 60))
     tick = clock.advance(60)

@@ -215,6 +215,7 @@ class Child(asyncio.Protocol):
                     self._reports[index].keep(line)
             case CallEnded():
                 self.memory = message.memory
+                self.halted = self.halted or message.retires
                 if self._answer is not None and not self._answer.done():
                     self._answer.set_result(message)
 

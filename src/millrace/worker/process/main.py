@@ -28,7 +28,7 @@ from millrace.app import in_child
 from millrace.app.batch_task import BatchTask
 from millrace.app.handler.address import find, run_again
 from millrace.app.handler.batch_results import answers
-from millrace.app.handler.injection import Injection
+from millrace.app.handler.injection import Injection, OpenValues
 from millrace.app.handler.verdict import Abort, Aborted
 from millrace.app.task import Task
 from millrace.app.telemetry.log_context import current_job
@@ -140,7 +140,7 @@ class ChildProgram:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have replaced the stream
                 stream.flush()
-        self._send(CallEnded(ends, peak_memory()))
+        self._send(CallEnded(ends, peak_memory(), self._scope.failed))
 
     def _run(self, task: Task[..., Any], attempts: list[ChildAttempt], batch: bool) -> list[AttemptDone]:
         current_job.set(None if batch else attempts[0].job)
@@ -174,10 +174,11 @@ class ChildProgram:
         interrupted.
         """
         values = injection.open(attempt.context or attempt.own_context(), self._scope)
+        if task.is_async:
+            return self._run_async(self._call_injected(values, call))
         self._run_async(values.__aenter__())
-        handler = values.injected_into(call)
         try:
-            result = self._run_async(handler()) if task.is_async else handler()
+            result = values.injected_into(call)()
         except BaseException:
             self._open = False
             self._runner().run(values.__aexit__(*sys.exc_info()))
@@ -185,6 +186,14 @@ class ChildProgram:
         self._open = False
         self._runner().run(values.__aexit__(None, None, None))
         return result
+
+    async def _call_injected(self, values: OpenValues, call: Callable[..., Any]) -> Any:
+        """Await a handler and its providers in one asyncio task, which a cancel scope or a task group requires."""
+        async with values:
+            try:
+                return await values.injected_into(call)()
+            finally:
+                self._open, self._running = False, None  # the clean-up is not interrupted
 
     def _run_async(self, coroutine: Any) -> Any:
         """Run a coroutine and return its result. All attempts share one loop, so that open connections stay usable."""
@@ -250,7 +259,11 @@ class ChildProgram:
             attempt.halt(why)
         if running is not None and self._loop is not None:
             with suppress(RuntimeError):
-                self._loop.get_loop().call_soon_threadsafe(running.cancel, why.value)
+                self._loop.get_loop().call_soon_threadsafe(self._cancel, running, why)
+
+    def _cancel(self, running: asyncio.Task[Any], why: Abort) -> None:
+        if self._running is running:  # not in its clean-up
+            running.cancel(why.value)
 
     def _on_term(self, number: int, frame: types.FrameType | None) -> None:
         """Interrupt the handler if the worker has sent `Halt`. Python calls this in the main thread at SIGTERM.

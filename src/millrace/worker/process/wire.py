@@ -105,11 +105,13 @@ class AttemptDone(msgspec.Struct, frozen=True):
 class CallEnded(msgspec.Struct, frozen=True, tag=True):
     """A message from the child: how the attempts ended, in the order of `Work.jobs`.
 
-    `memory` is the peak memory of the child, in bytes.
+    `memory` is the peak memory of the child, in bytes. `retires` is set if the child can run no further attempts,
+    because its lifespan has failed.
     """
 
     ends: list[AttemptDone]
     memory: int
+    retires: bool = False
 
 
 ToChild = Boot | Work | Halt | Retire

@@ -242,7 +242,7 @@ class ObjectTables(IndexTable):
         found = sorted(self._all("schedules/", Schedule), key=lambda schedule: schedule.name)
         return [schedule for schedule in found if schedule.name > after][:limit]
 
-    def due_schedules(self, until: int, limit: int) -> list[Schedule]:
+    def due_schedules(self, until: int, limit: int, skip: int) -> list[Schedule]:
         raise NotImplementedError("due schedules are read by the store itself, not in a transaction")
 
     def next_schedule(self, after: int) -> int | None:

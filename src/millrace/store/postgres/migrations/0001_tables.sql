@@ -284,8 +284,6 @@ CREATE TABLE millrace.worker (
 ) WITH (fillfactor = 50);
 
 CREATE TABLE millrace.schedule (
-    name    text COLLATE "C" PRIMARY KEY,
-    record  bytea NOT NULL,
-    due_at  bigint  -- when any scheduler looks at it; NULL: only those of its app's code
+    name    text PRIMARY KEY,
+    record  bytea NOT NULL
 );
-CREATE INDEX schedule_due ON millrace.schedule (due_at, name) WHERE due_at IS NOT NULL;

@@ -148,7 +148,8 @@ SELECT name, record FROM millrace.schedule WHERE name = ANY ($1::text[]);
 SELECT record FROM millrace.schedule WHERE name > $1::text COLLATE "C" ORDER BY name LIMIT $2::integer;
 
 -- name: due_schedules
-SELECT record FROM millrace.schedule WHERE due_at <= $1::bigint ORDER BY due_at, name LIMIT $2::integer;
+SELECT record FROM millrace.schedule WHERE due_at <= $1::bigint ORDER BY due_at, name
+LIMIT $2::integer OFFSET $3::integer;
 
 -- name: next_schedule
 SELECT min(due_at) FROM millrace.schedule WHERE due_at > $1::bigint;

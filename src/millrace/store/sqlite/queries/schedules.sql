@@ -8,7 +8,8 @@ SELECT name, record FROM millrace_schedule WHERE name IN (SELECT value FROM json
 SELECT record FROM millrace_schedule WHERE name > :after ORDER BY name LIMIT :limit;
 
 -- name: due_schedules
-SELECT record FROM millrace_schedule WHERE due_at <= :until ORDER BY due_at, name LIMIT :limit;
+SELECT record FROM millrace_schedule WHERE due_at <= :until ORDER BY due_at, name
+LIMIT :limit OFFSET :skip;
 
 -- name: next_schedule
 SELECT min(due_at) FROM millrace_schedule WHERE due_at > :after;
