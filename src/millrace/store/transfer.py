@@ -171,6 +171,8 @@ class StoreTransfer:
                 await _change(self._target, theirs, None)
                 await _reopen(self._source, mine)
                 raise
+        elif theirs.stage == "empty":
+            await _change(self._target, theirs, theirs)  # queues of a bucket that a kill has left open
         return mine, theirs
 
     async def _refuse_records(self) -> None:
