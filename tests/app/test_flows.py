@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import tracemalloc
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millrace import (
     App,
@@ -169,8 +172,66 @@ async def test_a_failed_flow_that_is_enqueued_again_runs_only_what_failed(mill: 
     again = await flow.enqueue(id="summer")
     await mill.drain()
 
-    assert [(job.id, job.generation) async for job in again.jobs()] == [("summer/1", 1), ("summer/2", 2), ("summer", 2)]
+    assert again.is_duplicate
+    assert [(job.id, job.record.replays) async for job in again.jobs()] == [
+        ("summer/1", 0),
+        ("summer/2", 1),
+        ("summer", 1),
+    ]
     assert await again.result() == "album: a 800, b 800"
+
+
+async def test_a_flow_that_goes_on_does_not_repeat_the_parts_whose_records_are_removed(mill: Harness):
+    flow = app.chain(note.spec("a"), note.options(delay="3d"), note)
+    await flow.enqueue(id="night")
+    await mill.drain()
+    await mill.advance("2d")
+    await app.jobs.delete("night/1")
+    again = await flow.enqueue(id="night")
+
+    assert (again.id, again.is_duplicate, again.enqueued.state.value) == ("night", True, "waiting")
+    assert (await again.status()).states == {"removed": 1, "scheduled": 1, "blocked": 1}
+
+
+async def test_a_flow_does_not_take_a_job_that_is_no_part_of_it(mill: Harness):
+    await note.options(id="week/1").enqueue("mine")
+    with pytest.raises(InvalidInput, match=r"job 'week/1' exists and is no part of flow 'week'.*another id"):
+        await app.gather([note.spec("a"), note.spec("b")]).then(anything).enqueue(id="week")
+    await note.options(id="month").enqueue("mine")
+    with pytest.raises(InvalidInput, match="job 'month' exists"):
+        await app.chain(note.spec("a"), note).enqueue(id="month")
+
+    assert len(mill.all_enqueued()) == 2
+
+
+async def test_a_flow_with_more_parts_than_the_flow_that_has_its_id_is_refused(mill: Harness):
+    await app.gather([note.spec(text) for text in "abc"]).then(anything).enqueue(id="day")
+    with pytest.raises(InvalidInput, match="flow 'day' exists with 4 jobs, but this flow has 6"):
+        await app.gather([note.spec(text) for text in "abcde"]).then(anything).enqueue(id="day")
+
+    assert len(mill.all_enqueued()) == 4
+
+
+async def test_a_flow_id_that_looks_like_the_id_of_a_part_is_refused(mill: Harness):
+    with pytest.raises(InvalidInput, match=r"'day/2' ends in a slash and a number.*'day-2'"):
+        await app.chain(note.spec("a"), note).enqueue(id="day/2")
+
+
+async def test_only_an_enqueue_with_an_id_reads_the_store(mill: Harness, monkeypatch: pytest.MonkeyPatch):
+    store, reads = await app.connected(), 0
+    get = store.get
+
+    async def counted(ids: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await get(ids)
+
+    monkeypatch.setattr(store, "get", counted)
+    await app.chain(note.spec("a"), note).enqueue()
+    unnamed, reads = reads, 0
+    await app.chain(note.spec("a"), note).enqueue(id="named")
+
+    assert (unnamed, reads) == (0, 1)
 
 
 async def test_a_pool_with_partition_by_asks_for_the_partition_of_a_job_with_results(mill: Harness):
@@ -206,6 +267,29 @@ async def test_the_status_of_a_flow_counts_its_jobs_and_names_those_that_failed(
     assert repr(after) == f"<FlowStatus {flow.id!r}: 2 of 4 done, failed>"
     with pytest.raises(JobFailed):
         await flow.result()
+
+
+async def test_the_status_of_a_flow_does_not_hold_the_payloads_of_all_its_jobs(mill: Harness):
+    size, count = 10_000, 3_000
+    flow = await app.gather([note.spec("x" * size) for _ in range(count)]).enqueue()
+    store = await app.connected()
+    get = store.get
+
+    async def copied(ids: Any) -> Any:  # like a store that reads its records from elsewhere
+        found = [job for job in await get(ids) if job is not None]
+        return [replace(job, spec=replace(job.spec, payload=bytes(bytearray(job.payload)))) for job in found]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "get", copied)
+        tracemalloc.start()
+        try:
+            status = await flow.status()
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert (status.total, status.states) == (count, {"ready": count})
+    assert most < size * count / 2
 
 
 async def test_a_replay_brings_back_what_failed_and_what_died_with_it(mill: Harness):
@@ -262,6 +346,32 @@ async def test_a_gather_has_failed_as_soon_as_one_of_its_parts_has(mill: Harness
 
     with pytest.raises(JobFailed):
         await flow.result(wait="1m")
+
+
+async def test_a_wait_for_a_gather_ends_soon_after_one_of_its_parts_has_failed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("millrace.app.flows.handle.LOOK_AGAIN", 0.05)
+    own = App("memory://")
+    waits, ended = asyncio.Event(), asyncio.Event()
+
+    @own.task
+    async def fail_later() -> None:
+        await waits.wait()
+        raise Bury("broken")
+
+    @own.task
+    async def last() -> None:
+        await ended.wait()
+
+    async with own.worker():
+        flow = await own.gather(fail_later.spec(), last.spec()).enqueue()
+        result = asyncio.create_task(flow.result(wait="5m"))
+        await asyncio.sleep(0)
+        waits.set()
+        try:
+            with pytest.raises(JobFailed):
+                await asyncio.wait_for(result, 60)
+        finally:
+            ended.set()
 
 
 async def test_the_results_of_a_gather_are_awaited_in_whatever_order_its_parts_end():
@@ -350,6 +460,21 @@ async def test_values_and_outputs_in_one_list_are_refused(mill: Harness):
         album.spec([load.spec("a").output, Picture("b", 1)])
 
 
+@pytest.mark.parametrize("behind", [lambda job: [1, job], lambda job: [[], [job]], lambda job: {"a": 1, "b": job}])
+async def test_an_output_behind_a_value_is_refused_and_not_stored_as_data(mill: Harness, behind: Callable[..., Any]):
+    @app.task(name="loose")
+    async def loose(value: Any, items: list = [], facts: dict = {}) -> None:  # noqa: B006
+        del value, items, facts
+
+    parent = await note.enqueue("secret")
+    for output in (note.spec("secret").output, parent.output):
+        with pytest.raises(PayloadInvalid, match="'value' has results of other jobs beside values"):
+            loose.spec(behind(output))
+    mixed = behind(note.spec("secret").output)
+    with pytest.raises(PayloadInvalid, match="beside values"):
+        await loose.enqueue_many([{"value": 1}, {"value": 2, "facts" if isinstance(mixed, dict) else "items": mixed}])
+
+
 async def test_an_unknown_parameter_is_named_whatever_its_value_is(mill: Harness):
     with pytest.raises(PayloadInvalid, match="no parameter 'photo'"):
         halve.spec(photo=load.spec("a").output)  # type: ignore[call-arg]
@@ -384,6 +509,24 @@ async def test_the_result_of_a_part_is_kept_for_its_children_whatever_the_app_an
         assert await flow.result(wait="30s") == 8
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_an_output_of_the_same_call_is_kept_whatever_the_worker_says(blocking: bool):
+    own = App("memory://")
+
+    @own.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with own.worker(keep_result=0):
+        first = double.spec(1)
+        specs = [first, double.options(keep_result="1h").spec(first.output)]
+        if blocking:
+            *_, job_id = [job.id for job in await asyncio.to_thread(own.sync.enqueue, specs)]
+        else:
+            *_, job_id = [job.id for job in await own.enqueue(specs)]
+        assert await own.jobs.result(job_id, wait="30s") == 4
+
+
 async def test_enqueue_many_refuses_an_output_and_takes_specs(mill: Harness):
     loaded = await load.enqueue("a")
     with pytest.raises(PayloadInvalid, match=r"task\.spec"):
@@ -401,6 +544,24 @@ async def test_a_job_that_runs_although_its_parent_died_gets_none(mill: Harness)
     await mill.drain(failures="keep")
 
     assert (await job.status()).state == "completed"
+    assert await job.result() is None
+
+
+@pytest.mark.parametrize("removed_by", ["delete", "upkeep"])
+async def test_a_job_that_runs_although_its_dead_parent_was_removed_gets_none(mill: Harness, removed_by: str):
+    broken.add("a")
+    parent = load.spec("a")
+    *_, job = await app.enqueue([parent, anything.options(on_dependency="run", delay="60h").spec(parent.output)])
+    await mill.drain(failures="keep")
+    if removed_by == "delete":
+        await app.jobs.delete(parent.id)
+    else:
+        await app.queue("default").set(keep_dead="1d")
+    await mill.advance("2d")
+    with pytest.raises(JobNotFound):
+        await app.jobs.handle(parent.id).status()
+    await mill.advance("12h")
+
     assert await job.result() is None
 
 

@@ -16,7 +16,7 @@ from millrace.domain.job import HOUR, MINUTE, Job, State
 from millrace.domain.request import Receipt
 from millrace.domain.retry import RetryPolicy
 from millrace.domain.rules.order import QueueOrder, pick
-from millrace.domain.rules.upkeep import recheck_after
+from millrace.domain.rules.transition import recheck_after
 from millrace.domain.tables import Range
 from millrace.store.memory import MemoryStore
 from millrace.testing.builders import a_burial, a_claim, a_retry_change, a_spec, specs

@@ -21,6 +21,7 @@ from millrace.app.jobs import Jobs
 from millrace.app.lifespan import LifespanFunction, read_lifespan
 from millrace.app.local_events import Listener, LocalEventBus, LocalKind
 from millrace.app.options import DefaultKeywords, TaskKeywords, read_defaults, read_task_options
+from millrace.app.payloads.inputs import keeping_inputs
 from millrace.app.payloads.serde import AnySerde, Serdes
 from millrace.app.queue import LimitKeywords, Queue
 from millrace.app.schedules.declare import Crontab
@@ -248,7 +249,7 @@ class App(Crontab, Composer):
         `after` may name any job of the same call, also a later one. `within` is your own database connection: the jobs
         become part of its transaction. Returns one handle per spec, in order.
         """
-        specs = list(specs)
+        specs = keeping_inputs(list(specs))
         for name in self.pools.keys() & {spec.queue for spec in specs}:
             await self.pools[name].declare(within)
         joined = await self.connected() if within is None else join(self.store, within)

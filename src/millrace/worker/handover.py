@@ -7,7 +7,7 @@ Jobs without inputs never wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from millrace.app.payloads.inputs import filled, inputs_of, parents_of_inputs
 from millrace.app.payloads.serde import Serdes, TypedSerde
 from millrace.domain.errors import PayloadInvalid
-from millrace.domain.job import FINISHED, SECOND, Job, Spec, State
+from millrace.domain.job import FAILED, FINISHED, SECOND, Job, Spec, State
 from millrace.domain.outcome import Outcome, Released
 from millrace.store.protocol import Store
 from millrace.worker.process.remote import OutcomeError
@@ -53,9 +53,17 @@ class Handover:
         self._wanted.update(dict.fromkeys(ids))
         try:
             parents = await asyncio.shield(self._reading)  # another run may wait for it too
+            failed = await self._failed(run.job.spec, [job_id for job_id in ids if parents[job_id] is None])
         except Exception as error:
             raise ParentsUnknown(f"the results of its parents cannot be read: {error}") from error
-        run.job.spec = with_results(run.job.spec, parents, self._serdes)
+        run.job.spec = with_results(run.job.spec, parents, self._serdes, failed)
+
+    async def _failed(self, spec: Spec, gone: Sequence[str]) -> set[str]:
+        """Return which of these parents, whose records are removed, were dead or cancelled. Their history knows."""
+        if spec.on_dependency != "run":
+            return set()
+        histories = [await self._store.history(job_id) for job_id in gone]
+        return {job_id for job_id, events in zip(gone, histories, strict=True) if events and events[-1].state in FAILED}
 
     async def _read(self, wanted: Mapping[str, None]) -> dict[str, Job | None]:
         self._reading = None  # runs that start from now on make another read
@@ -67,8 +75,13 @@ class Handover:
         return found
 
 
-def with_results(spec: Spec, parents: Mapping[str, Job | None], serdes: Serdes) -> Spec:
-    """Return the spec with a payload that includes the results of these parents."""
+def with_results(
+    spec: Spec, parents: Mapping[str, Job | None], serdes: Serdes, failed: Collection[str] = frozenset()
+) -> Spec:
+    """Return the spec with a payload that includes the results of these parents.
+
+    `failed` are parents whose records are removed, and that were dead or cancelled.
+    """
     try:
         serde = serdes.get(spec.payload_serde)
         if isinstance(serde, TypedSerde):
@@ -76,7 +89,8 @@ def with_results(spec: Spec, parents: Mapping[str, Job | None], serdes: Serdes) 
         values: dict[str, Any] = serde.decode(spec.payload)
 
         def result_at(position: int) -> Any:
-            return _result(parents[spec.after[position]], spec.after[position], serdes)
+            parent = spec.after[position]
+            return None if parent in failed else _result(parents[parent], parent, serdes)
 
         values.update({name: filled(shape, result_at) for name, shape in inputs_of(spec).items()})
         return msgspec.structs.replace(spec, payload=serde.encode(values))

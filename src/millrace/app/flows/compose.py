@@ -14,12 +14,11 @@ import msgspec
 from millrace.app.duration import Duration, milliseconds
 from millrace.app.flows.handle import FlowHandle, SyncFlowHandle
 from millrace.app.flows.members import as_members
+from millrace.app.flows.repeat import check_flow_id, repeated
 from millrace.app.ids import new_ids
-from millrace.app.payloads.inputs import parents_in, parents_of_inputs
+from millrace.app.payloads.inputs import keeping_inputs, parents_in
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Spec
-from millrace.domain.rules.check import check_id
-from millrace.domain.rules.precedence import NAMES, is_explicit, with_origin
 
 if TYPE_CHECKING:
     from millrace.app.app import App
@@ -186,11 +185,14 @@ class Flow(Generic[R_co]):
     async def enqueue(self, *, id: str | None = None, within: object = None) -> FlowHandle[R_co]:
         """Enqueue all jobs in one step, all or nothing, and return the handle of the flow.
 
-        With `id`, a flow is enqueued once: an enqueue with the id of a flow that exists returns its handle. If that has
-        failed, only its jobs that are dead or cancelled run again. `within` is your own database connection, as for
-        `app.enqueue`.
+        With `id`, a flow is enqueued once. If a flow with this id exists, nothing is stored: its jobs that failed are
+        replayed, as by `FlowHandle.replay`, and its handle is returned. Raises InvalidInput if that flow has another
+        number of jobs, or if other jobs have such ids. `within` is your own database connection, as for `app.enqueue`.
+        Then the store is not read before, so that parts whose records have been removed run again.
         """
         specs = self.specs(id)
+        if id is not None and within is None and (answer := await repeated(self._app, id, specs)) is not None:
+            return FlowHandle(self._app, id, answer)
         *_, last = await self._app.enqueue(specs, within=within)
         return FlowHandle(self._app, last.id, last.enqueued)
 
@@ -210,20 +212,14 @@ class Flow(Generic[R_co]):
     def specs(self, id: str | None = None) -> list[Spec]:
         """Return the specs that `enqueue` stores, the last job last. `id` is the id of the flow."""
         if id is not None:
-            check_id("flow id", id)
+            check_flow_id(id)
         plan = _Plan()
         value = self._steps.build(plan, _NOTHING)
-        needed = {parent for spec in plan.specs.values() for parent in parents_of_inputs(spec)}
-        specs = [_explicitly_kept(spec) if spec.id in needed else spec for spec in plan.specs.values()]
+        specs = keeping_inputs(list(plan.specs.values()))
         number = {spec.id: position for position, spec in enumerate(specs, 1)}
         tails = None if isinstance(value, Spec) else _numbers(value, number)
         flow = new_ids(self._app.store.ids, 1)[0] if id is None else id
         return as_members(specs, flow, tails, named=id is not None)
-
-
-def _explicitly_kept(spec: Spec) -> Spec:
-    """Return the spec with a `keep_result` of its own: a worker whose default is 0 would discard the result."""
-    return with_origin(spec, {"keep_result", *(name for name in NAMES if is_explicit(spec, name))})
 
 
 class SyncFlow(Generic[R_co]):
@@ -234,8 +230,10 @@ class SyncFlow(Generic[R_co]):
 
     def enqueue(self, *, id: str | None = None, within: object = None) -> SyncFlowHandle[R_co]:
         """Enqueue all jobs in one step, all or nothing, and return the handle of the flow, like `Flow.enqueue`."""
-        app = self._flow._app
-        *_, answer = app.sync.store_specs(self._flow.specs(id), within)
+        app, specs = self._flow._app, self._flow.specs(id)
+        answer = None if id is None or within is not None else app.sync.run(repeated(app, id, specs))
+        if answer is None:
+            *_, answer = app.sync.store_specs(specs, within)
         return SyncFlowHandle(app, answer.id, answer)
 
     def call(self, *, wait: Duration | None = WAIT) -> R_co:

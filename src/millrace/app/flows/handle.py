@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -15,6 +16,7 @@ from millrace.app.flows.members import member_ids, tails_of
 from millrace.app.job_handle import BaseHandle, existing
 from millrace.app.job_status import JobStatus, read_result, statuses
 from millrace.app.payloads.inputs import parents_of_inputs
+from millrace.domain.errors import WaitTimeout
 from millrace.domain.job import FAILED, FINISHED, LIVE, Job, State
 from millrace.domain.request import Cancelled, Replayed
 from millrace.domain.rules.check import check_id
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 PAGE = 500  # jobs per call of the store
+LOOK_AGAIN = 5.0  # seconds after which the parts of a last `gather` are read again
 STOPPED = (Cancelled.CANCELLED, Cancelled.REQUESTED)
 
 
@@ -64,7 +67,8 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         """Return the result of the flow: that of its last job, or the list of the results of a last `gather`.
 
         By default this does not wait. Raises WaitTimeout if the flow has not finished within `wait`. Raises
-        JobNotFound, JobFailed, JobCancelled or ResultExpired if there is no result.
+        JobNotFound, JobFailed, JobCancelled or ResultExpired if there is no result. If a part of a last `gather` has
+        failed, raises within seconds, although other parts go on.
         """
         return await self.await_result(0.0 if wait is None else milliseconds("wait", wait) / 1000)
 
@@ -89,11 +93,14 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         store = await self._app.connected()
         states: Counter[str] = Counter()
         failed: list[JobStatus] = []
-        records = await self._records(store)
-        for job in await statuses(self._app, store, [record for record in records if record is not None]):
-            states[job.state] += 1
-            if job.record.state in FAILED and job.reason != "dependency_failed":
-                failed.append(job)
+        records: list[Job | None] = []
+        for part in _parts(await self._ids(store)):
+            page = await store.get(part)
+            for job in await statuses(self._app, store, [record for record in page if record is not None]):
+                states[job.state] += 1
+                if job.record.state in FAILED and job.reason != "dependency_failed":
+                    failed.append(job)
+            records += map(_shortened, page)
         removed = records.count(None)
         if removed:
             states["removed"] = removed
@@ -144,10 +151,7 @@ class FlowHandle(BaseHandle[R_co], frozen=True, gc=False, eq=False):
         return member_ids(existing(self.id, last).spec)
 
     async def _records(self, store: Store) -> list[Job | None]:
-        records: list[Job | None] = []
-        for part in _parts(await self._ids(store)):
-            records += await store.get(part)
-        return records
+        return await short_records(store, await self._ids(store))
 
     @property
     def sync(self) -> SyncFlowHandle[R_co]:
@@ -219,6 +223,21 @@ class SyncFlows:
         return self._flows.handle(flow_id, task).sync
 
 
+async def short_records(store: Store, ids: Sequence[str]) -> list[Job | None]:
+    """Return the records of jobs without what is large in them: payloads, results, errors and logs."""
+    records: list[Job | None] = []
+    for part in _parts(ids):
+        records += map(_shortened, await store.get(part))
+    return records
+
+
+def _shortened(job: Job | None) -> Job | None:
+    if job is None:
+        return None
+    spec = msgspec.structs.replace(job.spec, payload=b"")
+    return msgspec.structs.replace(job, spec=spec, result=None, error=None, attempts=(), progress=None, log=None)
+
+
 async def _finished(store: Store, job_id: str, generation: int | None, seconds: float | None) -> Job:
     async with store.watch(job_id) as watch:
         return await result_wait.finished(store, watch, job_id, generation, seconds)
@@ -227,8 +246,8 @@ async def _finished(store: Store, job_id: str, generation: int | None, seconds: 
 async def _all_completed(store: Store, ids: Sequence[str], seconds: float | None) -> list[Job]:
     """Wait until these jobs have completed and return them. Raises the errors of `FlowHandle.result`.
 
-    The last job that has not finished is awaited before the others are read again. It is likely to be the last to
-    end, so they are read few times.
+    The last job that has not finished is awaited before the others are read again, but not longer than `LOOK_AGAIN`.
+    It is likely to be the last to end, so they are read few times, and a failure of another one is seen soon.
     """
     clock = asyncio.get_running_loop().time
     begun = clock()
@@ -241,8 +260,12 @@ async def _all_completed(store: Store, ids: Sequence[str], seconds: float | None
             result_wait.result_of(job)  # raises for a job that has failed, although others may still run
         missing = [job_id for job_id in missing if job_id not in found]
         if missing:
-            left = None if seconds is None else max(0.0, begun + seconds - clock())
-            await _finished(store, missing[-1], None, left)
+            left = math.inf if seconds is None else max(0.0, begun + seconds - clock())
+            try:
+                await _finished(store, missing[-1], None, min(left, LOOK_AGAIN))
+            except WaitTimeout:
+                if left <= LOOK_AGAIN:
+                    raise
     return [found[job_id] for job_id in ids]
 
 

@@ -16,6 +16,7 @@ from millrace.app.job_handle import BaseHandle
 from millrace.app.payloads.jsonable import MAX_DEPTH
 from millrace.domain.errors import InvalidInput, PayloadInvalid
 from millrace.domain.job import Spec
+from millrace.domain.rules.precedence import NAMES, is_explicit, with_origin
 
 INPUTS = "millrace-inputs"
 Shape = int | list[Any] | dict[str, Any]  # a position, or a list or dict of shapes
@@ -30,6 +31,19 @@ def is_input(value: object) -> bool:
             break
         value = next(iter(value.values() if isinstance(value, dict) else value))
     return isinstance(value, Spec | BaseHandle)
+
+
+def holds_input(value: object) -> bool:
+    """Return whether an argument, or any item of it, stands for results of parents."""
+    left, seen = [value], set[int]()
+    while left:
+        one = left.pop()
+        if isinstance(one, Spec | BaseHandle):
+            return True
+        if isinstance(one, list | tuple | dict) and id(one) not in seen:  # a list may contain itself
+            seen.add(id(one))
+            left.extend(one.values() if isinstance(one, dict) else one)
+    return False
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,6 +102,19 @@ def parents_of_inputs(spec: Spec) -> list[str]:
     """Return the ids of the parents whose results are inputs of this job, each once."""
     positions = dict.fromkeys(number for shape in inputs_of(spec).values() for number in _positions(shape))
     return [spec.after[number] for number in positions]
+
+
+def keeping_inputs(specs: list[Spec]) -> list[Spec]:
+    """Return the specs, where those whose results are inputs of others have a `keep_result` of their own.
+
+    Otherwise a worker whose default is 0 would discard these results.
+    """
+    needed = {parent for spec in specs if spec.after for parent in parents_of_inputs(spec)}
+    return [_explicitly_kept(spec) if spec.id in needed else spec for spec in specs] if needed else specs
+
+
+def _explicitly_kept(spec: Spec) -> Spec:
+    return with_origin(spec, {"keep_result", *(name for name in NAMES if is_explicit(spec, name))})
 
 
 def _positions(shape: Shape) -> Sequence[int]:

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from millrace.app.payloads.extra_types import from_stored, to_stored
-from millrace.app.payloads.inputs import is_input
+from millrace.app.payloads.inputs import holds_input, is_input
 from millrace.app.payloads.jsonable import may_be_deep, refuse_unsafe, too_deep
 from millrace.app.payloads.serde import AnySerde, Codec, Serde, TypedSerde
 from millrace.app.payloads.signature import Signature, contents
@@ -160,6 +160,11 @@ class Payload:
                 return PayloadInvalid(
                     f"task {self._task!r}: parameter {name!r} is a job whose result is not known yet. "
                     "Make the spec with task.spec(…)"
+                )
+            if holds_input(value):
+                return PayloadInvalid(
+                    f"task {self._task!r}: parameter {name!r} has results of other jobs beside values. A list or "
+                    "dict has either results only, or values only: pass them as two parameters."
                 )
         return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from millrace.app.connection import join
 from millrace.app.flows.handle import SyncFlows
 from millrace.app.job_handle import SyncJobHandle
+from millrace.app.payloads.inputs import keeping_inputs
 from millrace.app.queue import LimitKeywords
 from millrace.app.sync.background import background, refuse_running_loop
 from millrace.app.sync.views import SyncJobs, SyncQueue, iterate
@@ -63,7 +64,7 @@ class Sync:
         return [SyncJobHandle(self.app, answer.id, answer) for answer in self.store_specs(specs, within)]
 
     def store_specs(self, specs: Iterable[Spec], within: object) -> list[Enqueued]:
-        specs = specs if isinstance(specs, Checked) else list(specs)
+        specs = specs if isinstance(specs, Checked) else keeping_inputs(list(specs))
         pools = self.app.pools
         for name in pools.keys() & {spec.queue for spec in specs} if pools else ():
             self.run(pools[name].declare(within))

@@ -363,8 +363,7 @@ class Step:
                 self._keep_result(parent)
 
     def _keep_result(self, parent: Job) -> None:
-        if parent.state is State.COMPLETED and parent.result_until is not None and not parent.has_dependents:
-            parent.has_dependents = True
+        if transition.keep_for_children(parent, self.now):
             self.tables.update(parent)
 
     def bury(self, job: Job, reason: str, error: Failure | None = None, parent: str | None = None) -> None:

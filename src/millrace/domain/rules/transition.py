@@ -12,8 +12,10 @@ from msgspec import UNSET
 
 from millrace.domain.change import RETURNS_TO_WAITING, Change, Verb
 from millrace.domain.event import Event, Kind
-from millrace.domain.job import Attempt, Job, Spec, State
+from millrace.domain.job import MINUTE, Attempt, Job, Spec, State
 from millrace.domain.outcome import Failure
+
+RECHECK_RESULT = MINUTE  # when to check again whether an expired result is still needed by a dependent
 
 MAX_ATTEMPT_HISTORY = 50
 MAX_CARRIED = 100
@@ -185,6 +187,28 @@ def _keep_result(job: Job, change: Change, now: int) -> None:
         return
     job.result = result
     job.result_until = None if keep is None or result is None else now + keep
+
+
+def keep_for_children(job: Job, now: int) -> bool:
+    """Keep the result of a completed job, and so its record, until upkeep finds that no child of it is live.
+
+    Return whether this changes the job. A result that is kept as long as its record gets a `result_until`, so that
+    upkeep checks it.
+    """
+    if job.state is not State.COMPLETED or job.result is None or job.has_dependents:
+        return False
+    job.has_dependents = True
+    if job.result_until is None:
+        job.result_until = now + recheck_after(job, now)
+    return True
+
+
+def recheck_after(job: Job, now: int) -> int:
+    """Return the delay in ms before the next check whether a child needs this result.
+
+    The delay is a tenth of the age of the result, and at least a minute.
+    """
+    return max(RECHECK_RESULT, (now - (job.finished_at or now)) // 10)
 
 
 def _duration(job: Job, change: Change, now: int) -> int | None:

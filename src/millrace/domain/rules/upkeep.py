@@ -6,16 +6,16 @@ Expiry comes before auto-retry. Every job that `dead_cap` evicts is recorded as 
 from __future__ import annotations
 
 from millrace.domain.event import Kind
-from millrace.domain.job import FINISHED, MINUTE, Job, State
+from millrace.domain.job import FINISHED, State
 from millrace.domain.ledger import Ledger
 from millrace.domain.request import Maintained, Replayed
 from millrace.domain.rules.dead import next_retry
 from millrace.domain.rules.operate import set_archived
 from millrace.domain.rules.replaying import bring_children_back, replay_one
 from millrace.domain.rules.step import Step
+from millrace.domain.rules.transition import recheck_after
 from millrace.domain.tables import QueueRow
 
-RECHECK_RESULT = MINUTE  # when to check again whether an expired result is still needed by a dependent
 WORKER_MEMORY = 60 * 60 * 1000  # how long a worker without a heartbeat is still listed
 
 
@@ -147,20 +147,14 @@ def _drop_results(step: Step, limit: int) -> tuple[int, int]:
             continue
         if job.has_dependents and step.tables.is_needed(job.id):
             job.result_until = step.now + recheck_after(job, step.now)
+        elif job.has_dependents and job.spec.keep_result is None:  # its `result_until` was only for this check
+            job.has_dependents, job.result_until = False, None
         else:
             job.result = job.result_until = None
             job.result_expired = True
             dropped += 1
         step.tables.update(job)
     return dropped, len(seqs)
-
-
-def recheck_after(job: Job, now: int) -> int:
-    """Return the delay in ms before the next check whether a child needs this result.
-
-    The delay is a tenth of the age of the result, and at least a minute.
-    """
-    return max(RECHECK_RESULT, (now - (job.finished_at or now)) // 10)
 
 
 def _trim_history(step: Step, limit: int) -> int:

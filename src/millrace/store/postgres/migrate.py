@@ -13,7 +13,7 @@ from millrace.domain.errors import StoreError
 from millrace.store.postgres.address import transaction
 from millrace.store.postgres.sql import in_schema
 
-VERSION = 3  # of the tables and functions
+VERSION = 4  # of the tables and functions
 _HEAD = """-- The tables and functions of Millrace, version {version}, in the schema {schema}.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 CREATE SCHEMA IF NOT EXISTS "{schema}";

@@ -44,7 +44,7 @@ from millrace.domain.request import (
     WorkerInfo,
     WorkerRecord,
 )
-from millrace.domain.rules import operate, upkeep
+from millrace.domain.rules import operate, transition, upkeep
 from millrace.domain.rules.check import check_name, check_specs
 from millrace.domain.schedule import DueSchedules, Move, Moved, Schedule, check_moves
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
@@ -322,7 +322,7 @@ class RedisStore(BaseStore):
         for name in queues:
             gone, over, hidden, dead = await wire.change("upkeep_queue", [name.decode(), limit])
             pruned, evicted, archived, armed = pruned + gone, evicted + over, archived + hidden, armed + dead
-        retried, results, looked_at = await wire.change("upkeep_rest", [limit, upkeep.RECHECK_RESULT])
+        retried, results, looked_at = await wire.change("upkeep_rest", [limit, transition.RECHECK_RESULT])
         events, workers = await wire.change("upkeep_past", [limit, upkeep.WORKER_MEMORY])
         bounds_met = (promoted, expired, pruned, evicted, archived, armed, retried, looked_at, events)
         more = any(count >= limit for count in bounds_met)

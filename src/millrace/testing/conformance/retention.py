@@ -187,6 +187,41 @@ async def test_the_record_of_a_parent_is_kept_while_a_child_needs_its_result(sto
     assert await store.get([parent.id, child.id]) == [None, None]
 
 
+async def test_a_result_that_is_kept_as_long_as_its_record_is_kept_for_a_child_too(
+    store: Store, clock: VirtualClock
+) -> None:
+    """With `keep_result=None`, neither record nor result is removed while a child waits; then both stay until they are
+    pruned, and a later child keeps them again.
+    """
+    parent = await put(store, keep_result=None, priority=1)
+    await put(store, after=(parent.id,), delay=1_000)
+    await complete(store, await take(store), b"1")
+    await control(store, keep_completed=60)
+    clock.advance(900)
+    for _ in range(2):
+        await store.maintain()
+        assert (await show(store, parent)).result == b"1"
+
+    await control(store, keep_completed=20_000)
+    clock.advance(101)
+    await complete(store, await take(store))
+    clock.advance(3_600)
+    assert (await store.maintain()).results == 0
+    assert ((await show(store, parent)).result, (await show(store, parent)).result_until) == (b"1", None)
+
+    later = await put(store, after=(parent.id,), delay=20_000)
+    clock.advance(19_900)
+    for _ in range(2):
+        await store.maintain()
+    assert (await show(store, parent)).result == b"1"
+
+    await store.cancel([later.id])
+    clock.advance(3_600)
+    for _ in range(2):
+        await store.maintain()
+    assert await store.get([parent.id]) == [None]
+
+
 async def test_the_record_of_a_parent_is_kept_even_if_records_are_deleted_at_once(
     store: Store, clock: VirtualClock
 ) -> None:

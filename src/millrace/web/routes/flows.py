@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from millrace.app.flows.members import size_of
 from millrace.app.telemetry.redaction import JobRedactor
 from millrace.domain.job import Job
 from millrace.views.flow_view import FlowView, flow_view
 from millrace.views.job_view import JobSummary, job_summary
 from millrace.web import responses
+from millrace.web.deadline import with_deadline
 from millrace.web.operation import Link, Request, Routes
 
 LINKS = (Link("flow", "getFlow", {"id": "$response.body#/id"}),)
@@ -34,9 +36,11 @@ async def get_flow(request: Request) -> FlowView:
     cli="flow ID --cancel",
     problems=(404,),
     links=LINKS,
+    own_deadline=True,
 )
 async def cancel_flow(request: Request) -> responses.FlowChange:
-    changed = await request.server.app.flows.handle(request.path["id"]).cancel()
+    flow = request.server.app.flows.handle(request.path["id"])
+    changed = await with_deadline(flow.cancel(), await _size(request))
     request.details |= {"id": request.path["id"], "jobs": changed}
     return responses.FlowChange(request.path["id"], changed)
 
@@ -48,8 +52,17 @@ async def cancel_flow(request: Request) -> responses.FlowChange:
     cli="flow ID --replay",
     problems=(404,),
     links=LINKS,
+    own_deadline=True,
 )
 async def replay_flow(request: Request) -> responses.FlowChange:
-    changed = await request.server.app.flows.handle(request.path["id"]).replay()
+    flow = request.server.app.flows.handle(request.path["id"])
+    changed = await with_deadline(flow.replay(), await _size(request))
     request.details |= {"id": request.path["id"], "jobs": changed}
     return responses.FlowChange(request.path["id"], changed)
+
+
+async def _size(request: Request) -> int:
+    """Return the number of jobs of the flow; 0 if there is none, so that the change raises the fitting error."""
+    store = await request.server.app.connected()
+    [last] = await with_deadline(store.get([request.path["id"]]))
+    return 0 if last is None else size_of(last.spec) or 0

@@ -9,6 +9,7 @@ import msgspec
 
 from millrace.domain.event import Event, Kind
 from millrace.domain.job import FINISHED, LIVE, Job, State
+from millrace.domain.rules.transition import keep_for_children
 from millrace.domain.tables import Past, Place
 from millrace.store.object.engine.numbers import Numbers
 from millrace.store.object.engine.objects import SeenObject
@@ -326,8 +327,8 @@ class JobTable:
         job = record.job
         if record.ended and job is not None:
             self.awaited[parent] = (job.state, job.seq)
-            if job.state is State.COMPLETED and job.result_until is not None and not job.has_dependents:
-                job.has_dependents = self._is_awaited(parent)
+            if not job.has_dependents and self._is_awaited(parent):
+                keep_for_children(job, job.finished_at or 0)
             return []
         return self.waiting_for(parent)
 

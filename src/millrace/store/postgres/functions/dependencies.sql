@@ -3,7 +3,7 @@
 -- These parents, whose rows are locked, have completed: unblock the children that wait for no other parent. Returns how many
 -- jobs can be claimed by `soon`, as for `Tables.wake`. `needed`: the `extra` of a parent whose result its children need.
 -- MR001: a child is in a line or has ended, or another transaction holds a lock, so the call needs the ledger.
--- Repeats `Step._keep_result`, `Step.parent_ended` and `Step._unblock` of domain/rules/step.py for completed parents.
+-- Repeats `keep_for_children` of domain/rules/transition.py, and `Step.parent_ended` and `Step._unblock` of domain/rules/step.py for completed parents.
 CREATE OR REPLACE FUNCTION millrace.parents_completed(seqs bigint[], ids text[], at bigint, soon bigint, needed bytea,
                                            OUT queues text[], OUT tasks text[], OUT counts bigint[])
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
@@ -27,9 +27,14 @@ BEGIN
                FROM unnest(locked.queues) AS q) THEN
         RAISE EXCEPTION 'a child needs the ledger' USING ERRCODE = 'MR001';
     END IF;
-    UPDATE millrace.job AS j SET extra = needed
-    WHERE j.seq = ANY (seqs) AND j.result_until IS NOT NULL
-      AND (SELECT one.child FROM millrace.dependency AS one WHERE one.parent = j.id LIMIT 1) IS NOT NULL;
+    WITH kept AS (
+        UPDATE millrace.job AS j SET extra = needed, result_until = coalesce(j.result_until, at + 60000)
+        WHERE j.seq = ANY (seqs) AND j.result IS NOT NULL
+          AND (SELECT one.child FROM millrace.dependency AS one WHERE one.parent = j.id LIMIT 1) IS NOT NULL
+        RETURNING j.seq, j.keep_result
+    )
+    INSERT INTO millrace.agenda (kind, queue, at, seqs)
+    SELECT 2, 0, at + 60000, array_agg(k.seq) FROM kept AS k WHERE k.keep_result IS NULL HAVING count(*) > 0;
     DELETE FROM millrace.dependency WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM unnest(ids) AS i (id)
         CROSS JOIN LATERAL (SELECT one.ctid FROM millrace.dependency AS one WHERE one.parent = i.id OFFSET 0) AS d

@@ -35,6 +35,9 @@ for _, seq in ipairs(results) do
   if job and job.has_dependents and T.is_needed(job.id) then
     job.result_until = now + max(look_again, floor((now - (job.finished_at or now)) / 10))
     T.update(job)
+  elseif job and job.has_dependents and not job.keep_result then -- its result_until was only for this check
+    job.has_dependents, job.result_until = false, nil
+    T.update(job)
   elseif job then
     dropped = dropped + 1
     T.hput(KEY.result, seq, false)

@@ -45,9 +45,11 @@ function S.bury(job, reason, failure, parent)
   S.finished(job, 'waiting')
 end
 
+-- Repeats keep_for_children and recheck_after of domain/rules/transition.py.
 local function keep_result(parent)
-  if parent.state == 'completed' and parent.result_until and not parent.has_dependents then
+  if parent.state == 'completed' and parent.result and not parent.has_dependents then
     parent.has_dependents = true
+    parent.result_until = parent.result_until or now + max(60000, floor((now - (parent.finished_at or now)) / 10))
     T.update(parent)
   end
 end
