@@ -257,11 +257,13 @@ class Schemas:
         self.run(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
 
     def _wipe(self, name: str) -> None:
-        """Nothing is in it any more, and numbers begin anew."""
+        """Nothing is in it any more, and numbers begin anew. It keeps its version, so no migration runs again."""
+        from millrace.store.postgres.migrate import VERSION
+
         tables = self.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'").fetchall()
         steps = [f'SELECT "{name}".open_store()']
         steps += [f'DELETE FROM "{name}"."{table}"' for (table,) in tables]
-        steps.append(f'INSERT INTO "{name}".store (one) VALUES (true)')
+        steps.append(f'INSERT INTO "{name}".store (one, version) VALUES (true, {VERSION})')
         steps += [f'ALTER SEQUENCE "{name}".{of} RESTART' for of in ("job_seq", "event_id", "event_order")]
         self.run("; ".join(steps))
 
