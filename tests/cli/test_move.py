@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.stage import Stage
@@ -57,6 +59,19 @@ def test_wrong_use_of_move_says_what_to_do(filled: Stage) -> None:
     assert "exclude each other" in filled.refused("move", *TO, "--abort", "--dry-run").err
     assert "there is no database" in filled.refused("move", *TO, "--dry-run").err
     assert filled.refused("move", "--from", "sqlite:///nowhere.db", *TO).code == 3
-    filled("init", "--url", "sqlite:///new.db")
-    ran = filled.refused("move", *TO, "--abort")
+    assert "--to is missing" in filled.refused("move").err
+    assert "only for --abort" in filled.refused("move", *TO, "--force").err
+    ran = filled.refused("move", "--abort")
     assert ran.code == 1 and "is not being moved" in ran.err
+
+
+def test_a_moved_store_is_opened_again_only_by_force_and_without_the_new_one(filled: Stage) -> None:
+    filled("move", "--from", filled.url, *TO)
+    ran = filled.refused("move", "--abort", *TO)
+    assert ran.code == 2 and "--force" in ran.err
+
+    for file in Path().glob("new.db*"):
+        file.unlink()
+    assert "replaced or emptied" in filled.refused("move", *TO).err
+    assert "is open again" in filled("move", "--abort", "--force").err
+    filled("submit", "pack")

@@ -14,12 +14,13 @@ from millrace.domain.job import State
 from millrace.store import transfer
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
-from millrace.store.transfer import StillRunning, StoreTransfer, closed
+from millrace.store.transfer import StillRunning, StoreTransfer, abort, closed
 from millrace.testing.builders import a_claim, a_spec, seconds
 from millrace.testing.clock import VirtualClock
-from millrace.testing.conformance.scenes import complete, put, show, take, take_ids
+from millrace.testing.conformance.scenes import complete, put, put_completed, show, take, take_ids
 from millrace.testing.conformance.transfer_scenes import compared, fill
 from tests.store.conftest import STORES
+from tests.store.interrupted import Killed, killed_after
 
 LEGS = ("sqlite", "postgres", "redis", "object", "sqlite")
 
@@ -75,68 +76,6 @@ async def test_a_store_moves_through_all_stores_and_stays_equal(
             await here.enqueue([a_spec()])
         here = there
     await put(here, queue="goes-on")
-
-
-class Killed(BaseException):
-    pass
-
-
-def killed_after(store: Any, calls: int) -> Any:
-    """The store, whose calls that change it fail from the n-th on: half of them after they have been carried out."""
-
-    class Dying(type(store)):  # type: ignore[misc]
-        left = calls
-
-        async def control(self, *args: Any) -> Any:
-            if not args[2]:
-                return await super().control(*args)
-            return await self._die(super().control(*args))
-
-        async def import_records(self, *args: Any) -> Any:
-            return await self._die(super().import_records(*args))
-
-        async def _die(self, call: Any) -> Any:
-            Dying.left -= 1
-            if Dying.left < 0 or (Dying.left == 0 and calls % 2):
-                call.close()
-                raise Killed
-            answer = await call
-            if Dying.left == 0:
-                raise Killed
-            return answer
-
-    store.__class__ = Dying
-    return store
-
-
-async def test_a_move_that_is_killed_at_any_call_is_continued_by_the_next(clock: VirtualClock) -> None:
-    """After every kill, a job can be claimed in one store at most, and the next move finishes."""
-    kills = 0
-    for calls in range(1, 200):
-        source: Any = MemoryStore("memory://source", clock=clock)
-        target: Any = MemoryStore("memory://target", clock=clock)
-        await fill(source, VirtualClock(clock()))
-        wanted, counts = await compared(source), await source.count()
-        dying = source if calls % 3 else target
-        killed_after(dying, (calls + 2) // 3 if dying is target else calls)
-        try:
-            await StoreTransfer(source, target, batch=20).run()
-            done = True
-        except Killed:
-            done, kills = False, kills + 1
-        dying.__class__ = MemoryStore
-        assert await _claimable_in(source) + await _claimable_in(target) <= 1
-        await StoreTransfer(source, target, batch=20).run()
-        assert await compared(target) == wanted
-        assert await target.count() == counts
-        if done and calls > 60:
-            break
-    assert kills > 15
-
-
-async def _claimable_in(store: Store) -> int:
-    why = await closed(store)
-    return why is None and sum(map(transfer.total, await store.count())) > 0
 
 
 async def test_the_instants_of_jobs_follow_the_clock_of_the_target(source: MemoryStore, clock: VirtualClock) -> None:
@@ -227,21 +166,20 @@ async def test_an_aborted_move_opens_the_source_as_it_was(source: MemoryStore, t
     with pytest.raises(Killed):
         await StoreTransfer(source, target).run()
     target.__class__ = MemoryStore
-    move = StoreTransfer(source, target)
 
-    assert await move.abort() is True
-    assert await move.abort() is False
+    assert await abort(source) is True
+    assert await abort(source) is False
     assert len(await take_ids(source)) == 1
     assert await take_ids(source, queue="paused") == []
     with pytest.raises(InvalidInput, match="another move"):
-        await move.run()
+        await StoreTransfer(source, target).run()
 
 
 async def test_a_finished_move_is_not_aborted(source: MemoryStore, target: MemoryStore) -> None:
     await put(source)
     await StoreTransfer(source, target).run()
     with pytest.raises(InvalidInput, match="cannot be aborted"):
-        await StoreTransfer(source, target).abort()
+        await abort(source)
 
 
 async def test_a_copy_that_differs_is_not_opened(
@@ -250,8 +188,8 @@ async def test_a_copy_that_differs_is_not_opened(
     spec = await put(source, payload=b"1")
     original = type(target).import_records
 
-    async def spoil(self: Any, records: Any) -> int:
-        new: int = await original(self, records)
+    async def spoil(self: Any, records: Any, move: str) -> int:
+        new: int = await original(self, records, move)
         for job in self._tables._jobs.values():
             job.attempt = 7
         return new
@@ -293,3 +231,29 @@ async def test_a_plan_writes_nothing(source: MemoryStore, target: MemoryStore) -
     assert (report.schedules, report.imported) == (2, 0)
     assert await closed(source) is None
     assert await closed(target) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "changes"),
+    [
+        ("queue 'pool'", "queue", {"lanes": 3}),
+        ("task 'pool'", "task", {"max_running": 3}),
+        ("settings of the store", "store", {"keep_events": 60_000}),
+    ],
+)
+async def test_a_target_with_settings_is_refused_before_anything_is_copied(
+    source: MemoryStore, target: MemoryStore, found: str, kind: Any, changes: dict[str, Any]
+) -> None:
+    await put(source)
+    await target.control(kind, "" if kind == "store" else "pool", changes)
+    for attempt in (StoreTransfer(source, target).plan, StoreTransfer(source, target).run):
+        with pytest.raises(InvalidInput, match=f"is not empty.*{found}"):
+            await attempt()
+    assert len(await take_ids(source)) == 1
+
+
+async def test_a_target_with_a_deleted_job_is_refused(source: MemoryStore, target: MemoryStore) -> None:
+    spec = await put_completed(target)
+    await target.delete([spec.id])
+    with pytest.raises(InvalidInput, match="is not empty"):
+        await StoreTransfer(source, target).run()

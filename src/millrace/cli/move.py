@@ -19,6 +19,7 @@ from millrace.domain.request import QueueCounts
 from millrace.store.connect import connect
 from millrace.store.protocol import Store
 from millrace.store.transfer import BATCH, Progress, StoreTransfer, TransferReport, total
+from millrace.store.transfer import abort as end_move
 
 STATES = ("waiting", "running", "completed", "dead", "cancelled")
 EXAMPLES = {
@@ -26,7 +27,7 @@ EXAMPLES = {
         "Examples:\n"
         "  millrace move --from sqlite:///jobs.db --to postgresql://host/db --dry-run\n"
         "  millrace move --from sqlite:///jobs.db --to postgresql://host/db\n"
-        "  millrace move --from sqlite:///jobs.db --to postgresql://host/db --abort",
+        "  millrace move --from sqlite:///jobs.db --abort",
         "If it was interrupted, run it again. Workers may run meanwhile; afterwards, start them with the new URL.",
     )
 }
@@ -34,7 +35,10 @@ EXAMPLES = {
 
 async def move(
     session: CommandSession,
-    target: Annotated[str, typer.Option("--to", help="The new store, which must be empty.", metavar="URL")],
+    target: Annotated[
+        str | None,
+        typer.Option("--to", help="The new store, which must be empty.", metavar="URL", show_default=False),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--from", help="The old store. Default: the configured one.", metavar="URL", show_default=False),
@@ -45,26 +49,36 @@ async def move(
     abort: Annotated[
         bool, typer.Option("--abort", help="End an unfinished move and open the old store again.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --abort: open even the old store of a finished move.")
+    ] = False,
 ) -> int:
     """Move all jobs to another store, with history and results, schedules and settings.
 
     No job is lost, and none can be claimed in both stores. An interrupted move continues when the command is run again.
     Afterwards the old store refuses every change and names the new one. Exit 1 if there is no move to abort.
+    With --abort --force, the old store opens with its jobs as they were when they were moved. Jobs that have run in the
+    new store since then run again, and jobs enqueued there are missing.
     """
     if abort and dry_run:
         raise InvalidInput("--abort and --dry-run exclude each other")
     old = source or session.settings["url"]
     if old is None:
         raise InvalidInput(NO_STORE)
+    if force and not abort:
+        raise InvalidInput("--force is only for --abort")
     patience = duration("--wait", wait) / 1000
     require_store(old)
-    if dry_run or abort:  # which must not create it
+    if abort:  # the new store may be lost
+        async with _opened(session, old) as mine:
+            return await _abort(session.output, mine, force)
+    if target is None:
+        raise InvalidInput("--to is missing: pass the URL of the new store")
+    if dry_run:  # which must not create it
         require_store(target)
     async with _opened(session, old) as mine, _opened(session, target) as theirs:
         with _shown(session.output) as progress:
             work = StoreTransfer(mine, theirs, wait=patience, batch=batch, progress=progress)
-            if abort:
-                return await _abort(session.output, work, mine.url)
             report = await (work.plan() if dry_run else work.run())
         _write(session.output, report, mine.url, theirs.url, dry_run)
     return exits.OK
@@ -95,11 +109,11 @@ def _shown(output: Output) -> Iterator[Progress]:
         yield progress
 
 
-async def _abort(output: Output, work: StoreTransfer, url: str) -> int:
-    aborted = await work.abort()
+async def _abort(output: Output, store: Store, force: bool) -> int:
+    aborted = await end_move(store, force)
     if output.json:
-        output.document({"from": url, "aborted": aborted})
-    output.say(f"{url} is open again." if aborted else f"{url} is not being moved.")
+        output.document({"from": store.url, "aborted": aborted})
+    output.say(f"{store.url} is open again." if aborted else f"{store.url} is not being moved.")
     return exits.OK if aborted else exits.NO
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput, did_you_mean
+from millrace.domain.errors import InvalidInput, StoreError, did_you_mean
 from millrace.domain.job import DAY, MINUTE, State
 from millrace.domain.rules.check import MAX_DURATION, check_name
 
@@ -53,14 +53,15 @@ class QueueSettings(Limits, frozen=True, omit_defaults=True, forbid_unknown_fiel
 class Closing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Why a store is closed: its jobs are moved to or from another store (store/transfer/).
 
-    A closed store refuses every change, except in the stage "draining": then all its queues are paused, and running
-    jobs end. `paused` has the queues of the source that were paused before. `shift` is added to every instant, because
-    the clocks of the stores differ. `cursor` is how far the target has imported.
+    A closed store refuses every change. It refuses none in the stages "draining" (all its queues are paused, and
+    running jobs end), "aborting" (its queues are resumed) and "opened" (a complete target). `paused` has the queues of
+    the source that were paused before. `shift` is added to every instant, because the clocks of the stores differ.
+    `cursor` is how far the target has imported.
     """
 
     move: str  # identifies the move: a target that another move began is refused
     role: Literal["source", "target"]
-    stage: Literal["draining", "frozen", "moved", "empty", "importing"]
+    stage: Literal["draining", "frozen", "moved", "aborting", "empty", "importing", "opened"]
     peer: str  # the URL of the other store, without its password
     paused: tuple[str, ...] = ()
     shift: int = 0
@@ -69,7 +70,7 @@ class Closing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     @property
     def refuses(self) -> bool:
         """Whether the store refuses changes."""
-        return self.stage != "draining"
+        return self.stage not in ("draining", "aborting", "opened")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -100,9 +101,10 @@ def updated(current: S, changes: Mapping[str, Any]) -> S:
     """Return `current` with `changes` applied. Raises InvalidInput if a setting is unknown or its value is invalid.
 
     The changes `pause_lane` and `resume_lane` add or remove one lane of `paused_lanes`. So two operators who pause
-    different lanes at the same time do not undo each other's change.
+    different lanes at the same time do not undo each other's change. With `closed_was`, `closed` is changed only if it
+    still has that value, so that two commands that move or abort do not overwrite each other's stage.
     """
-    changes = _with_lane(current, changes)
+    changes = _with_stage(current, _with_lane(current, changes))
     unknown = set(changes) - set(current.__struct_fields__)
     if unknown:
         raise InvalidInput(f"unknown setting {min(unknown)!r}. {did_you_mean(min(unknown), current.__struct_fields__)}")
@@ -141,6 +143,19 @@ def _with_lane(current: object, changes: Mapping[str, Any]) -> Mapping[str, Any]
     if "resume_lane" in rest:
         lanes.discard(rest.pop("resume_lane"))
     return {**rest, "paused_lanes": tuple(sorted(lanes))}
+
+
+def _with_stage(current: object, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(current, StoreSettings) or "closed_was" not in changes:
+        return changes
+    rest = dict(changes)
+    if current.closed not in (rest.pop("closed_was"), rest["closed"]):  # it has the new value after a lost reply
+        stage = "open" if current.closed is None else f"in the stage {current.closed.stage!r}"
+        raise StoreError(
+            f"another `millrace move` has changed this store: it is {stage} now. This command stops here. Let the "
+            "other one end, and run the command again."
+        )
+    return rest
 
 
 def _check_lanes(settings: QueueSettings) -> None:

@@ -296,9 +296,9 @@ class Transfer(Protocol):
         """
         ...
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
         """Add exported records, and return how many of them are new. Records that the store has already stay as they
-        are, so a call can be repeated.
+        are, so a call can be repeated. Raise StoreError if the store is not closed as the target of this move.
 
         The call is one atomic step per record at least. This is the only change that a closed store accepts.
         """

@@ -270,8 +270,8 @@ class FaultyStore:
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await self._call("export", lambda: self.store.export(cursor, limit))
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
-        return await self._call("import_records", lambda: self.store.import_records(records))
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
+        return await self._call("import_records", lambda: self.store.import_records(records, move))
 
 
 async def _returned(part: T) -> T:

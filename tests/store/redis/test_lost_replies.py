@@ -11,14 +11,16 @@ import msgspec
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreClosed, StoreError
 from millrace.domain.job import Spec
 from millrace.domain.request import Extension, WorkerInfo
 from millrace.domain.schedule import Move, Schedule
+from millrace.domain.settings import StoreSettings
 from millrace.store.redis import RedisStore
 from millrace.testing import builders
 from millrace.testing.builders import a_claim, a_reclaim, a_retry_change
 from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.transfer_scenes import SOURCE, close
 from tests.servers.redis_server import url_for
 from tests.servers.tcp_proxy import Fate, TcpProxy, script_call, tcp_proxy
 
@@ -155,6 +157,37 @@ async def test_an_operation_that_gets_no_answer_at_all_is_sent_again(twins: Twin
 
     assert bad == good
     assert await everything(twins.bad) == await everything(twins.good)
+
+
+async def test_a_call_that_happened_before_the_store_was_closed_is_answered_again(twins: Twins):
+    """Its reply was lost, and it is sent again after `millrace move` has closed the store."""
+    wire = twins.good._wire
+    answers = await twins.good.cancel(["new-0"])
+    await close(twins.good, SOURCE)
+    wire._calls -= 1
+    assert await twins.good.cancel(["new-0"]) == answers
+    with pytest.raises(StoreClosed):
+        await twins.good.cancel(["new-1"])
+    await close(twins.good, None)
+
+
+async def test_a_change_of_the_settings_does_not_overwrite_one_that_it_has_not_read(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+):
+    """So an operator who sets the retention of events does not open a store that is closed at this moment."""
+    wire, ask = twins.good._wire, twins.good._wire.ask
+    late_change = [SOURCE]
+
+    async def late(name: str, *more: Any, **options: Any) -> Any:
+        if name == "control_store" and late_change:
+            await close(twins.good, late_change.pop())
+        return await ask(name, *more, **options)
+
+    monkeypatch.setattr(wire, "ask", late)
+    await twins.good.control("store", "", {"keep_events": 5})
+    settings = await twins.good.control("store", "", {})
+    assert settings == StoreSettings(keep_events=5, closed=SOURCE)
+    await close(twins.good, None)
 
 
 async def test_a_call_that_was_long_on_its_way_does_nothing_when_its_caller_has_gone_on(twins: Twins):

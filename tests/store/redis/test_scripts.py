@@ -136,7 +136,7 @@ def test_most_scripts_repeat_a_rule_and_say_which():
 
     assert silent == {
         *("bounds.lua", "feed.lua", "get.lua", "history.lua", "wake_up.lua", "watch.lua"),  # only read, or only wait
-        *(f"lib/{name}.lua" for name in ("ahead", "closing", "done", "fast_path", "jobs", "lines", "modules", "names")),
+        *(f"lib/{name}.lua" for name in ("ahead", "done", "fast_path", "jobs", "lines", "modules", "names")),
         *("lib/rows.lua", "lib/tables.lua", "lib/walk.lua", "lib/write.lua"),
     }
 

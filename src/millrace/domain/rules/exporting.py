@@ -20,9 +20,9 @@ from millrace.domain.settings import StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, Tables, TaskRow
 
 PAST, JOBS, HOLDS = "past", "jobs", "holds"
+FIRST_HOLD = f"{HOLDS}:0:0"  # the cursor after the jobs
 FIRST = f"{PAST}:-1:-1"  # the cursor after the settings
 FOREVER = 1 << 60  # later than every instant
-MOST_HOLDS = 1 << 20
 
 
 def export(tables: Tables, cursor: str | None, limit: int) -> ExportPage:
@@ -41,8 +41,10 @@ def export(tables: Tables, cursor: str | None, limit: int) -> ExportPage:
         events = tables.events_of([job.seq for job in jobs])
         records = [_job_record(tables, job, events[job.seq]) for job in jobs]
         return ExportPage(tuple(records), after_jobs(jobs, limit))
-    holds = tables.lapsed_keys(FOREVER, MOST_HOLDS)
-    return ExportPage(tuple(ExportedHold(hold) for hold in holds if _job_is_gone(tables, hold)), None)
+    holds = tables.windows(numbers[0], numbers[1], limit)
+    tables.prefetch_seqs([hold.seq for hold in holds])
+    gone = [ExportedHold(hold) for hold in holds if _job_is_gone(tables, hold)]
+    return ExportPage(tuple(gone), after_holds(holds, numbers, limit))
 
 
 def parse(cursor: str) -> tuple[str, tuple[int, ...]]:
@@ -51,7 +53,7 @@ def parse(cursor: str) -> tuple[str, tuple[int, ...]]:
         numbers = tuple(map(int, rest))
     except ValueError:
         numbers = ()
-    if {PAST: 2, JOBS: 1, HOLDS: 0}.get(kind) != len(rest) or len(numbers) < len(rest):
+    if {PAST: 2, JOBS: 1, HOLDS: 2}.get(kind) != len(rest) or len(numbers) < len(rest):
         raise InvalidInput(f"{cursor[:60]!r} is not a cursor of an export. Pass one that the store returned, or None.")
     return kind, numbers
 
@@ -61,7 +63,16 @@ def after_past(found: list[Past], limit: int) -> str:
 
 
 def after_jobs(found: list[Job], limit: int) -> str:
-    return f"{JOBS}:{found[-1].seq}" if len(found) >= limit else HOLDS
+    return f"{JOBS}:{found[-1].seq}" if len(found) >= limit else FIRST_HOLD
+
+
+def after_holds(found: Sequence[KeyHold], after: tuple[int, ...], limit: int) -> str | None:
+    """Return the cursor after this page: the time of its last key, and how many keys with this time are passed."""
+    if len(found) < limit:
+        return None
+    last = found[-1].until or 0
+    passed = sum(hold.until == last for hold in found)
+    return f"{HOLDS}:{last}:{passed + (after[1] if after[0] == last else 0)}"
 
 
 def store_record(tables: Tables) -> ExportedStore:

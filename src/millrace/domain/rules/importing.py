@@ -11,15 +11,22 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millrace.domain.errors import InvalidInput
+from millrace.domain.errors import InvalidInput, StoreError
 from millrace.domain.event import Event
 from millrace.domain.export import Exported, ExportedHold, ExportedJob, ExportedPast, ExportedStore
 from millrace.domain.job import Job, State
 from millrace.domain.tables import KeyHold, Line, QueueRow, Tables
 
 
-def import_records(tables: Tables, records: Sequence[Exported]) -> int:
-    """Import these records in one step. Return how many of them are new. Raise InvalidInput if a job runs."""
+def import_records(tables: Tables, records: Sequence[Exported], move: str) -> int:
+    """Import these records in one step. Return how many of them are new.
+
+    Raise InvalidInput if a job runs, and StoreError if the store is not the target of this move any more: jobs that ran
+    in the opened store and were deleted would be added again.
+    """
+    closed = tables.settings().closed
+    if closed is None or closed.move != move or closed.stage not in ("empty", "importing"):
+        raise not_the_target()
     jobs = [record for record in records if isinstance(record, ExportedJob)]
     for each in jobs:
         if each.job.state is State.RUNNING:
@@ -48,6 +55,13 @@ def import_records(tables: Tables, records: Sequence[Exported]) -> int:
             case ExportedStore():
                 _set_up(tables, other)
     return len(new)
+
+
+def not_the_target() -> StoreError:
+    return StoreError(
+        "this store is not the target of this move any more: another `millrace move` has opened it, or uses it. These "
+        "records were not imported. Run the command again, to see what the stores contain now."
+    )
 
 
 def _is_known(tables: Tables, record: Exported) -> bool:

@@ -283,9 +283,9 @@ class MemoryStore(BaseStore):
         with self._lock:
             return exporting.export(self._tables, cursor, limit)
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
         with self._lock:
-            return importing.import_records(self._tables, records)
+            return importing.import_records(self._tables, records, move)
 
     # ── transactions of callers ───────────────────────────────────────────────────────────────
 

@@ -116,6 +116,12 @@ class MemoryTables(MemoryJobs):
     def lapsed_keys(self, now: int, limit: int) -> list[KeyHold]:
         return [self._data_of(queue).holds[key] for queue, key in self._windows.smallest(limit, now)]
 
+    def windows(self, since: int, skip: int, limit: int) -> list[KeyHold]:
+        names = self._windows.smallest(len(self._windows))
+        held = [self._data_of(queue).holds[key] for queue, key in names]
+        found = [hold for hold in held if hold.until is not None and hold.until >= since]
+        return sorted(found, key=lambda hold: (hold.until, hold.queue, hold.key))[skip : skip + limit]
+
     def add_dependency(self, parent: str, child: int) -> None:
         self._children.setdefault(parent, {})[child] = None
         self._parents.setdefault(child, {})[parent] = None

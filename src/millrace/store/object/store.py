@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -45,7 +45,7 @@ from millrace.domain.request import (
 from millrace.domain.rules import operate, replaying, scheduling, upkeep
 from millrace.domain.rules.check import check_specs
 from millrace.domain.schedule import EVERY_SCHEDULE, DueSchedules, Move, Moved, Schedule, check_moves
-from millrace.domain.settings import Limits, QueueSettings, StoreSettings
+from millrace.domain.settings import Limits, QueueSettings, StoreSettings, updated
 from millrace.store.base import BaseStore
 from millrace.store.clock import Clock, boot_clock
 from millrace.store.object.archive.compaction import Compaction
@@ -352,8 +352,8 @@ class ObjectStore(BaseStore):
             return await self._engine.answer(lambda ledger, now: operate.control(ledger, target, name, {}, now))
         if target != "store":
             await refuse_if_closed(self._engine.objects)
-        elif changes.get("closed", True) is None:  # last, the store's object says that it is open
-            await self._transfer.close(None)
+        elif "closed" in changes:
+            return await self._close(changes)
         changes_queue = target == "queue"
         run = await self._engine.carry_out(
             [(None, lambda ledger, now: operate.control(ledger, target, name, changes, now))],
@@ -363,18 +363,31 @@ class ObjectStore(BaseStore):
         )
         if target != "store":  # the counted jobs may have changed before the write
             await self._recount([self._layout.queue(name) if target == "queue" else TASKS])
-        if changes.get("closed") is not None:
-            await self._transfer.close(changes["closed"])
         self._waiting.wake_all()
         return run.answers[0]
+
+    async def _close(self, changes: Mapping[str, Any]) -> StoreSettings:
+        """Close or open the store. The store's object says last that it is open, and first that it is closed."""
+        old = await self._engine.answer(lambda ledger, _: ledger.tables.settings())
+        new = updated(old, changes)  # refused before anything is written
+        opens = new.closed is None or new.closed.stage == "opened"
+        if opens:
+            await self._transfer.close(old.closed, new.closed)
+        run = await self._engine.carry_out(
+            [(None, lambda ledger, now: operate.control(ledger, "store", "", changes, now))], together=True
+        )
+        if not opens:
+            await self._transfer.close(old.closed, new.closed)
+        self._waiting.wake_all()
+        return cast("StoreSettings", run.answers[0])
 
     # ── transfer ──────────────────────────────────────────────────────────────────────────────
 
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await self._transfer.export(cursor, limit)
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
-        return await self._transfer.import_records(records)
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
+        return await self._transfer.import_records(records, move)
 
     # ── operator ──────────────────────────────────────────────────────────────────────────────
 

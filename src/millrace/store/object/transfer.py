@@ -36,7 +36,6 @@ from millrace.store.object.engine.values import (
 from millrace.store.object.keys import STORE
 from millrace.store.object.reading import JobReader
 
-_READ = 500  # objects at a time
 _COUNTING = TableOptions(counting=True)
 _IMPORTING = TableOptions(imports=True)
 
@@ -53,28 +52,40 @@ class ObjectTransfer:
         self._reader = reader
         self._jobs: list[tuple[int, str]] | None = None  # (seq, object) of all jobs
         self._gone: list[tuple[int, int, str]] | None = None  # (gone_at, seq, object) of deleted generations
+        self._keys: list[str] | None = None  # the objects of unique keys
 
-    async def close(self, why: Closing | None) -> None:
-        """Write to the objects of all queues why the store is closed, or that it is open."""
-        self._jobs = self._gone = None
+    async def close(self, old: Closing | None, why: Closing | None) -> None:
+        """Write to the objects of all queues why the store is closed, or that it is open.
+
+        If only the cursor of an import changes, they stay as they are. If nothing changes, they are written again,
+        because other processes may have added queues meanwhile. End early if another command changes the stage
+        meanwhile: then that one writes the objects.
+        """
+        self._jobs = self._gone = self._keys = None
+        if old != why and _answer(old) == _answer(why):
+            return
+        opens = why is None or why.stage == "opened"
+        stage, mark = (old, None) if opens else (why, why)
         for key in await self._engine.blobs.all_keys("control/queues/"):
             while True:
-                [seen] = await self._engine.objects.read([key])
+                [seen, store] = await self._engine.objects.read([key, STORE])
+                if (value_of(store, StoreValue) or StoreValue()).settings.closed not in (stage, why):
+                    return
                 value = value_of(seen, QueueValue)
                 if seen.lock is not None:
                     await self._engine.objects.unlock(seen)
                     continue
-                if value is None or _answer(value.closed) == _answer(why):
+                if value is None or _answer(value.closed) == _answer(mark):
                     break
-                body = encode(msgspec.structs.replace(value, closed=why))
+                body = encode(msgspec.structs.replace(value, closed=mark))
                 if not (await self._engine.objects.commit([Swap(seen, body)])).lost:
                     break
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
         jobs = [record.job.id for record in records if isinstance(record, ExportedJob)]
         gone = [record.past.id for record in records if isinstance(record, ExportedPast)]
         run = await self._engine.carry_out(
-            [(None, lambda ledger, _: import_records(ledger.tables, records))],
+            [(None, lambda ledger, _: import_records(ledger.tables, records, move))],
             together=True,
             options=_IMPORTING,
             guessed=[SeenObject(self._layout.job(job_id), None, None) for job_id in dict.fromkeys([*jobs, *gone])],
@@ -85,7 +96,7 @@ class ObjectTransfer:
 
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         if cursor is None:
-            self._jobs = self._gone = None
+            self._jobs = self._gone = self._keys = None
             record, _ = await self._engine.decide(self._engine.view(), _store_record, _COUNTING)
             return ExportPage((record,), exporting.FIRST)
         kind, numbers = exporting.parse(cursor)
@@ -93,7 +104,7 @@ class ObjectTransfer:
             return await self._page_of_past((numbers[0], numbers[1]), limit)
         if kind == exporting.JOBS:
             return await self._page_of_jobs(numbers[0], limit)
-        return ExportPage(tuple(await self._holds()), None)
+        return await self._page_of_holds(numbers[0], limit)
 
     async def _page_of_jobs(self, after: int, limit: int) -> ExportPage:
         if self._jobs is None:
@@ -105,10 +116,11 @@ class ObjectTransfer:
         values = [value for (seq, _), value in zip(some, read, strict=True) if value.job and value.job.seq == seq]
         jobs = [value.job for value in values if value.job is not None]
         holds, ended = await self._held(jobs), await self._ended_in_lines(jobs)
+        cut = await self._cut()
         records = [
             ExportedJob(
                 job,
-                await self._events(value, job.seq),
+                await self._events(value, job.seq, cut),
                 value.parents if job.blocked else (),
                 holds.get(job.id),
                 ended.get((job.queue, job.line), (0, 0)) if job.state in LIVE else (0, 0),
@@ -116,7 +128,7 @@ class ObjectTransfer:
             for value in values
             if (job := value.job) is not None
         ]
-        cursor = f"{exporting.JOBS}:{some[-1][0]}" if len(some) >= limit else exporting.HOLDS
+        cursor = f"{exporting.JOBS}:{some[-1][0]}" if len(some) >= limit else exporting.FIRST_HOLD
         return ExportPage(tuple(records), cursor)
 
     async def _page_of_past(self, after: tuple[int, int], limit: int) -> ExportPage:
@@ -133,7 +145,8 @@ class ObjectTransfer:
             for past in value.past
             if past.seq == seq
         ]
-        records = [ExportedPast(past, await self._events(value, past.seq)) for past, value in found_past]
+        cut = await self._cut()
+        records = [ExportedPast(past, await self._events(value, past.seq, cut)) for past, value in found_past]
         cursor = f"{exporting.PAST}:{some[-1][0]}:{some[-1][1]}" if len(some) >= limit else f"{exporting.JOBS}:0"
         return ExportPage(tuple(records), cursor)
 
@@ -142,16 +155,16 @@ class ObjectTransfer:
         await view.load([*dict.fromkeys(keys)])
         return [job_value(view.seen[key].value, view.large) for key in keys]
 
-    async def _events(self, value: JobValue, seq: int) -> tuple[Event, ...]:
-        cut = (await self._store_value()).trimmed.position
+    async def _events(self, value: JobValue, seq: int, cut: tuple[int, int]) -> tuple[Event, ...]:
         parts = await self._engine.blobs.get_many(value.spilled)
         kept = [*(one for part in parts for one in events_in(part)), *value.events]
         mine = [one.event for one in kept if one.position > cut and one.event.seq == seq]
         return tuple(sorted(mine, key=lambda event: event.n))
 
-    async def _store_value(self) -> StoreValue:
+    async def _cut(self) -> tuple[int, int]:
+        """Return how far the feed has been trimmed."""
         [seen] = await self._engine.objects.read([STORE])
-        return value_of(seen, StoreValue) or StoreValue()
+        return (value_of(seen, StoreValue) or StoreValue()).trimmed.position
 
     async def _held(self, jobs: Sequence[Job]) -> dict[str, KeyHold]:
         """Return the unique keys that these jobs hold, by the id of the job. A key outlasts its scope: see `key` of
@@ -176,24 +189,28 @@ class ObjectTransfer:
             if value is not None
         }
 
-    async def _holds(self) -> list[ExportedHold]:
+    async def _page_of_holds(self, start: int, limit: int) -> ExportPage:
         """Return the windows of unique keys whose job has no record any more."""
-        keys = await self._engine.blobs.all_keys("keys/")
-        found: list[ExportedHold] = []
-        for first in range(0, len(keys), _READ):
-            seen = await self._engine.objects.read(keys[first : first + _READ])
-            values = [value for one in seen if (value := value_of(one, KeyValue)) is not None]
-            windows = [value for value in values if value.hold.scope == "window"]
-            owners = await self._values([value.owner for value in windows])
-            for value, owner in zip(windows, owners, strict=True):
-                if owner.job is None or owner.job.seq != value.hold.seq:
-                    found.append(ExportedHold(value.hold))
-        return found
+        if self._keys is None:
+            self._keys = sorted(await self._engine.blobs.all_keys("keys/"))
+        seen = await self._engine.objects.read(self._keys[start : start + limit])
+        values = [value for one in seen if (value := value_of(one, KeyValue)) is not None]
+        windows = [value for value in values if value.hold.scope == "window"]
+        owners = await self._values([value.owner for value in windows])
+        found = [
+            ExportedHold(value.hold)
+            for value, owner in zip(windows, owners, strict=True)
+            if owner.job is None or owner.job.seq != value.hold.seq
+        ]
+        more = start + limit < len(self._keys)
+        return ExportPage(tuple(found), f"{exporting.HOLDS}:{start + limit}:0" if more else None)
 
 
 def _answer(closed: Closing | None) -> tuple[object, ...]:
     """Return what decides how a closed store answers. How far an import is does not."""
-    return () if closed is None else (closed.refuses, closed.peer, closed.role == "source" and closed.stage)
+    if closed is None or closed.stage == "opened":
+        return ()
+    return closed.refuses, closed.peer, closed.role == "source" and closed.stage
 
 
 def _store_record(ledger: Ledger, _now: int) -> Exported:

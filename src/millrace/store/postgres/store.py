@@ -77,6 +77,7 @@ from millrace.store.waiters import Sleepers, Waiter, Waiters
 
 T = TypeVar("T")
 
+_SETTINGS = "settings"  # the lock of the settings of the store
 _SLICE = 5.0  # seconds between two checks of a sleeper for the next due job
 _FIRST = 0.001  # seconds before a sleeper's first check, so that the jobs just claimed go first
 _LARGE = 1_000  # events per batch from which …
@@ -616,10 +617,16 @@ class PostgresStore(BaseStore):
         def change(ledger: Ledger, now: int) -> QueueSettings | Limits | StoreSettings:
             if target == "queue" and changes:
                 tables_of(ledger).registry.alone_in.add(name)
-            settings = operate.control(ledger, target, name, changes, now)
-            if isinstance(settings, StoreSettings) and "closed" in changes:
-                _close_or_open(tables_of(ledger), settings.closed)
-            return settings
+            if target != "store" or not changes:
+                return operate.control(ledger, target, name, changes, now)
+            tables = tables_of(ledger)
+            tables.locks.lock([_SETTINGS])
+            old = tables.settings().closed
+            operate.control(ledger, target, name, changes, now)
+            new = tables.settings()
+            if _refusal(old) != _refusal(new.closed):
+                _close_or_open(tables, new.closed)
+            return new
 
         return await (self._write(change) if changes else self._read(change))
 
@@ -663,12 +670,18 @@ class PostgresStore(BaseStore):
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await self._read(lambda ledger, _: exporting.export(ledger.tables, cursor, limit))
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
         def step(ledger: Ledger, _now: int) -> int:
+            tables_of(ledger).locks.lock([_SETTINGS])  # the store is not opened meanwhile
             tables_of(ledger).statements.rows("allow_import")
-            return importing.import_records(ledger.tables, records)
+            return importing.import_records(ledger.tables, records, move)
 
         return await self._write(step)
+
+
+def _refusal(closed: Closing | None) -> tuple[str, str] | None:
+    """Return what the triggers of a closed store answer. How far an import is does not change it."""
+    return None if closed is None or not closed.refuses else (closed.stage, closed.peer)
 
 
 def _close_or_open(tables: PostgresTables, closed: Closing | None) -> None:

@@ -1,8 +1,7 @@
 """Changes the settings of queues, tasks and the store.
 
-New settings are validated in Python. For a queue or a task, a script writes them only if the stored settings have not
-changed since they were read; otherwise the change starts again. The settings of the store are written without this
-check.
+New settings are validated in Python. A script writes them only if the stored settings have not changed since they were
+read; otherwise the change starts again.
 """
 
 from __future__ import annotations
@@ -53,14 +52,17 @@ async def task(wire: RedisWire, name: str, changes: Mapping[str, Any]) -> Limits
 
 
 async def store(wire: RedisWire, changes: Mapping[str, Any]) -> StoreSettings:
-    kept, why = await wire.command("HMGET", f"{wire.prefix}store", "keep_events", "closed")
-    old = StoreSettings(closed=None if why is None else _closed(why))
-    if kept is not None:
-        old = msgspec.structs.replace(old, keep_events=None if kept == _NEVER.encode() else int(kept))
-    new = updated(old, changes)
-    if new != old:
-        await wire.ask("control_store", [stored_keep_events(new)], closing_bodies(new.closed), durable=True)
-    return new
+    while True:
+        kept, why = await wire.command("HMGET", f"{wire.prefix}store", "keep_events", "closed")
+        old = StoreSettings(closed=None if why is None else _closed(why))
+        if kept is not None:
+            old = msgspec.structs.replace(old, keep_events=None if kept == _NEVER.encode() else int(kept))
+        new = updated(old, changes)
+        if new == old:
+            return new
+        bodies = [*closing_bodies(new.closed), kept or b"", why or b""]
+        if await wire.ask("control_store", [stored_keep_events(new)], bodies, durable=True):
+            return new
 
 
 def stored_keep_events(settings: StoreSettings) -> int | str:

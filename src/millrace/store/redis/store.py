@@ -351,8 +351,8 @@ class RedisStore(BaseStore):
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await transfer.export(self._wire, cursor, limit)
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
-        return await transfer.import_records(self._wire, records)
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
+        return await transfer.import_records(self._wire, records, move)
 
     async def advance(self, moves: Sequence[Move]) -> list[Moved]:
         check_moves(moves)

@@ -15,7 +15,7 @@ from millrace.domain.event import Event
 from millrace.domain.export import Exported, ExportedHold, ExportedJob, ExportedPast, ExportedStore, ExportPage
 from millrace.domain.job import Job, State, lane_line
 from millrace.domain.rules import exporting
-from millrace.domain.rules.importing import in_order, numbered_first
+from millrace.domain.rules.importing import in_order, not_the_target, numbered_first
 from millrace.domain.rules.limits import Bucket
 from millrace.domain.settings import Limits, QueueSettings, StoreSettings
 from millrace.domain.tables import KeyHold, Line, Past, QueueRow, TaskRow
@@ -45,7 +45,7 @@ async def export(wire: RedisWire, cursor: str | None, limit: int) -> ExportPage:
         jobs = list(jobs_from(rows))
         records = [_job_record(job, *facts) for job, facts in zip(jobs, beside, strict=True)]
         return ExportPage(tuple(records), exporting.after_jobs(jobs, limit))
-    return ExportPage(tuple(await _holds(wire)), None)
+    return await _page_of_holds(wire, numbers, limit)
 
 
 def _job_record(job: Job, events: list[bytes], waits_for: list[bytes], hold: Any, ended: list[int]) -> ExportedJob:
@@ -62,21 +62,15 @@ def _past_record(row: list[Any]) -> ExportedPast:
     return ExportedPast(past, tuple(map(event_from, events)))
 
 
-async def _holds(wire: RedisWire) -> list[ExportedHold]:
+async def _page_of_holds(wire: RedisWire, after: tuple[int, ...], limit: int) -> ExportPage:
     """Return the unique keys whose job has no record any more."""
-    found: list[KeyHold] = []
-    cursor: Any = 0
-    while True:
-        cursor, pairs = await wire.command("HSCAN", f"{wire.prefix}key", cursor, "COUNT", 1_000)
-        for name, kept in zip(pairs[::2], pairs[1::2], strict=True):
-            queue, _, key = name.decode().partition(":")
-            owner, seq, scope, *until = _values_of(kept)
-            found.append(KeyHold(queue, key, owner, int(seq), scope, until[0] if until else None))
-        if int(cursor) == 0:
-            break
-    windows = [hold for hold in {(hold.queue, hold.key): hold for hold in found}.values() if hold.until is not None]
-    gone = [await wire.command("HEXISTS", f"{wire.prefix}job", hold.seq) == 0 for hold in windows]
-    return [ExportedHold(hold) for hold, is_gone in zip(windows, gone, strict=True) if is_gone]
+    holds: list[KeyHold] = []
+    gone: list[ExportedHold] = []
+    for name, owner, seq, scope, until, is_gone in await wire.ask("export_keys", [*after, limit]):
+        queue, _, key = name.decode().partition(":")
+        holds.append(KeyHold(queue, key, owner.decode(), seq, scope.decode(), until))
+        gone += [ExportedHold(holds[-1])] if is_gone else []
+    return ExportPage(tuple(gone), exporting.after_holds(holds, after, limit))
 
 
 async def _store_record(wire: RedisWire) -> ExportedStore:
@@ -152,12 +146,12 @@ def _values_of(packed: bytes) -> list[Any]:
 # ── import ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def import_records(wire: RedisWire, records: Sequence[Exported]) -> int:
+async def import_records(wire: RedisWire, records: Sequence[Exported], move: str) -> int:
     """Import records in one atomic step, after the settings and totals."""
     new = 0
     for record in records:
         if isinstance(record, ExportedStore):
-            new += await _import_store(wire, record)
+            new += await _import_store(wire, record, move)
         elif isinstance(record, ExportedJob) and record.job.state is State.RUNNING:
             raise InvalidInput(f"job {record.job.id!r} runs, so it cannot be imported. Wait until it has ended.")
     numbered = numbered_first(records)
@@ -171,10 +165,16 @@ async def import_records(wire: RedisWire, records: Sequence[Exported]) -> int:
     if not items:
         return new
     events = [[event.seq, *_packed_event(event)] for event in in_order(zip(numbered, range(1, 1 << 62), strict=False))]
-    return new + int(await wire.ask("import_records", [items, events], bodies, durable=True))
+    return new + _counted(await wire.ask("import_records", [items, events, move], bodies, durable=True))
 
 
-async def _import_store(wire: RedisWire, record: ExportedStore) -> int:
+def _counted(answer: Any) -> int:
+    if int(answer) < 0:
+        raise not_the_target()
+    return int(answer)
+
+
+async def _import_store(wire: RedisWire, record: ExportedStore, move: str) -> int:
     settings: StoreSettings = record.settings
     closed = (await control.store(wire, {})).closed
     noted = None if closed is None else msgspec.structs.replace(closed, stage="importing")
@@ -194,8 +194,8 @@ async def _import_store(wire: RedisWire, record: ExportedStore) -> int:
     tasks = [[row.name, body(encode(control.all_of(row.limits))), *_packed_bucket(row.bucket)] for row in record.tasks]
     lanes = [[line.queue, line.name, line.processed, line.died] for line in record.lanes]
     schedules = [[each.name, each.rev, each.mark, each.due_at, body(encode(each))] for each in record.schedules]
-    arguments = [control.stored_keep_events(settings), queues, tasks, lanes, schedules]
-    return int(await wire.ask("import_store", arguments, bodies, durable=True))
+    arguments = [control.stored_keep_events(settings), queues, tasks, lanes, schedules, move]
+    return _counted(await wire.ask("import_store", arguments, bodies, durable=True))
 
 
 def _packed_bucket(bucket: Bucket | None) -> list[Any]:

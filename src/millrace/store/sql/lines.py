@@ -257,6 +257,10 @@ class Keys:
         held = [self._holds[name] for name in names]
         return [hold for hold in held if hold is not None and hold.until is not None and hold.until <= now]
 
+    def windows(self, since: int, skip: int, limit: int) -> list[KeyHold]:
+        self.flush()
+        return [KeyHold(*row) for row in self._db.rows("windows", since, skip, limit)]
+
     def flush(self) -> None:
         gone = [name for name, hold in self.changed.items() if hold is None]
         kept = [

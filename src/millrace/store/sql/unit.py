@@ -107,7 +107,7 @@ class Unit:
         self.line, self.put_line, self.drop_line = self.lines.line, self.lines.put, self.lines.drop
         self.best_in_line = self._members.best_in_line
         self.key, self.put_key, self.drop_key = self._keys.key, self._keys.put, self._keys.drop
-        self.lapsed_keys = self._keys.lapsed
+        self.lapsed_keys, self.windows = self._keys.lapsed, self._keys.windows
         self.add_dependency, self.drop_dependency = self._dependencies.add, self._dependencies.drop
         self.children, self.parents = self._dependencies.children, self._dependencies.parents
         self.dead_dependents, self.is_needed = self._dependencies.dead_dependents, self._dependencies.is_needed

@@ -322,8 +322,8 @@ class SqliteStore(BaseStore):
     async def export(self, cursor: str | None, limit: int) -> ExportPage:
         return await self._here().read(lambda ledger, _: exporting.export(ledger.tables, cursor, limit))
 
-    async def import_records(self, records: Sequence[Exported]) -> int:
-        return await self._here().write(lambda ledger, _: importing.import_records(ledger.tables, records))
+    async def import_records(self, records: Sequence[Exported], move: str) -> int:
+        return await self._here().write(lambda ledger, _: importing.import_records(ledger.tables, records, move))
 
 
 def _scan(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
 from millrace.domain.change import Change
-from millrace.domain.errors import InvalidInput, StoreClosed
+from millrace.domain.errors import InvalidInput, StoreClosed, StoreError
 from millrace.domain.event import Event
 from millrace.domain.export import ExportedJob
 from millrace.domain.job import State
@@ -31,6 +33,7 @@ from millrace.testing.conformance.scenes import (
 from millrace.testing.conformance.transfer_scenes import (
     SOURCE,
     TARGET,
+    change_stage,
     close,
     compared,
     exported,
@@ -73,9 +76,9 @@ async def test_an_import_twice_changes_nothing(store: Store, clock: VirtualClock
     await close(store, TARGET)
     records = await exported(source)
 
-    assert await store.import_records(records) == len(records)
+    assert await store.import_records(records, TARGET.move) == len(records)
     before = await exported(store)
-    assert await store.import_records(records) == 0
+    assert await store.import_records(records, TARGET.move) == 0
     assert await exported(store) == before
     await close(store, None)
 
@@ -210,6 +213,30 @@ async def test_imported_unique_keys_are_held(store: Store, clock: VirtualClock) 
     await put(store, key="live")
 
 
+async def test_windows_of_deleted_jobs_are_exported_in_pages(store: Store, clock: VirtualClock) -> None:
+    for number in range(11):
+        window = 60 + number // 4  # some end at the same time
+        spec = await put_completed(store, queue="q", key=f"k{number}", scope="window", window=window)
+        await store.delete([spec.id])
+    await put(store, queue="q", key="live", scope="window", window=60)
+    target = another(clock)
+    pages = [await store.export(cursor, 2) for cursor in await _cursors(store, 2)]
+    assert max(len(page.records) for page in pages) == 2
+    await move(store, target, batch=2)
+
+    assert await compared(target) == await compared(store)
+    again = [a_spec(queue="q", key=f"k{number}", scope="window", window=60) for number in range(11)]
+    assert [answer.by for answer in await target.enqueue(again)] == ["key"] * 11
+    await close(store, None)
+
+
+async def _cursors(store: Store, limit: int) -> list[str | None]:
+    cursors: list[str | None] = [None]
+    while (cursor := (await store.export(cursors[-1], limit)).cursor) is not None:
+        cursors.append(cursor)
+    return cursors
+
+
 async def test_an_imported_job_that_was_deleted_is_remembered(store: Store, clock: VirtualClock) -> None:
     source = another(clock)
     spec = await put_completed(source)
@@ -250,8 +277,65 @@ async def test_a_running_job_cannot_be_imported(store: Store, clock: VirtualCloc
     await close(store, TARGET)
 
     with pytest.raises(InvalidInput, match="runs"):
-        await store.import_records(await exported(source))
+        await store.import_records(await exported(source), TARGET.move)
     await close(store, None)
+
+
+async def test_a_stage_is_changed_only_if_it_is_the_one_that_was_seen(store: Store) -> None:
+    """So a mover cannot overwrite what another command has written, such as an abort."""
+    draining = msgspec.structs.replace(SOURCE, stage="draining")
+    aborting, moved = (msgspec.structs.replace(SOURCE, stage=stage) for stage in ("aborting", "moved"))
+    await change_stage(store, None, draining)
+    await change_stage(store, draining, SOURCE)
+    await change_stage(store, SOURCE, aborting)
+    for was in (None, draining, SOURCE):
+        with pytest.raises(StoreError, match="another `millrace move`"):
+            await change_stage(store, was, moved)
+    await change_stage(store, SOURCE, aborting)  # as after a lost reply
+    await put(store)
+    await change_stage(store, aborting, None)
+    with pytest.raises(StoreError, match="another `millrace move`"):
+        await change_stage(store, aborting, moved)
+    assert len(await take_ids(store)) == 1
+
+
+async def test_of_two_changes_of_the_stage_at_once_one_is_refused(store: Store) -> None:
+    stages = [msgspec.structs.replace(SOURCE, move=str(number)) for number in range(4)]
+    answers = await asyncio.gather(*(change_stage(store, None, each) for each in stages), return_exceptions=True)
+    settings = await store.control("store", "", {})
+    assert [isinstance(answer, StoreError) for answer in answers].count(False) == 1
+    assert settings.closed == stages[answers.index(None)]  # type: ignore[union-attr]
+    await close(store, None)
+
+
+async def test_a_change_of_other_settings_leaves_the_stage(store: Store) -> None:
+    await close(store, SOURCE)
+    await store.control("store", "", {"keep_events": 86_400_000})
+    with pytest.raises(StoreClosed):
+        await put(store)
+    await close(store, None)
+
+
+async def test_records_are_imported_only_into_the_target_of_their_move(store: Store, clock: VirtualClock) -> None:
+    """A page that arrives after the target was opened would add jobs again that have ended there."""
+    source = another(clock)
+    spec = await put(source)
+    await move(source, store)
+    records = await exported(source)
+    await complete(store, await take(store))
+    await store.delete([spec.id])
+
+    opened = msgspec.structs.replace(TARGET, stage="opened")
+    for why in (None, opened, msgspec.structs.replace(TARGET, move="another"), SOURCE):
+        await close(store, why)
+        for each in (records, records[:1], records[1:]):
+            with pytest.raises(StoreError, match="not the target"):
+                await store.import_records(each, TARGET.move)
+    await close(store, opened)
+    assert await store.get([spec.id]) == [None]
+    await put(store)
+    await put(store, queue="new")
+    assert len(await take_ids(store)) == 1
 
 
 async def test_a_closed_store_refuses_every_change(store: Store, clock: VirtualClock) -> None:

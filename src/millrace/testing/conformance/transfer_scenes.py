@@ -20,6 +20,10 @@ async def close(store: Store, why: Closing | None) -> None:
     await store.control("store", "", {"closed": why})
 
 
+async def change_stage(store: Store, was: Closing | None, why: Closing | None) -> None:
+    await store.control("store", "", {"closed": why, "closed_was": was})
+
+
 async def exported(store: Store, batch: int = 100) -> list[Exported]:
     """Return all records of a store."""
     found: list[Exported] = []
@@ -49,7 +53,7 @@ async def move(source: Store, target: Store, batch: int = 100) -> int:
     cursor: str | None = None
     while True:
         page = await source.export(cursor, batch)
-        new += await target.import_records(page.records)
+        new += await target.import_records(page.records, TARGET.move)
         if page.cursor is None:
             break
         cursor = page.cursor

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace.domain.change import Change
@@ -16,6 +17,7 @@ from millrace.store.object.engine.objects import opened as envelope_of
 from millrace.store.object.engine.values import WriterValue, decode
 from millrace.store.object.store import ObjectStore
 from millrace.testing.builders import a_claim, a_spec
+from millrace.testing.conformance.transfer_scenes import SOURCE, close
 from tests.web.browser.s3.stage import Page, Site, assert_sound, completed, died
 
 EXACT = b'{"big": 12345678901234567890, "f": 1.0, "e": 1e400, "esc": "\\u003cb\\u003e \\"\\\\", "nested": [[{}], []]}'
@@ -130,6 +132,28 @@ async def test_what_a_page_cannot_decide_is_refused_and_nothing_changes(site: Si
         assert page.post("/api/jobs/a/archive")["done"]  # that is only a flag of the job
         assert (await store.replay(["a"]))[0] == "replayed"  # and the store itself can
     await assert_sound(site)
+
+
+async def test_a_page_changes_nothing_in_a_store_that_is_being_moved(site: Site, opened: Any):
+    async with site.store() as store:
+        await died(store, a_spec(id="a"))
+        page = opened()
+        await close(store, SOURCE)
+        before = await everything(store)
+        for verb in ("replay", "archive"):
+            refused = page.post(f"/api/jobs/a/{verb}")["refused"]
+            assert refused["status"] == 409 and "memory://target (millrace move)" in refused["detail"]
+        assert await everything(store) == before
+
+        await store.blobs.delete([store._layout.queue("default")])  # then the object of the store is read
+        assert page.post("/api/jobs/a/archive")["refused"]["code"] == "closed"
+
+
+async def test_a_page_changes_jobs_in_a_store_that_received_a_move(site: Site, opened: Any):
+    async with site.store() as store:
+        await died(store, a_spec(id="a"))
+        await close(store, msgspec.structs.replace(SOURCE, role="target", stage="opened"))
+        assert opened().post("/api/jobs/a/archive")["done"]
 
 
 async def everything(store: ObjectStore) -> dict[str, bytes]:

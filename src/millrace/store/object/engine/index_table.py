@@ -283,6 +283,9 @@ class IndexTable(LineTable):
         """Return an empty list: an expired window blocks no job, and the sweep removes its object."""
         return []
 
+    def windows(self, since: int, skip: int, limit: int) -> list[KeyHold]:
+        raise NotImplementedError("the keys of an object store are exported by `ObjectTransfer`")
+
 
 def _some_of(due: list[IndexEntry], limit: int, spread: int) -> list[IndexEntry]:
     """Return a sample of the due entries for a claim, so that concurrent claims collide less.

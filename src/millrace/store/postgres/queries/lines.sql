@@ -73,6 +73,13 @@ WHERE until IS NOT NULL AND until <= $1::bigint
 ORDER BY until
 LIMIT $2::integer;
 
+-- name: windows
+SELECT queue, key, owner, seq, scope, until
+FROM millrace.hold
+WHERE until >= $1::bigint
+ORDER BY until, queue, key
+OFFSET $2::integer LIMIT $3::integer;
+
 -- name: children
 SELECT parent, child FROM millrace.dependency WHERE parent = ANY ($1::text[]);
 

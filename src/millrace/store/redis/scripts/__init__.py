@@ -52,6 +52,7 @@ METHODS = (
     "import_records",
     "export_jobs",
     "export_past",
+    "export_keys",
     "drain",
     "obliterate",
     "upkeep_time",

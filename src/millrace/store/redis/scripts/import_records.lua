@@ -1,8 +1,12 @@
 -- import_records: add exported jobs, deleted generations and unique keys; known ones stay as they are.
--- Takes {items, events}. An item is {'job', spec, facts, waits_for, hold, ended in line}, {'past', id, generation, state,
+-- Takes {items, events, move}. An item is {'job', spec, facts, waits_for, hold, ended in line}, {'past', id, generation, state,
 -- token, gone_at} or {'key', queue, key, owner, scope, ends}; an event is {number of its item, values as in T.log}.
--- Returns the number of new items.
+-- Returns the number of new items, or -1 if the store is not the target of this move.
 -- Repeats import_records of domain/rules/importing.py.
+-- include lib/closing
+if not is_target(args[3]) then
+  return -1
+end
 local items, events, chains, new = args[1], args[2], {}, 0
 
 local function is_past(id, generation)

@@ -1,11 +1,15 @@
 -- import_store: set the settings and totals of an exported store, unless that was done. Takes {keep_events,
 -- {name, body, processed, died, taken, next_lane, rearm, tokens, tokens_at} per queue, {name, body, tokens, tokens_at} per
--- task, {queue, name, processed, died} per lane, {name, rev, mark, due_at or nil, body} per schedule}; a body is an index of ARGV. Why
--- the store is closed is in ARGV 5 and 6. Returns the number of new records.
+-- task, {queue, name, processed, died} per lane, {name, rev, mark, due_at or nil, body} per schedule, move}; a body is an index of
+-- ARGV. Why the store is closed is in ARGV 5 and 6. Returns the number of new records, or -1 if the store is not the
+-- target of this move.
 -- Repeats _set_up of domain/rules/importing.py.
 -- include lib/closing
-local kept = call('HGET', KEY.store, 'closed')
-if kept and unpacked(kept).stage == 'importing' then
+local is_mine, closed = is_target(args[6])
+if not is_mine then
+  return -1
+end
+if closed.stage == 'importing' then
   return 0
 end
 local keep_events, queues, tasks, lanes, schedules = unpack(args, 1, 5)

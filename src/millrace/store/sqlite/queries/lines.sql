@@ -77,6 +77,13 @@ WHERE until IS NOT NULL AND until <= :now
 ORDER BY until
 LIMIT :limit;
 
+-- name: windows
+SELECT queue, key, owner, seq, scope, until
+FROM millrace_hold
+WHERE until IS NOT NULL AND until >= :since
+ORDER BY until, queue, key
+LIMIT :skip, :limit;
+
 -- name: any_dependency
 SELECT EXISTS (SELECT 1 FROM millrace_dependency);
 

@@ -19,10 +19,6 @@ end
 
 local repeated = false
 if ARGV[2] ~= '' then
-  local closed = call('GET', P .. 'closed') -- reads and imports have no number
-  if closed then
-    return redis.error_reply('CLOSED ' .. closed)
-  end
   local kept = call('GET', MEMO)
   if kept then
     local number, answer = unpacked(kept)
@@ -32,6 +28,10 @@ if ARGV[2] ~= '' then
     elseif number > tonumber(ARGV[2]) then -- a delayed call: its caller has already made later ones
       return redis.error_reply('SUPERSEDED by a later call of the same caller; nothing was done')
     end
+  end
+  local closed = not repeated and call('GET', P .. 'closed') -- reads and imports have no number
+  if closed then
+    return redis.error_reply('CLOSED ' .. closed)
   end
 end
 

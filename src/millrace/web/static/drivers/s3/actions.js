@@ -6,7 +6,7 @@
 // has all rules of the store. Every swap names the tag of what was read, so a concurrent change is never overwritten.
 
 import { pause } from "./bucket.js";
-import { dueKey, feedKey, queueKey } from "./layout.js";
+import { STORE, dueKey, feedKey, queueKey } from "./layout.js";
 import { asWriter } from "./writer_numbers.js";
 import { nonce } from "./objects.js";
 import * as raw from "./raw_json.js";
@@ -19,6 +19,7 @@ const LOCK_PATIENCE = 3_000; // milliseconds to wait for another client's unfini
 const LATE = 2_000; // between deciding and writing: then it is decided again, with a new date
 const YOUNG = 5_000; // after that, a sweep may take the new index key for a leftover
 const PUBLISHED_LATE = 30_000; // readers of the feed may be past it by then
+const OPEN_STAGES = new Set(["draining", "aborting", "opened"]); // Closing.refuses of domain/settings.py
 const FINISHED = new Set(["completed", "dead", "cancelled"]);
 
 /** {id, answer, done} for each id, in the shapes of the API; one after the other. With `tolerant`, one that is refused
@@ -58,6 +59,7 @@ async function actOnOne(store, verb, id, rev, draw) {
     const answer = verb === "replay" ? replayAnswer(known) : archiveAnswer(known, verb === "archive");
     if (answer !== null) return { id, ...answer };
     const queue = await store.objects.one(await queueKey(known.queue));
+    await refuseIfClosed(store, queue);
     refuseUnsound(known, queue, verb, raw.fields(job.value).get("awaited") === "true");
     if (job.lock || queue.lock) {
       if (performance.now() - begun > LOCK_PATIENCE) throw inTheWay(id, verb);
@@ -81,6 +83,15 @@ function replayAnswer({ state }) {
 function archiveAnswer({ state, archived }, wanted) {
   if (!FINISHED.has(state)) return { answer: "not_finished", done: false };
   return archived === wanted ? { answer: "unchanged", done: true } : null;
+}
+
+/** As `refuse_if_closed` of store/object/engine/closing.py: a store that `millrace move` has closed refuses changes. */
+async function refuseIfClosed(store, queue) {
+  const { value } = queue.value === null ? await store.objects.one(STORE) : queue;
+  const { closed, settings } = value === null ? {} : JSON.parse(value);
+  const why = closed ?? settings?.closed;
+  if (!why || OPEN_STAGES.has(why.stage)) return;
+  throw refused(409, "closed", `The jobs of this store are being moved, or were moved, to or from ${why.peer} (millrace move). Nothing was changed.`);
 }
 
 function refuseUnsound(job, queue, verb, awaited) {
