@@ -313,7 +313,7 @@ def test_every_option_of_a_spec_can_be_written_by_people(app: App):
 
     assert set(Spec.__struct_fields__) - by_itself == set(JobKeywords.__annotations__) - not_stored
     beside = {"backoff", "wait", "serde", "result_serde", "process"}  # the serdes of payload and result are one field
-    beside |= {"retry_on", "dont_retry_on"}  # a worker reads them of its own task
+    beside |= {"retry_on", "dont_retry_on", "keep_log"}  # a worker reads them of its own task
     assert set(TaskOptions.__struct_fields__) - beside <= set(Spec.__struct_fields__)
 
 

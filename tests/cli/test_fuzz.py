@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import string
 from collections import Counter
@@ -15,6 +16,7 @@ from uuid import uuid4
 import click
 import pytest
 
+from millrace import App
 from millrace.cli import exits
 from millrace.cli.root import SECTIONS
 from millrace.cli.root import command as parser_of
@@ -27,7 +29,7 @@ COMMANDS = [name for commands in SECTIONS.values() for name, *_ in commands]
 DOCUMENTED = exits.MEANING.keys() - {exits.BUG}
 
 # What would wait for the clock, or for somebody: it is given by hand where it matters, in the other tests.
-NEVER = {"--wait", "--install-completion", "--follow", "--show-completion", "--supervised"}
+NEVER = {"--wait", "--install-completion", "--follow", "--reload", "--show-completion", "--supervised"}
 FIRST = {
     "worker": ["--burst"],
     "tail": ["--no-follow"],
@@ -35,6 +37,8 @@ FIRST = {
     "monitor": ["--once"],
     "serve": ["--dry-run"],
     "pipeline": ["tables"],  # the one that starts no Spark
+    "schedule": ["--every", "1h"],
+    "move": ["--from", "memory://fuzz-old", "--to", "memory://fuzz-new"],
 }
 SECRET = "redis://user:hunter2@localhost/0"
 SHORT = ["0", "1ms", "0.001", "-1", "nan", "inf", "", "x", "1e3", "٣s"]
@@ -131,6 +135,8 @@ POSITIONAL = {
     "obliterate": QUEUES,
     "pools": QUEUES,
     "schedules": (["nightly"], ["nightly"]),
+    "schedule": (["nightly", "{}"], ["fail"]),
+    "flow": (["summer"], ["summer"]),
     "pipeline": (["jobs", "events"], ["dead", "workers"]),
 }
 TWICE = {"submit": ("--task", "--payload", "--many")}  # said by position already
@@ -228,6 +234,13 @@ def _prepare(cli: Stage) -> None:
     cli("submit", "fail", "{}", "--id", "job-dead")
     cli("worker", "--burst")
     cli("submit", "greet", '{"name": "eve"}', "--id", "job-3", "--after", "job-2", "--key", "k")
+    with App(os.environ["MILLRACE_URL"]).sync as sync:
+        greet = sync.app.task(name="greet")(_greet)
+        sync.app.gather([greet.spec("ada"), greet.spec("bob")]).sync.enqueue(id="summer")
+
+
+def _greet(name: str) -> None:
+    raise AssertionError("no worker of this test runs it")
 
 
 def _fuzz(cli: Stage, command: str, seeds: range) -> None:

@@ -30,7 +30,8 @@ def options() -> Iterator[tuple[tuple[str, ...], str]]:
     for name, parser in commands():
         for option in parser.params:
             kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
-            if option.opts[0] == "--lake":  # a lake can be in a bucket; tests/spark/lake/test_commands.py
+            in_a_bucket = option.opts[0] == "--lake" or name == ("pipeline", "shadow")
+            if in_a_bucket:  # as Delta tables can be; tests/spark/lake/test_commands.py
                 continue
             if option.opts[0].startswith("--") and (option.metavar in PATHS or kind is Path):
                 yield name, option.opts[0]

@@ -327,7 +327,7 @@ class JobTable:
         job = record.job
         if record.ended and job is not None:
             self.awaited[parent] = (job.state, job.seq)
-            if not job.has_dependents and self._is_awaited(parent):
+            if job.result is not None and not job.has_dependents and self._is_awaited(parent):
                 keep_for_children(job, job.finished_at or 0)
             return []
         return self.waiting_for(parent)
