@@ -257,7 +257,7 @@ class Schemas:
         self.run(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
 
     def _wipe(self, name: str) -> None:
-        """Nothing is in it any more, and numbers begin anew. It keeps its version, so no migration runs again."""
+        """Nothing is in it any more, and numbers begin anew."""
         from millrace.store.postgres.migrate import VERSION
 
         tables = self.run(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'").fetchall()
