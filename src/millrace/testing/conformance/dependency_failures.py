@@ -209,3 +209,16 @@ async def test_the_end_of_a_chain_that_expires_with_its_head_dies_of_its_parent(
 
     jobs = await store.get(["head", "between", "end"])
     assert [job.reason for job in jobs if job] == ["ttl_expired", "dependency_failed", "dependency_failed"]
+
+
+async def test_a_child_is_dead_within_the_call_in_which_its_parent_dies_at_once(
+    store: Store, clock: VirtualClock
+) -> None:
+    """A later spec of the call that repeats the child is told that it is dead."""
+    dead = await put_dead(store)
+    child = a_spec(after=("parent",), allow_missing=True)
+    parent = a_spec(id="parent", after=(dead.id,))
+
+    *_, again = await store.enqueue([child, parent, child])
+
+    assert again.state is State.DEAD

@@ -316,10 +316,11 @@ class JobTable:
         self.touch(record)
 
     def children(self, parent: str) -> list[int]:
-        """Return the seqs of jobs that wait for this id. If its job ended in this step, return an empty list.
+        """Return the seqs of jobs that wait for this id. If its job ended in this step, return those that this step has
+        added.
 
-        The children of a job that ended are updated later, one by one, so that ten thousand children need no single
-        large write.
+        The other children of a job that ended are updated later, one by one, so that ten thousand children need no
+        single large write.
         """
         record = self.record_of(parent)
         if not record.value.awaited:
@@ -329,7 +330,7 @@ class JobTable:
             self.awaited[parent] = (job.state, job.seq)
             if job.result is not None and not job.has_dependents and self._is_awaited(parent):
                 keep_for_children(job, job.finished_at or 0)
-            return []
+            return self._waiting(parent, self.new_dependents[parent])
         return self.waiting_for(parent)
 
     def _is_awaited(self, parent: str) -> bool:
@@ -342,8 +343,11 @@ class JobTable:
 
     def waiting_for(self, parent: str) -> list[int]:
         """Return the seqs of jobs whose record says that they wait for this id."""
+        return self._waiting(parent, self._dependents(parent))
+
+    def _waiting(self, parent: str, records: Iterable[Record]) -> list[int]:
         waiting: list[int] = []
-        for record in self._dependents(parent):
+        for record in records:
             job = record.job
             if job is not None and job.state is State.WAITING and parent in record.value.parents:
                 self.keys_by_seq[job.seq] = record.seen.key
