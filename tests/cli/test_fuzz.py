@@ -38,7 +38,7 @@ FIRST = {
     "serve": ["--dry-run"],
     "pipeline": ["tables"],  # the one that starts no Spark
     "schedule": ["--every", "1h"],
-    "move": ["--from", "memory://fuzz-old", "--to", "memory://fuzz-new"],
+    "move": ["--dry-run", "--from", "memory://fuzz-old", "--to", "memory://fuzz-new"],
 }
 SECRET = "redis://user:hunter2@localhost/0"
 SHORT = ["0", "1ms", "0.001", "-1", "nan", "inf", "", "x", "1e3", "٣s"]

@@ -28,8 +28,6 @@ async def run_reloading(start: Callable[[], Supervisor], folders: Iterable[Path]
     """
     if find_spec("watchfiles") is None:
         raise MissingExtra("watching files (--reload)", "file")
-    # A file that is saved twice within a second with the same size would be taken for its compiled version.
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     places = sorted({folder.resolve() for folder in folders})
     stopped = asyncio.Event()
     with on_stop_signal(stopped.set):

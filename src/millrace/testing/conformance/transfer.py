@@ -281,7 +281,7 @@ async def test_a_running_job_cannot_be_imported(store: Store, clock: VirtualCloc
     await close(store, None)
 
 
-async def test_a_stage_is_changed_only_if_it_is_the_one_that_was_seen(store: Store) -> None:
+async def test_a_stage_is_changed_only_if_it_is_the_one_that_was_seen(store: Store, clock: VirtualClock) -> None:
     """So a mover cannot overwrite what another command has written, such as an abort."""
     draining = msgspec.structs.replace(SOURCE, stage="draining")
     aborting, moved = (msgspec.structs.replace(SOURCE, stage=stage) for stage in ("aborting", "moved"))
@@ -299,7 +299,7 @@ async def test_a_stage_is_changed_only_if_it_is_the_one_that_was_seen(store: Sto
     assert len(await take_ids(store)) == 1
 
 
-async def test_of_two_changes_of_the_stage_at_once_one_is_refused(store: Store) -> None:
+async def test_of_two_changes_of_the_stage_at_once_one_is_refused(store: Store, clock: VirtualClock) -> None:
     stages = [msgspec.structs.replace(SOURCE, move=str(number)) for number in range(4)]
     answers = await asyncio.gather(*(change_stage(store, None, each) for each in stages), return_exceptions=True)
     settings = await store.control("store", "", {})
@@ -308,7 +308,7 @@ async def test_of_two_changes_of_the_stage_at_once_one_is_refused(store: Store) 
     await close(store, None)
 
 
-async def test_a_change_of_other_settings_leaves_the_stage(store: Store) -> None:
+async def test_a_change_of_other_settings_leaves_the_stage(store: Store, clock: VirtualClock) -> None:
     await close(store, SOURCE)
     await store.control("store", "", {"keep_events": 86_400_000})
     with pytest.raises(StoreClosed):
