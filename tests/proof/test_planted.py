@@ -131,7 +131,7 @@ def a_takeover_keeps_the_old_lease(patch):
 
 @plant(model)
 def a_line_is_ignored(patch):
-    patch.setattr(step.Step, "_next_of", lambda self, line, _members: self.tables.best_in_line(line.queue, line.name))
+    patch.setattr(step.Step, "_next_of", lambda self, line: self.tables.best_in_line(line.queue, line.name))
 
 
 @plant(model)
