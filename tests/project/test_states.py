@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import xml.etree.ElementTree as xml
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -109,9 +111,14 @@ def what_the_code_does() -> list[tuple[str, str, Event, Job, bool]]:
 STEPS = what_the_code_does()
 
 
+def _writes_an_event(function: Callable[..., object]) -> bool:
+    return "Event" in str(inspect.signature(function).return_annotation)
+
+
 def test_every_transition_of_the_code_was_tried():
     functions = {name for name, value in vars(transition).items() if callable(value) and not name.startswith("_")}
-    ours = {name for name in functions if vars(transition)[name].__module__ == transition.__name__}
+    own = {name: vars(transition)[name] for name in functions}
+    ours = {name for name, one in own.items() if one.__module__ == transition.__name__ and _writes_an_event(one)}
 
     assert {name for name, *_ in STEPS} == ours
     assert {event.kind for _, _, event, _, _ in STEPS} == set(Kind)

@@ -149,7 +149,8 @@ def _with_stage(current: object, changes: Mapping[str, Any]) -> Mapping[str, Any
     if not isinstance(current, StoreSettings) or "closed_was" not in changes:
         return changes
     rest = dict(changes)
-    if current.closed not in (rest.pop("closed_was"), rest["closed"]):  # it has the new value after a lost reply
+    seen = [msgspec.convert(value, Closing | None) for value in (rest.pop("closed_was"), rest["closed"])]
+    if current.closed not in seen:  # after a lost reply, it has the new value
         stage = "open" if current.closed is None else f"in the stage {current.closed.stage!r}"
         raise StoreError(
             f"another `millrace move` has changed this store: it is {stage} now. This command stops here. Let the "
