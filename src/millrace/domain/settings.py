@@ -51,7 +51,7 @@ class QueueSettings(Limits, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Closing(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Why a store is closed: its jobs are moved to or from another store (store/transfer/).
+    """Why a store is closed: its jobs are moved to or from another store (store/transfer.py).
 
     A closed store refuses every change. It refuses none in the stages "draining" (all its queues are paused, and
     running jobs end), "aborting" (its queues are resumed) and "opened" (a complete target). `paused` has the queues of
