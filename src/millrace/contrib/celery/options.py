@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from re import Pattern
@@ -91,7 +91,7 @@ def registered_as(app: Celery, task: CeleryTask) -> dict[str, Any]:
     serializer = task.serializer or conf.task_serializer
     found = {
         "name": name,
-        "queue": queue_of(app, name) or task.queue or conf.task_default_queue,
+        "queue": _queue_name(task.queue or route_of(conf.task_routes, name) or conf.task_default_queue),
         "priority": app.priority(task.priority),
         "max_attempts": None,  # `self.retry` counts
         "retry_on": (),  # a plain exception fails the task: Celery retries what the task asks for
@@ -124,9 +124,8 @@ def job_options(app: Celery, task: str, options: Mapping[str, Any], *, serialize
         found["expires"] = _expires(app, options["expires"])
         if found["expires"] == PASSED:
             found["delay"] = max(1, found.get("delay", 0))  # not due before it expires
-    queue = options.get("queue") or queue_of(app, task)
-    if queue is not None:
-        found["queue"] = _queue_name(queue)
+    if options.get("queue"):
+        found["queue"] = _queue_name(options["queue"])
     if options.get("priority") is not None:
         found["priority"] = app.priority(options["priority"])
     if options.get("time_limit") is not None:
@@ -152,35 +151,52 @@ def _check_call(task: str, options: Mapping[str, Any], serializer: str | None) -
         raise NotCovered(f"serializer={asked!r} for one call", f"Set it for the task: @app.task(serializer={asked!r})")
 
 
-def queue_of(app: Celery, task: str) -> str | None:
-    """Return the queue that `task_routes` names for a task, or None."""
-    for pattern, route in _routes(app.conf.task_routes):
-        matches = pattern.match(task) if isinstance(pattern, Pattern) else fnmatchcase(task, pattern)
-        if matches:
-            return route
+def route_of(routes: Any, task: str) -> str | None:
+    """Return the queue that `task_routes` names for a task, or None.
+
+    As in Celery, the first router with a route for the task decides. In a router, the name of the task comes before
+    patterns, and patterns are tried in their order.
+    """
+    for router in _routers(routes):
+        if task in router:
+            return router[task]
+        for pattern, queue in router.items():
+            if _matches(pattern, task):
+                return queue
     return None
 
 
-def _routes(routes: Any) -> list[tuple[str | Pattern[str], str]]:
-    if routes is None:
-        return []
-    sources = [routes] if isinstance(routes, Mapping) else list(routes)
-    found: list[tuple[str | Pattern[str], str]] = []
-    for source in sources:
-        if callable(source) or isinstance(source, str):
-            raise NotCovered("a function in task_routes", "Write a dict: {'shop.tasks.*': {'queue': 'shop'}}")
-        for pattern, route in source.items() if isinstance(source, Mapping) else [source]:
-            found.append((pattern, _queue_of_route(pattern, route)))
-    return found
+def _routers(routes: Any) -> list[dict[str | Pattern[str], str | None]]:
+    """Return the queues by name and pattern, one dict per router. A router is a dict, or a list of pairs."""
+    routers = routes if isinstance(routes, list | tuple) else [routes or {}]
+    return [{pattern: _queue_of_route(pattern, route) for pattern, route in _items(router)} for router in routers]
 
 
-def _queue_of_route(pattern: Any, route: Any) -> str:
+def _items(router: Any) -> Iterable[tuple[Any, Any]]:
+    if callable(router) or isinstance(router, str):
+        raise NotCovered("a function in task_routes", _A_DICT)
+    try:
+        return dict(router).items()
+    except (TypeError, ValueError):
+        raise NotCovered(f"{router!r} in task_routes", _A_DICT) from None
+
+
+_A_DICT = "Write a dict: {'shop.tasks.*': {'queue': 'shop'}}"
+
+
+def _matches(pattern: str | Pattern[str], task: str) -> bool:
+    if isinstance(pattern, Pattern):
+        return pattern.match(task) is not None
+    return "*" in pattern and fnmatchcase(task, pattern)  # for Celery, text without * is a name
+
+
+def _queue_of_route(pattern: Any, route: Any) -> str | None:
     if isinstance(route, str):
         return route
     other = sorted(set(route) - {"queue"})
     if other:
         raise NotCovered(f"{other[0]!r} in task_routes, for {pattern!r}", "A route has a queue: {'queue': 'shop'}")
-    return _queue_name(route["queue"])
+    return _queue_name(route["queue"]) if route else None
 
 
 def _queue_name(queue: Any) -> str:
