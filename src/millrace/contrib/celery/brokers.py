@@ -90,9 +90,9 @@ def _database(dialect: str, rest: str, scheme: str) -> str:
 
 def _socket(rest: str) -> str:
     parts = urlsplit("redis://" + rest)
-    query = dict(parse_qsl(parts.query))
-    db = query.get("virtual_host", query.get("db", "0"))
-    return f"redis+unix://{parts.netloc}{parts.path}?{urlencode({'db': db})}"
+    query = {"db": "0", **dict(parse_qsl(parts.query))}
+    query["db"] = query.pop("virtual_host", query["db"])
+    return f"redis+unix://{parts.netloc}{parts.path}?{urlencode(query)}"
 
 
 def _sentinel(broker: str) -> str:

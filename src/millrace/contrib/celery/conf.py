@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "task_routes": None,
     "task_serializer": "json",
     "task_time_limit": None,
-    "timezone": "UTC",
+    "timezone": None,  # UTC
 }
 WITHOUT_EFFECT = frozenset(
     {
@@ -85,6 +85,7 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 _FLAG = "Remove it, and pass {} to `millrace worker`"
+_SCHEMA = "Remove it, and give each deployment a schema: broker='postgresql://host/db?schema=NAME', or a file on SQLite"
 REFUSED: dict[str, str] = {
     "beat_scheduler": "Remove it: every worker runs the schedules, and each tick is enqueued once",
     "database_engine_options": "Remove it, and write the options into the URL of the store",
@@ -111,6 +112,12 @@ REFUSED: dict[str, str] = {
     "worker_pool": "Remove it: tasks run in threads",
     "worker_task_log_format": "Configure `logging` instead",
 }
+# Options of brokers that keep the jobs of several deployments apart. Stores have options of their own for that.
+_NAMESPACES = {
+    "global_keyprefix": "Remove it, and write the prefix into the URL: broker='redis://host:6379/0?prefix={}'",
+    "message_tablename": _SCHEMA,
+    "queue_tablename": _SCHEMA,
+}
 AT_ANY_TIME = frozenset({"task_always_eager", "task_eager_propagates"})
 _SERIALIZERS = ("json", "msgpack")
 
@@ -134,10 +141,14 @@ class CeleryConf:
     def read(self, source: Any, namespace: str | None = None) -> None:
         """Set the settings that an object, a module, a mapping or the name of a module has.
 
-        With a namespace, only names such as CELERY_TIMEZONE are settings. Other names of the source are ignored.
+        With a namespace, only names such as CELERY_TIMEZONE are settings. Other names of the source are ignored, except
+        TIME_ZONE of Django's settings: as in Celery, it is the time zone if no other one is set.
         """
+        source = _load(source) if isinstance(source, str) else source
         for name, value in _settings_of(source, namespace):
             self._set(name, value)
+        if self.timezone is None:
+            self.timezone = getattr(source, "TIME_ZONE", None)
 
     def freeze(self) -> None:
         """Refuse changes from now on, except of settings that are read at every call."""
@@ -201,6 +212,16 @@ def _check(name: str, value: Any) -> None:
         raise InvalidInput(f"{user_line()}: {name} is 'lower_first' or 'higher_first', not {value!r}")
     elif name == "task_create_missing_queues" and not value:
         raise NotCovered("task_create_missing_queues=False", "Remove it: a queue exists as soon as a job is in it")
+    elif name == "enable_utc" and not value:
+        raise NotCovered(
+            "enable_utc=False",
+            "With Celery, times are then those of the machine. Remove it, and set timezone='Europe/Berlin', or the name "
+            "of another time zone",
+        )
+    elif name == "broker_transport_options":
+        for option, fix in _NAMESPACES.items():
+            if (value or {}).get(option):
+                raise NotCovered(f"{option!r} in broker_transport_options", fix.format(value[option]))
 
 
 def check_serializer(where: str, value: object) -> None:
@@ -210,8 +231,6 @@ def check_serializer(where: str, value: object) -> None:
 
 
 def _settings_of(source: Any, namespace: str | None) -> Iterator[tuple[str, Any]]:
-    if isinstance(source, str):
-        source = _load(source)
     items = source.items() if isinstance(source, Mapping) else _attributes(source)
     prefix = "" if namespace is None else namespace.upper() + "_"
     known = DEFAULTS.keys() | WITHOUT_EFFECT | REFUSED.keys()
