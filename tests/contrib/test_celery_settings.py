@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from typing import Any
 
@@ -11,6 +12,7 @@ from millrace import InvalidInput
 from millrace.contrib.celery import Celery, NotCovered, crontab
 from millrace.contrib.celery.brokers import store_url
 from tests.contrib.celery_modules import reporting
+from tests.narrowing import the
 
 
 def make(broker: str | None = "memory://", **settings: Any) -> Celery:
@@ -24,6 +26,7 @@ def make(broker: str | None = "memory://", **settings: Any) -> Celery:
         ("rediss://user:secret@host:6380/1", "rediss://user:secret@host:6380/1"),
         ("redis+socket:///run/redis.sock", "redis+unix:///run/redis.sock?db=0"),
         ("redis+socket://:secret@/run/redis.sock?virtual_host=2", "redis+unix://:secret@/run/redis.sock?db=2"),
+        ("redis+socket:///run/redis.sock?prefix=shop", "redis+unix:///run/redis.sock?db=0&prefix=shop"),
         ("sqla+sqlite:///jobs.db", "sqlite:///jobs.db"),
         ("sqlalchemy+sqlite:////var/lib/jobs.db", "sqlite:////var/lib/jobs.db"),
         ("sqla+postgresql+psycopg2://user@host/db", "postgresql://user@host/db"),
@@ -95,6 +98,9 @@ def test_priorities_mean_what_they_mean_on_the_broker():
         ("beat_scheduler", "django_celery_beat.schedulers:DatabaseScheduler", "every worker runs the schedules"),
         ("task_annotations", {"*": {"rate_limit": "10/s"}}, "decorators of the tasks"),
         ("task_create_missing_queues", False, "Remove it"),
+        ("enable_utc", False, "Remove it, and set timezone='Europe/Berlin'"),
+        ("broker_transport_options", {"global_keyprefix": "staging:"}, "broker='redis://host:6379/0\\?prefix=staging:'"),
+        ("broker_transport_options", {"queue_tablename": "staging"}, "\\?schema=NAME'"),
     ],
 )
 def test_settings_that_are_not_covered_are_refused_with_the_line_to_change(setting, value, says):
@@ -140,6 +146,22 @@ def test_settings_come_from_an_object_with_a_namespace(monkeypatch):
         app.config_from_object(types.SimpleNamespace(CELERY_TIMEZON="UTC"), namespace="CELERY")
 
 
+def test_options_of_a_broker_that_stores_do_not_need_are_accepted():
+    app = make(enable_utc=True, broker_transport_options={"visibility_timeout": 3600, "global_keyprefix": ""})
+
+    assert app.conf.broker_transport_options["visibility_timeout"] == 3600
+
+
+def test_the_time_zone_of_django_s_settings_is_used_if_no_other_one_is_set():
+    django = types.SimpleNamespace(TIME_ZONE="America/Chicago")
+    app, other = make(), make()
+    app.config_from_object(django, namespace="CELERY")
+    other.config_from_object(types.SimpleNamespace(TIME_ZONE="UTC", CELERY_TIMEZONE="Asia/Tokyo"), namespace="CELERY")
+    other.config_from_object(django, namespace="CELERY")
+
+    assert (str(app.timezone), str(other.timezone), str(make().timezone)) == ("America/Chicago", "Asia/Tokyo", "UTC")
+
+
 def test_settings_come_from_a_module_that_the_environment_names(monkeypatch):
     app = make()
     monkeypatch.setenv("SETTINGS", "tests.contrib.celery_modules.celeryconfig")
@@ -173,6 +195,42 @@ def test_tasks_are_routed_by_name_and_pattern():
         _ = make(task_routes={"x": {"queue": "a", "exchange": "b"}}).send_task("x")
 
 
+@pytest.mark.parametrize(
+    ("routes", "queue"),
+    [
+        ({"routed.*": "star", "routed.exact": "name"}, "name"),
+        ({"routed.exa*": "first", "routed.*": {"queue": "second"}}, "first"),
+        ([{"routed.*": "router-1"}, {"routed.exact": "router-2"}], "router-1"),
+        ([{"other": "router-1"}, [("routed.*", "star"), ("routed.exact", "pair")]], "pair"),
+        ({re.compile(r"routed\..*"): "pattern"}, "pattern"),
+        ({"routed.exac?": "a-name"}, "celery"),  # for Celery, only * makes a pattern
+        ({"routed.exact": {}, "routed.*": "star"}, "celery"),
+        (None, "celery"),
+    ],
+)
+def test_the_first_router_decides_and_a_name_comes_before_patterns(routes, queue):
+    app = make(task_routes=routes)
+    app.task(name="routed.exact")(print)
+
+    assert app.millrace.tasks["routed.exact"].options.queue == queue
+    assert app.registered("routed.exact").spec(args=[], kwargs={}).queue == queue
+
+
+def test_the_queue_of_a_call_comes_before_that_of_the_task_and_that_before_routes():
+    app = make(task_routes={"routed.*": "route"})
+    own = app.task(name="routed.own", queue="own")(print)
+    routed = app.task(name="routed.other")(print)
+    sent = [own.delay(), own.apply_async(queue="call"), routed.delay(), app.send_task("routed.elsewhere")]
+
+    assert [the(app.millrace.sync.jobs.get(one.id)).queue for one in sent] == ["own", "call", "route", "route"]
+
+
+def test_routers_that_are_no_dicts_are_refused():
+    for routes in ("shop.Router", [lambda name, *_: None], [("routed.*", {"queue": "a"})], [3]):
+        with pytest.raises(NotCovered, match="in task_routes is not covered .* Write a dict"):
+            _ = make(task_routes=routes).send_task("x")
+
+
 def test_beat_schedule_and_periodic_tasks_are_schedules():
     plans = reporting.app.millrace.plans
     facts = {
@@ -181,12 +239,12 @@ def test_beat_schedule_and_periodic_tasks_are_schedules():
     }
 
     assert facts == {
-        "nightly-report": ("30 3 * * MON-FRI", "Europe/Berlin", "reporting.nightly", 3),
+        "nightly-report-1425b8cd": ("30 3 * * MON-FRI", "Europe/Berlin", "reporting.nightly", 3),
         "ping": ("every 30s", "Europe/Berlin", "reporting.ping", 0),
-        "summary-every-10-minutes": ("every 10m", "Europe/Berlin", "reporting.mail_summary", 0),
-        "reporting.mail_summary-grace": ("every 1m", "Europe/Berlin", "reporting.mail_summary", 0),
+        "summary-every-10-minutes-4d5c1615": ("every 10m", "Europe/Berlin", "reporting.mail_summary", 0),
+        "reporting.mail_summary-grace-e03e381b": ("every 1m", "Europe/Berlin", "reporting.mail_summary", 0),
     }
-    assert plans["reporting.mail_summary-grace"].template.expires == 30_000
+    assert plans["reporting.mail_summary-grace-e03e381b"].template.expires == 30_000
 
 
 @pytest.mark.parametrize(
@@ -208,10 +266,39 @@ def test_schedules_that_cron_does_not_have_are_refused():
         crontab(day_of_month=1, day_of_week="mon")
     with pytest.raises(NotCovered, match="'relative' in beat_schedule"):
         _ = make(beat_schedule={"a": {"task": "x", "schedule": 3, "relative": True}}).millrace
-    with pytest.raises(InvalidInput, match="has no key 'shedule'. Did you mean 'schedule'"):
-        _ = make(beat_schedule={"a": {"task": "x", "shedule": 3}}).millrace
-    with pytest.raises(InvalidInput, match="a schedule is a number of seconds"):
-        _ = make(beat_schedule={"a": {"task": "x", "schedule": "daily"}}).millrace
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"task": "x", "shedule": 3}, "there is no key 'shedule'. Did you mean 'schedule'"),
+        ({"task": "x"}, "the key 'schedule' is missing"),
+        ({"task": "x", "schedule": "daily"}, "a schedule is a number of seconds"),
+        ({"task": "x", "schedule": crontab(minute="61")}, "61"),
+        ({"task": "one", "schedule": 3, "args": (1, 2)}, "too many positional arguments"),
+        ({"task": "one", "schedule": 3, "args": ({object()},)}, "object"),
+        ({"task": "x", "schedule": 3, "options": {"exchange": "mail"}}, "Pass queue="),
+    ],
+)
+def test_an_entry_that_cannot_be_a_schedule_is_named_at_every_use_of_the_app(entry, says):
+    app = make(beat_schedule={"good": {"task": "x", "schedule": 30}, "the second": entry})
+    app.task(name="one")(lambda argument: argument)
+
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=rf"beat_schedule\['the second'\]: .*{says}"):
+            _ = app.millrace
+    assert not app.is_final
+
+    app.conf.beat_schedule["the second"] = {"task": "x", "schedule": 60}
+    assert list(app.millrace.plans) == ["good", "the-second-066085a4"]
+
+
+def test_names_that_differ_only_in_replaced_characters_are_different_schedules():
+    names = ["отчёт", "привет", "a b", "a-b", "a/b", "x" * 128, "x" * 129]
+    plans = make(beat_schedule={name: {"task": "x", "schedule": 30} for name in names}).millrace.plans
+
+    assert len(plans) == len(names)
+    assert {"a-b", "x" * 128} < plans.keys()
 
 
 def test_modules_of_tasks_are_discovered_in_packages(tmp_path, monkeypatch):

@@ -211,12 +211,11 @@ class Celery:
     @property
     def millrace(self) -> App:
         """The app of Millrace, with all tasks and schedules. It is made at the first use; then settings are fixed."""
-        if self._millrace is None:
-            with self._lock:
-                if self._millrace is None:
-                    self._finalize()
-        assert self._millrace is not None
-        return self._millrace
+        with self._lock:  # another thread must not see an app without its schedules
+            if self._millrace is None:
+                self._finalize()
+            assert self._millrace is not None
+            return self._millrace
 
     def finalize(self, auto: bool = False) -> None:
         """Make the app of Millrace now."""
@@ -244,9 +243,14 @@ class Celery:
             self._register(app, task)
         app.task(name=LINK_ERROR, queue=self.conf.task_default_queue)(hook_of(self))
         self._millrace = app
-        self.on_after_finalize.send(self)
-        for name, entry in self.conf.beat_schedule.items():
-            declare(self, name, entry)
+        try:
+            self.on_after_finalize.send(self)
+            for name, entry in self.conf.beat_schedule.items():
+                declare(self, name, entry)
+        except BaseException:
+            # The next use fails too: nobody would notice an app with only some of its schedules.
+            self._millrace = self._elsewhere = None
+            raise
         self.conf.freeze()
 
     def _register(self, app: App, task: CeleryTask) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from millrace.contrib.celery.exceptions import NotCovered, user_line
+from millrace.contrib.celery.exceptions import NotCovered
 from millrace.contrib.celery.options import job_options
 from millrace.contrib.celery.signature import CelerySignature
 from millrace.contrib.celery.values import plain
-from millrace.domain.errors import InvalidInput, did_you_mean
+from millrace.domain.errors import InvalidInput, QueueError, did_you_mean
 
 if TYPE_CHECKING:
     from millrace.contrib.celery.app import Celery
@@ -62,14 +63,21 @@ def solar(*_: Any, **__: Any) -> Any:
 
 def declare(app: Celery, name: str, entry: Mapping[str, Any]) -> None:
     """Declare an entry of `beat_schedule` on the Millrace app."""
-    unknown = sorted(entry.keys() - _KEYS)
-    if unknown:
-        raise InvalidInput(f"beat_schedule[{name!r}] has no key {unknown[0]!r}. {did_you_mean(unknown[0], _KEYS)}")
     if entry.get("relative"):
         raise NotCovered(f"'relative' in beat_schedule[{name!r}]", "Write a crontab")
+    try:
+        _declare(app, name, entry)
+    except (QueueError, TypeError) as error:
+        raise InvalidInput(f"beat_schedule[{name!r}]: {error}") from error
+
+
+def _declare(app: Celery, name: str, entry: Mapping[str, Any]) -> None:
+    unknown = sorted(entry.keys() - _KEYS)
+    if unknown:
+        raise InvalidInput(f"there is no key {unknown[0]!r}. {did_you_mean(unknown[0], _KEYS)}")
     missing = sorted({"task", "schedule"} - entry.keys())
     if missing:
-        raise InvalidInput(f"beat_schedule[{name!r}] has no {missing[0]!r}")
+        raise InvalidInput(f"the key {missing[0]!r} is missing")
     task_name = str(getattr(entry["task"], "name", entry["task"]))
     task = app.tasks.get(task_name)
     if task is not None:
@@ -84,7 +92,7 @@ def declare(app: Celery, name: str, entry: Mapping[str, Any]) -> None:
     if isinstance(times, crontab):
         app.millrace.cron(times.expression, registered, **shared)
     else:
-        app.millrace.cron(registered, every=_interval(name, times), **shared)
+        app.millrace.cron(registered, every=_interval(times), **shared)
 
 
 _KEYS = frozenset({"args", "kwargs", "options", "relative", "schedule", "task"})
@@ -101,20 +109,22 @@ def entry_of(times: Any, signature: CelerySignature, options: Mapping[str, Any])
     }
 
 
-def _interval(name: str, times: Any) -> float | timedelta:
+def _interval(times: Any) -> float | timedelta:
     if isinstance(times, schedule):
         times = times.run_every
     if isinstance(times, bool) or not isinstance(times, int | float | timedelta):
         raise InvalidInput(
-            f"{user_line()}: beat_schedule[{name!r}]: a schedule is a number of seconds, a timedelta, or a crontab of "
-            f"millrace.contrib.celery; not {times!r}"
+            f"a schedule is a number of seconds, a timedelta, or a crontab of millrace.contrib.celery; not {times!r}"
         )
     return times
 
 
 def _schedule_name(name: str) -> str:
-    """Return a name of a schedule: letters, digits, and . _ - only."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:128] or "schedule"
+    """Return a name of a schedule: letters, digits, and . _ - only. A hash replaces what is lost of the name."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    if text == name and len(name) <= 128:
+        return name
+    return f"{text[:119].strip('-')}-{sha256(name.encode()).hexdigest()[:8]}".strip("-")
 
 
 def _field(value: Field) -> str:
