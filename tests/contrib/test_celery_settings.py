@@ -99,7 +99,11 @@ def test_priorities_mean_what_they_mean_on_the_broker():
         ("task_annotations", {"*": {"rate_limit": "10/s"}}, "decorators of the tasks"),
         ("task_create_missing_queues", False, "Remove it"),
         ("enable_utc", False, "Remove it, and set timezone='Europe/Berlin'"),
-        ("broker_transport_options", {"global_keyprefix": "staging:"}, "broker='redis://host:6379/0\\?prefix=staging:'"),
+        (
+            "broker_transport_options",
+            {"global_keyprefix": "staging:"},
+            "broker='redis://host:6379/0\\?prefix=staging:'",
+        ),
         ("broker_transport_options", {"queue_tablename": "staging"}, "\\?schema=NAME'"),
     ],
 )

@@ -16,6 +16,7 @@ from starlette.routing import Mount
 from millrace import App, InvalidInput
 from millrace.contrib import flask as module
 from millrace.contrib.flask import Millrace
+from millrace.testing import run_sync
 from millrace.web import application
 from tests.cli.process import eventually
 from tests.contrib import flask_shop
@@ -63,6 +64,60 @@ def test_coroutines_and_batches_have_an_app_context_too(shop):
 
     assert one.result() == "hello bob (1)"
     assert [job.result() for job in many] == ["hello a", "hello b"]
+
+
+def test_handlers_that_are_no_functions_have_an_app_context(shop):
+    jobs = [task.sync.enqueue("ada") for task in (flask_shop.greet_by_object, flask_shop.greet_by_async_object)]
+    method = flask_shop.greet_by_method.sync.enqueue("ada")
+    work()
+
+    assert [job.result() for job in jobs] == ["hello ada"] * 2
+    assert method.result() == "hello ada (1)"
+
+
+@pytest.mark.parametrize(
+    ("task", "result", "on_loop"),
+    [
+        (flask_shop.provided, "flask_shop", False),
+        (flask_shop.provided_async, "hello flask_shop 1", True),
+        (flask_shop.provided_from_the_loop, "hello flask_shop False", False),  # the thread has a context of its own
+    ],
+    ids=["def", "async def", "both"],
+)
+def test_providers_and_their_clean_up_share_the_app_context_of_the_handler(shop, task, result, on_loop):
+    jobs = task.sync.enqueue_many([{}, {}])
+    work()
+
+    assert [job.result() for job in jobs] == [result, result]
+    assert [name == "millrace-sync" for name in flask_shop.CLOSED] == [on_loop, on_loop]
+
+
+def test_a_provider_for_the_worker_has_an_app_context_while_it_makes_its_value(shop):
+    jobs = flask_shop.provided_for_the_worker.sync.enqueue_many([{}, {}])
+    work()
+
+    assert [job.result() for job in jobs] == ["model of flask_shop for flask_shop"] * 2
+
+
+def test_a_rehearsal_has_an_app_context(shop):
+    assert run_sync(flask_shop.provided) == "flask_shop"
+    assert len(flask_shop.CLOSED) == 1
+
+
+def test_a_child_process_has_an_app_context_if_the_module_of_the_task_makes_the_application(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    env = {**os.environ, "SHOP_URL": url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.contrib.flask_child"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.stdout == "flask_child 1 flask_child\n", done.stderr
 
 
 def test_a_direct_call_uses_the_context_of_the_request(shop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from typing import Annotated, Any
 
 import pytest
@@ -186,6 +187,25 @@ async def test_a_value_of_a_worker_is_made_once_shared_by_its_jobs_and_cleaned_u
         assert all(await asyncio.gather(*(work.call() for _ in range(5))))
         assert await in_thread.call() == 5
     assert SEEN == ["pool", "model", "model closed", "pool closed", "lifespan ends"]
+
+
+async def test_a_provider_of_a_worker_does_not_see_the_context_variables_of_the_job_that_needs_it_first() -> None:
+    app = App("memory://")
+    of_job = ContextVar("of_job", default="unset")
+
+    def value() -> str:
+        return of_job.get()
+
+    async def setter() -> str:
+        of_job.set("set")
+        return "set"
+
+    @app.task
+    async def work(first: str = Depends(setter), second: str = Depends(value, scope="worker")) -> list[str]:
+        return [first, of_job.get(), second]
+
+    async with app.worker():
+        assert await work.call() == ["set", "set", "unset"]
 
 
 async def test_a_provider_of_a_worker_that_awaits_something_cancelled_fails_the_attempt_only() -> None:

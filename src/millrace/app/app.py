@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from millrace.app.batch_task import BatchDecorator, BatchTask
     from millrace.app.frames.task import FrameDecorator
     from millrace.app.handler.context import Context
+    from millrace.app.handler.surroundings import Surroundings
     from millrace.app.host import Middleware
     from millrace.app.pools.pool import PartitionBy, Pool
     from millrace.app.spark_drain import Drain, DrainKeywords
@@ -64,6 +65,8 @@ class App(Crontab, Composer):
     for results, if it differs. `serdes` are additional serdes, so that jobs written with them can be read. `lease` (the
     lease duration), `timeout`, `retry`, `max_attempts` and `keep_result` are defaults for tasks that do not set them.
     """
+
+    surroundings: Surroundings | None = None  # of handlers and their providers, for integrations
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from millrace.app.duration import Duration, milliseconds
 from millrace.app.handler.batch_results import ITEM
+from millrace.app.handler.surroundings import within
 from millrace.app.options import TaskOptions
 from millrace.app.task import FunctionTask
 from millrace.domain.errors import InvalidInput
@@ -58,7 +59,7 @@ class BatchTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         one = self.one(name, handler, parameters)
         super().__init__(app, name, one, options, template, layers=layers, inherits=inherits)
         functools.update_wrapper(self, handler, updated=())
-        self.handler = handler
+        self.handler = handler if app.surroundings is None else within(app.surroundings, handler)
         self.is_async = inspect.iscoroutinefunction(handler)
         self.context_parameter = None
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
@@ -20,6 +19,7 @@ import msgspec
 from millrace.app import result_wait
 from millrace.app.connection import join
 from millrace.app.enqueue_chunks import put_all
+from millrace.app.handler.surroundings import is_async, within
 from millrace.app.ids import new_ids, new_token
 from millrace.app.job_handle import JobHandle
 from millrace.app.job_status import JobStatus, parents_of
@@ -70,8 +70,8 @@ class Task(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(cast("Callable[..., Any]", self), handler, updated=())
         self.name = name
-        self.handler = handler
-        self.is_async = _is_async(handler)
+        self.handler = handler if app.surroundings is None else within(app.surroundings, handler)
+        self.is_async = is_async(handler)
         self._app = app
         self._signature = read_signature(
             name,
@@ -85,8 +85,13 @@ class Task(Generic[P, R]):
         if self._signature.injected:
             from millrace.app.handler.injection import Injection
 
-            marks, overrides = self._signature.injected, app.dependency_overrides
-            self.injection = Injection(name, marks, is_async=self.is_async, overrides=overrides)
+            self.injection = Injection(
+                name,
+                self._signature.injected,
+                is_async=self.is_async,
+                overrides=app.dependency_overrides,
+                surroundings=app.surroundings or nullcontext,
+            )
         self.layers = layers  # the task's own middleware
         self.inherits = inherits  # whether the middleware of the app and the worker applies too
         self._options = options
@@ -469,7 +474,3 @@ def default_name(handler: Callable[..., Any]) -> str:
     if not name or "<" in name:
         raise InvalidInput(f"{handler!r} has no name to store in a job; pass one: app.task(name=…)")
     return name
-
-
-def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from inspect import iscoroutinefunction, isfunction
+from threading import get_ident
 from typing import Any
 
 import click
@@ -17,14 +16,14 @@ from flask import Flask, has_app_context
 from flask.cli import ScriptInfo
 
 from millrace.app.app import App
-from millrace.app.task import FunctionTask
 from millrace.app.telemetry.log_context import current_job
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job
 
 EXTENSION = "millrace"
 _CURRENT = "millrace.contrib.flask:current"
-_entered_by: ContextVar[Job | None] = ContextVar("millrace_flask_job", default=None)  # the job of the app context
+# The job that the app context was entered for, and its thread. A context ends in the thread in which it began.
+_owner: ContextVar[tuple[Job, int] | None] = ContextVar("millrace_flask_owner", default=None)
 
 
 class Millrace(App):
@@ -45,47 +44,20 @@ class Millrace(App):
         flask.extensions[EXTENSION] = self
         flask.cli.add_command(_command)
 
-    def _register(
-        self,
-        function: Callable[..., Any],
-        /,
-        name: str | None = None,
-        kind: Callable[..., FunctionTask[..., Any, ..., Any]] = FunctionTask,
-        **options: Any,
-    ) -> FunctionTask[..., Any, ..., Any]:
-        wrapped = self._in_context(function) if isfunction(function) else function
-        return super()._register(wrapped, name, kind, **options)
-
-    def _in_context(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the handler: the function in an app context, which begins and ends in the thread that it runs in."""
-        if iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def run_async(*args: Any, **kwargs: Any) -> Any:
-                with self._context():
-                    return await function(*args, **kwargs)
-
-            return run_async
-
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with self._context():
-                return function(*args, **kwargs)
-
-        return run
-
     @contextmanager
-    def _context(self) -> Iterator[None]:
+    def surroundings(self) -> Iterator[None]:
+        """Enter an app context, unless this is a direct call: in a request, or in the handler of another job."""
         job = current_job.get()
-        if self.flask is None or (has_app_context() and _entered_by.get() is job):  # a direct call, e.g. in a request
+        owner = None if job is None else (job, get_ident())
+        if self.flask is None or (has_app_context() and _owner.get() == owner):
             yield
             return
-        token = _entered_by.set(job)
+        token = _owner.set(owner)
         try:
             with self.flask.app_context():
                 yield
         finally:
-            _entered_by.reset(token)
+            _owner.reset(token)
 
 
 _loaded: Flask | None = None  # by the command `flask`

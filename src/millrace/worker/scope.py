@@ -7,6 +7,7 @@ entered and left in one asyncio task, because a context manager may require this
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
@@ -43,6 +44,7 @@ class WorkerScope:
         self._on_failure = on_failure
         self._cause: BaseException | None = None  # of the failure, known when the clean-up has ended
         self._state: Any = _NONE
+        self._context = contextvars.copy_context()  # of the worker, and not of the run that asks first
         self._host: asyncio.Task[None] | None = None
         self._left = False
         self._entered: asyncio.Event | None = None
@@ -129,7 +131,9 @@ class WorkerScope:
     def _started_host(self) -> asyncio.Task[None]:
         if self._host is None:
             self._entered, self._requests = asyncio.Event(), asyncio.Queue()
-            host = asyncio.get_running_loop().create_task(self._live(self._entered, self._requests))
+            host = asyncio.get_running_loop().create_task(
+                self._live(self._entered, self._requests), context=self._context
+            )
             host.set_name("millrace lifespan")
             host.add_done_callback(self._host_ended)
             self._host = host

@@ -21,6 +21,7 @@ import msgspec
 
 from millrace.app.handler.context import Context
 from millrace.app.handler.depends import Dependency, dependency_in
+from millrace.app.handler.surroundings import Surroundings
 from millrace.app.payloads.signature import Hints
 from millrace.domain.errors import InvalidInput
 
@@ -61,21 +62,35 @@ class InjectionPlan(msgspec.Struct, frozen=True):
     def has_thread_steps(self) -> bool:
         return any(step.in_thread for step in self.steps)
 
+    @property
+    def has_loop_steps(self) -> bool:
+        return any(not step.in_thread and not step.shared for step in self.steps)
+
 
 class Injection:
-    """The injected parameters of one task. `overrides` are the replacements of providers that the app has now."""
+    """The injected parameters of one task. `overrides` are the replacements of providers that the app has now.
+
+    The `surroundings` of the app are entered before the first provider, and left after the last clean-up: those of a
+    `def` handler in its thread, and once more on the event loop if providers run there.
+    """
 
     def __init__(
-        self, task: str, marks: Mapping[str, Dependency], *, is_async: bool, overrides: Mapping[Provider, Provider]
+        self,
+        task: str,
+        marks: Mapping[str, Dependency],
+        *,
+        is_async: bool,
+        overrides: Mapping[Provider, Provider],
+        surroundings: Surroundings,
     ) -> None:
         self._task, self._marks, self._is_async = task, marks, is_async
-        self._overrides = overrides
+        self._overrides, self._surroundings = overrides, surroundings
         self._plan = self._planned({})
 
     def open(self, context: Context, scope: SharedValues) -> OpenValues:
         """Return a context manager for one attempt: `async with injection.open(…) as values`."""
         plan = self._planned(self._overrides) if self._overrides else self._plan
-        return OpenValues(plan, context, scope)
+        return OpenValues(plan, context, scope, self._surroundings)
 
     def _planned(self, overrides: Mapping[Provider, Provider]) -> InjectionPlan:
         planner = _Planner(self._task, overrides)
@@ -93,13 +108,15 @@ class OpenValues:
     providers that follow must not commit what it did.
     """
 
-    def __init__(self, plan: InjectionPlan, context: Context, scope: SharedValues) -> None:
-        self._plan, self._context, self._scope = plan, context, scope
+    def __init__(self, plan: InjectionPlan, context: Context, scope: SharedValues, surroundings: Surroundings) -> None:
+        self._plan, self._context, self._scope, self._surroundings = plan, context, scope, surroundings
         self._made: list[Any] = [None] * len(plan.steps)
         self._opened: list[Any] = []  # context managers
 
     async def __aenter__(self) -> OpenValues:
         try:
+            if self._plan.has_loop_steps:
+                _entered(self._surroundings(), self._opened)
             for number, step in enumerate(self._plan.steps):
                 if not step.in_thread:
                     self._made[number] = await self._make(step)
@@ -136,6 +153,7 @@ class OpenValues:
         opened: list[Any] = []
         result, error = None, None
         try:
+            _entered(self._surroundings(), opened)
             for number, step in enumerate(self._plan.steps):
                 if step.in_thread:
                     value = step.call(**step.arguments(self._context, self._made))
@@ -155,7 +173,7 @@ class OpenValues:
     async def _make(self, step: ProviderCall) -> Any:
         arguments = step.arguments(self._context, self._made)
         if step.shared:
-            return await self._scope.shared(step.provider, partial(_open_for_worker, step, arguments))
+            return await self._scope.shared(step.provider, partial(self._make_for_worker, step, arguments))
         if step.kind == "generator":
             return _entered(step.call(**arguments), self._opened)
         if step.kind == "async generator":
@@ -165,6 +183,10 @@ class OpenValues:
             return made
         value = step.call(**arguments)
         return await value if step.kind == "coroutine" else value
+
+    async def _make_for_worker(self, step: ProviderCall, arguments: dict[str, Any], stack: AsyncExitStack) -> Any:
+        with self._surroundings():
+            return await _open_for_worker(step, arguments, stack)
 
 
 def _entered(manager: Any, opened: list[Any]) -> Any:

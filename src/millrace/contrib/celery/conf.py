@@ -147,8 +147,8 @@ class CeleryConf:
         source = _load(source) if isinstance(source, str) else source
         for name, value in _settings_of(source, namespace):
             self._set(name, value)
-        if self.timezone is None:
-            self.timezone = getattr(source, "TIME_ZONE", None)
+        if self._values["timezone"] is None:
+            self._set("timezone", getattr(source, "TIME_ZONE", None))
 
     def freeze(self) -> None:
         """Refuse changes from now on, except of settings that are read at every call."""
@@ -215,8 +215,8 @@ def _check(name: str, value: Any) -> None:
     elif name == "enable_utc" and not value:
         raise NotCovered(
             "enable_utc=False",
-            "With Celery, times are then those of the machine. Remove it, and set timezone='Europe/Berlin', or the name "
-            "of another time zone",
+            "With Celery, times are then those of the machine. Remove it, and set timezone='Europe/Berlin', or another "
+            "time zone",
         )
     elif name == "broker_transport_options":
         for option, fix in _NAMESPACES.items():
