@@ -65,6 +65,33 @@ def complex_value() -> Any:
 
 
 @task()
+def broken_text() -> Any:
+    return b"\xff\xfe"
+
+
+@task()
+def pairs_as_keys() -> Any:
+    return {(1, 2): 3}
+
+
+@task()
+async def cycle() -> Any:
+    values: list[Any] = []
+    values.append(values)
+    return values
+
+
+@task()
+def not_a_number() -> Any:
+    return float("nan")
+
+
+@task()
+def half_a_character() -> Any:
+    return "\ud83d"
+
+
+@task()
 @options(max_attempts=3, retry=[0, 0])
 def flaky(fails: int) -> str:
     RUNS.append(fails)

@@ -35,7 +35,7 @@ def handler_for(app: DjangoApp, function: Callable[..., Any]) -> Callable[..., A
             async with ThreadSensitiveContext():  # a thread of its own for its blocking code, as for a request
                 try:
                     positional = await sync_to_async(begin)(ctx, args)
-                    return _as_json(await function(*positional, **kwargs))
+                    return _json_of(await function(*positional, **kwargs))
                 finally:
                     await sync_to_async(connections.close_all)()
 
@@ -44,7 +44,7 @@ def handler_for(app: DjangoApp, function: Callable[..., Any]) -> Callable[..., A
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         close_old_connections()
         try:
-            return _as_json(function(*begin(ctx, args), **kwargs))
+            return _json_of(function(*begin(ctx, args), **kwargs))
         finally:
             close_old_connections()
 
@@ -71,18 +71,25 @@ def _running(app: DjangoApp, job: Job) -> TaskResult:
     return result_of(job, app.task_of(job), app.alias, app.serdes.decode(job.spec.payload, job.spec.serde))
 
 
+def _json_of(result: Any) -> Any:
+    """Return a result as a JSON value, or bury the job: another attempt would repeat its effects in vain."""
+    try:
+        return _as_json(result)
+    except Exception as error:  # also of a mapping or sequence with code of its own
+        raise _NoJson(f"The result is not JSON: {type(error).__name__}: {error}. Return JSON values only") from error
+
+
 def _as_json(value: Any) -> Any:
-    """Return a JSON value. Bury the job if there is none: another attempt would repeat its effects in vain."""
     match value:
         case None | str() | int() | float():
             return value
         case Mapping():
             return {_as_json(key): _as_json(item) for key, item in value.items()}
-        case Sequence() if not isinstance(value, bytes | bytearray):
-            return [_as_json(item) for item in value]
         case bytes():
             return value.decode()
-    raise _NoJson(f"Unsupported type: {type(value)}. A task returns JSON values")
+        case Sequence() if not isinstance(value, bytearray):
+            return [_as_json(item) for item in value]
+    raise TypeError(f"Unsupported type: {type(value)}")
 
 
 class _NoJson(Bury, TypeError): ...
