@@ -26,14 +26,17 @@ QUEUE = "millrace-shadow"  # a queue of its own, so that the worker does not run
 JOBS_AT_ONCE = 1_000  # the sandbox keeps payloads and results of so many jobs in memory
 Row = dict[str, Any]
 
+_PAST_JOB = (
+    Column("job", "string", ""),
+    Column("seq", "bigint", ""),
+    Column("generation", "int", ""),
+    Column("finished_at", "timestamp", "when the job finished in the past"),
+)
 TO_RUN = Table(
     "to_run",
     "jobs to run again, with how they ended",
     (
-        Column("job", "string", ""),
-        Column("seq", "bigint", ""),
-        Column("generation", "int", ""),
-        Column("finished_at", "timestamp", ""),
+        *_PAST_JOB,
         Column("completed", "boolean", ""),
         Column("serde", "string", "", nullable=True),
         Column("payload", "binary", "null if neither the lake nor the store has it", nullable=True),
@@ -48,10 +51,7 @@ COMPARED = Table(
     "compared",
     "one row for each job that a shadow replay has run",
     (
-        Column("job", "string", ""),
-        Column("seq", "bigint", ""),
-        Column("generation", "int", ""),
-        Column("finished_at", "timestamp", "when the job finished in the past"),
+        *_PAST_JOB,
         Column("outcome", "string", "same_result, other_result, now_fails, …"),
         Column("speed", "string", "faster, slower or similar; null unless both runs completed", nullable=True),
         Column("duration_ms_before", "bigint", "duration of the last run in the past", nullable=True),
@@ -144,10 +144,7 @@ def _compared(app: App, plan: SandboxPlan, row: Row, ends: dict[str, tuple[Job, 
         task = app.find_task(plan.task)
         found = compare(before, job, duration, lambda data: task.load_result(data, row["serde"]))
     return {
-        "job": row["job"],
-        "seq": row["seq"],
-        "generation": row["generation"],
-        "finished_at": row["finished_at"],
+        **{column.name: row[column.name] for column in _PAST_JOB},
         "duration_ms_before": row["duration_ms"],
         "duration_ms_after": found.duration_ms,
         **{name: value for name, value in msgspec.structs.asdict(found).items() if name != "duration_ms"},

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millrace.app.flows.handle import FlowHandle
 from millrace.app.flows.members import size_of
 from millrace.app.telemetry.redaction import JobRedactor
 from millrace.domain.job import Job
@@ -39,10 +43,7 @@ async def get_flow(request: Request) -> FlowView:
     own_deadline=True,
 )
 async def cancel_flow(request: Request) -> responses.FlowChange:
-    flow = request.server.app.flows.handle(request.path["id"])
-    changed = await with_deadline(flow.cancel(), await _size(request))
-    request.details |= {"id": request.path["id"], "jobs": changed}
-    return responses.FlowChange(request.path["id"], changed)
+    return await _change(request, FlowHandle.cancel)
 
 
 @routes.post(
@@ -55,14 +56,16 @@ async def cancel_flow(request: Request) -> responses.FlowChange:
     own_deadline=True,
 )
 async def replay_flow(request: Request) -> responses.FlowChange:
-    flow = request.server.app.flows.handle(request.path["id"])
-    changed = await with_deadline(flow.replay(), await _size(request))
-    request.details |= {"id": request.path["id"], "jobs": changed}
-    return responses.FlowChange(request.path["id"], changed)
+    return await _change(request, FlowHandle.replay)
 
 
-async def _size(request: Request) -> int:
-    """Return the number of jobs of the flow; 0 if there is none, so that the change raises the fitting error."""
-    store = await request.server.app.connected()
-    [last] = await with_deadline(store.get([request.path["id"]]))
-    return 0 if last is None else size_of(last.spec) or 0
+async def _change(request: Request, change: Callable[[FlowHandle[Any]], Awaitable[int]]) -> responses.FlowChange:
+    app, flow_id = request.server.app, request.path["id"]
+    store = await app.connected()
+    [last] = await with_deadline(store.get([flow_id]))
+    size = (
+        0 if last is None else size_of(last.spec) or 0
+    )  # 0 if there is none: then the change raises the fitting error
+    changed = await with_deadline(change(app.flows.handle(flow_id)), size)
+    request.details |= {"id": flow_id, "jobs": changed}
+    return responses.FlowChange(flow_id, changed)
