@@ -18,6 +18,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests.cli.process import PATIENCE, eventually
 from tests.project.page import blocks_of
@@ -93,7 +94,7 @@ class Empty:
     @property
     def packages(self) -> set[str]:
         listed = json.loads(self.run("pip", "list", "--format=json", "--disable-pip-version-check"))
-        return {one["name"].lower() for one in listed}
+        return {canonicalize_name(one["name"]) for one in listed}
 
 
 def of_nothing(empty: Empty) -> None:
