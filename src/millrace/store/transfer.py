@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import zip_longest
 from typing import cast
 
@@ -205,9 +205,7 @@ class StoreTransfer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
         while True:
-            for name in await self._queues():
-                if not (await self._settings(name)).paused:
-                    await self._source.control("queue", name, {"paused": True})
+            await self._pause(mine)
             running = await self._running()
             self._progress("waiting for running jobs", 0, running)
             if running == 0:
@@ -218,6 +216,24 @@ class StoreTransfer:
                 raise StillRunning(running, self._wait)
             await self._reap()
             await asyncio.sleep(LOOK)
+
+    async def _pause(self, mine: Closing) -> None:
+        """Pause the queues that are not paused. Raise StoreError if another command has changed the stage.
+
+        An abort may resume a queue just before it is paused here. So check the stage again afterwards, and undo.
+        """
+        await _change(self._source, mine, mine)
+        names = [name for name in await self._queues() if not (await self._settings(name)).paused]
+        for name in names:
+            await self._source.control("queue", name, {"paused": True})
+        if names:
+            try:
+                await _change(self._source, mine, mine)
+            except StoreError:
+                now = await closed(self._source)
+                if now is None or now.stage == "aborting":
+                    await _resume(self._source, names)
+                raise
 
     async def _repair(self) -> None:
         """Have a store without a server complete what crashes have left, such as children of a job that has ended."""
@@ -369,10 +385,14 @@ async def _change(store: Store, was: Closing | None, value: Closing | None) -> N
 async def _reopen(source: Store, mine: Closing) -> None:
     aborting = msgspec.structs.replace(mine, stage="aborting")
     await _change(source, mine, aborting)
-    for counts in await source.count():
-        if counts.queue not in mine.paused and (await _queue_settings(source, counts.queue)).paused:
-            await source.control("queue", counts.queue, {"paused": False})
+    await _resume(source, [counts.queue for counts in await source.count() if counts.queue not in mine.paused])
     await _change(source, aborting, None)
+
+
+async def _resume(source: Store, queues: Sequence[str]) -> None:
+    for name in queues:
+        if (await _queue_settings(source, name)).paused:
+            await source.control("queue", name, {"paused": False})
 
 
 async def _queue_settings(store: Store, queue: str) -> QueueSettings:
