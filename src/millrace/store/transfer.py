@@ -19,28 +19,19 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
 
 from millrace.domain.errors import InvalidInput, StoreError
-from millrace.domain.export import (
-    Exported,
-    ExportedHold,
-    ExportedPast,
-    ExportedStore,
-    ExportPage,
-    comparable,
-    identity,
-    shifted,
-)
+from millrace.domain.export import Exported, ExportedPast, ExportedStore, ExportPage, comparable, identity, shifted
 from millrace.domain.outcome import Failure, Lost
 from millrace.domain.request import QueueCounts, Reclaim
 from millrace.domain.rules.decide import decide
 from millrace.domain.settings import Closing, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Sweeping
+from millrace.store.transfer_comparison import compare, records
 
 BATCH = 500  # records per page
 SAME_CLOCK = 1_000  # milliseconds; clocks that differ by less count as equal
@@ -106,8 +97,8 @@ class StoreTransfer:
             mine, theirs = await self._begin(mine, theirs)
             if mine.stage == "draining" or (theirs.stage == "empty" and not await self._stands_still(mine)):
                 mine = await self._freeze(mine, theirs)
-            theirs, records = await self._copy(theirs)
-            await self._compare(theirs, records)
+            theirs, copied = await self._copy(theirs)
+            await self._compare(theirs, copied)
             await _change(self._source, mine, msgspec.structs.replace(mine, stage="moved"))
         if theirs is not None and theirs.stage != "opened":
             await _change(self._target, theirs, msgspec.structs.replace(theirs, stage="opened", cursor=None))
@@ -181,7 +172,7 @@ class StoreTransfer:
         if found:
             jobs = sum(map(total, found))
             raise InvalidInput(f"{url} has {jobs} jobs already (queue {found[0].queue!r}). Move into an empty store.")
-        async for record in _records(self._target, 1):
+        async for record in records(self._target, 1):
             if comparable(record) != ExportedStore(StoreSettings()):
                 raise InvalidInput(
                     f"{url} is not empty: it has {_described(record)}. Move into a new store. All settings are moved."
@@ -279,8 +270,8 @@ class StoreTransfer:
 
     async def _import(self, page: ExportPage, theirs: Closing) -> Closing:
         """Import a page and note it in the target. Return the target's stage."""
-        records = [shifted(record, theirs.shift) for record in page.records]
-        self._imported += await self._target.import_records(records, theirs.move)
+        page_records = [shifted(record, theirs.shift) for record in page.records]
+        self._imported += await self._target.import_records(page_records, theirs.move)
         theirs = msgspec.structs.replace(theirs, stage="importing")  # the import has noted this
         noted = msgspec.structs.replace(theirs, cursor=page.cursor or COPIED)
         await _change(self._target, theirs, noted)
@@ -291,32 +282,11 @@ class StoreTransfer:
 
     async def _compare(self, theirs: Closing, expected: int) -> None:
         """Raise StoreError if the target does not have exactly what the source has."""
-        done = 0
-        keys: list[dict[tuple[str, ...], Exported]] = [{}, {}]  # their order is not defined
-        ours, copies = _records(self._source, self._batch), _records(self._target, self._batch)
-        async for one, other in _pairs(ours, copies):
-            wanted = None if one is None else comparable(shifted(one, theirs.shift))
-            found = None if other is None else comparable(other)
-            done += 1
-            self._progress("comparing", done, max(done, expected))
-            if wanted == found and not isinstance(wanted, ExportedHold):
-                continue
-            if isinstance(wanted, ExportedHold | None) and isinstance(found, ExportedHold | None):
-                for side, record in zip(keys, (wanted, found), strict=True):
-                    if record is not None:
-                        side[identity(record)] = record
-                continue
-            raise self._difference(wanted, found)
-        if keys[0] != keys[1]:
-            raise self._difference(*(next(iter(side.values()), None) for side in keys))
 
-    def _difference(self, wanted: Exported | None, found: Exported | None) -> StoreError:
-        record = wanted or found
-        what = "" if record is None else " ".join(identity(record))
-        return StoreError(
-            f"the copy differs from the source at {what or 'its end'}: {_differing(wanted, found)}. The target stays "
-            "closed, and no job is lost: run the command again, or end the move with --abort."
-        )
+        def compared(done: int) -> None:
+            self._progress("comparing", done, max(done, expected))
+
+        await compare(self._source, self._target, theirs.shift, self._batch, compared)
 
     # ── the source ────────────────────────────────────────────────────────────────────────────
 
@@ -404,17 +374,6 @@ def total(counts: QueueCounts) -> int:
     return counts.waiting + counts.running + counts.completed + counts.dead + counts.cancelled
 
 
-async def _records(store: Store, batch: int) -> AsyncIterator[Exported]:
-    cursor: str | None = None
-    while True:
-        page = await store.export(cursor, batch)
-        for record in page.records:
-            yield record
-        if page.cursor is None:
-            return
-        cursor = page.cursor
-
-
 def _described(record: Exported) -> str:
     """Return what a record of a store that should be empty shows."""
     match record:
@@ -427,27 +386,3 @@ def _described(record: Exported) -> str:
             return f"a deleted job {past.id!r}"
         case _:
             return " ".join(identity(record))
-
-
-async def _pairs(
-    ours: AsyncIterator[Exported], copies: AsyncIterator[Exported]
-) -> AsyncIterator[tuple[Exported | None, Exported | None]]:
-    while True:
-        pair = await anext(ours, None), await anext(copies, None)
-        if pair == (None, None):
-            return
-        yield pair
-
-
-def _differing(wanted: object, found: object, path: str = "") -> str:
-    """Return the first field that differs, with both values."""
-    if isinstance(wanted, msgspec.Struct) and type(wanted) is type(found):
-        for name in wanted.__struct_fields__:
-            one, other = getattr(wanted, name), getattr(found, name)
-            if one != other:
-                return _differing(one, other, f"{path}.{name}".lstrip("."))
-    if isinstance(wanted, tuple) and isinstance(found, tuple):
-        for number, (one, other) in enumerate(zip_longest(wanted, found)):
-            if one != other:
-                return _differing(one, other, f"{path}[{number}]")
-    return f"{path or 'the record'} is {found!r}, not {wanted!r}"
