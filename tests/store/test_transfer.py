@@ -11,12 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from millrace.domain.errors import InvalidInput, StoreClosed, StoreError
-from millrace.domain.export import Exported, ExportedHold, ExportedJob
+from millrace.domain.export import Exported, ExportedHold, ExportedJob, ExportPage
 from millrace.domain.job import Job, State
-from millrace.store import transfer
+from millrace.store import transfer, transfer_pages
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from millrace.store.transfer import StillRunning, StoreTransfer, abort, closed
+from millrace.store.transfer_pages import AT_ONCE
 from millrace.testing.builders import a_claim, a_spec, seconds
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import complete, put, put_completed, show, take, take_ids
@@ -264,6 +265,33 @@ async def test_a_key_or_an_event_that_is_missing_is_named(
     monkeypatch.setattr(empty, "import_records", without_keys)
     with pytest.raises(StoreError, match="key q k is missing"):
         await StoreTransfer(source, empty).run()
+
+
+async def test_large_jobs_are_copied_in_pages_of_limited_size(
+    source: MemoryStore, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the memory of a move grows with the size of payloads times the number of records per page."""
+    small, large = [a_spec() for _ in range(70)], [a_spec(payload=b"x" * 1000) for _ in range(150)]
+    await source.enqueue([*small, *large])
+    monkeypatch.setattr(transfer_pages, "PAGE_BYTES", 10_000)
+    copied: list[int] = []
+    original, exported = target.import_records, source.export
+
+    async def import_records(records: Sequence[Exported], move: str) -> int:
+        copied.append(sum(len(each.job.payload) for each in records if isinstance(each, ExportedJob)))
+        return await original(records, move)
+
+    async def export(cursor: str | None, limit: int) -> ExportPage:
+        assert limit <= AT_ONCE
+        return await exported(cursor, limit)
+
+    monkeypatch.setattr(target, "import_records", import_records)
+    monkeypatch.setattr(source, "export", export)
+    await StoreTransfer(source, target).run()
+
+    assert sum(copied) == 150_000 + 70 * len(small[0].payload)
+    assert max(copied) < 10_000 + AT_ONCE * 1000
+    assert len(copied) >= 5
 
 
 async def test_a_move_that_is_killed_before_the_source_stands_still_waits_again(

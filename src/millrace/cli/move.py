@@ -44,7 +44,7 @@ async def move(
         typer.Option("--from", help="The old store. Default: the configured one.", metavar="URL", show_default=False),
     ] = None,
     wait: Annotated[str, typer.Option("--wait", help="How long running jobs may take to end.")] = "5m",
-    batch: Annotated[int, typer.Option("--batch", help="Records per step.", min=1, max=10_000)] = BATCH,
+    batch: Annotated[int, typer.Option("--batch", help="Records per step, at most.", min=1, max=10_000)] = BATCH,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
     abort: Annotated[
         bool, typer.Option("--abort", help="End an unfinished move and open the old store again.")

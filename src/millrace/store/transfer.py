@@ -31,9 +31,10 @@ from millrace.domain.request import QueueCounts, Reclaim
 from millrace.domain.rules.decide import decide
 from millrace.domain.settings import Closing, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Sweeping
-from millrace.store.transfer_comparison import compare, records
+from millrace.store.transfer_comparison import compare
+from millrace.store.transfer_pages import page_after, records_of
 
-BATCH = 500  # records per page
+BATCH = 500  # records per import, at most
 SAME_CLOCK = 1_000  # milliseconds; clocks that differ by less count as equal
 LOOK = 0.5  # seconds between two checks for running jobs
 COPIED = "end"  # the cursor of a target that has everything
@@ -172,7 +173,7 @@ class StoreTransfer:
         if found:
             jobs = sum(map(total, found))
             raise InvalidInput(f"{url} has {jobs} jobs already (queue {found[0].queue!r}). Move into an empty store.")
-        async for record in records(self._target, 1):
+        async for record in records_of(self._target, 1):
             if comparable(record) != ExportedStore(StoreSettings()):
                 raise InvalidInput(
                     f"{url} is not empty: it has {_described(record)}. Move into a new store. All settings are moved."
@@ -270,15 +271,15 @@ class StoreTransfer:
 
     async def _import(self, page: ExportPage, theirs: Closing) -> Closing:
         """Import a page and note it in the target. Return the target's stage."""
-        page_records = [shifted(record, theirs.shift) for record in page.records]
-        self._imported += await self._target.import_records(page_records, theirs.move)
+        records = [shifted(record, theirs.shift) for record in page.records]
+        self._imported += await self._target.import_records(records, theirs.move)
         theirs = msgspec.structs.replace(theirs, stage="importing")  # the import has noted this
         noted = msgspec.structs.replace(theirs, cursor=page.cursor or COPIED)
         await _change(self._target, theirs, noted)
         return noted
 
     def _read(self, cursor: str | None) -> asyncio.Task[ExportPage]:
-        return asyncio.create_task(self._source.export(cursor, self._batch))
+        return asyncio.create_task(page_after(self._source, cursor, self._batch))
 
     async def _compare(self, theirs: Closing, expected: int) -> None:
         """Raise StoreError if the target does not have exactly what the source has."""
@@ -286,7 +287,7 @@ class StoreTransfer:
         def compared(done: int) -> None:
             self._progress("comparing", done, max(done, expected))
 
-        await compare(self._source, self._target, theirs.shift, self._batch, compared)
+        await compare(self._source, self._target, theirs.shift, compared)
 
     # ── the source ────────────────────────────────────────────────────────────────────────────
 

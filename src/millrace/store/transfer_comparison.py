@@ -14,30 +14,19 @@ import msgspec
 from millrace.domain.errors import StoreError
 from millrace.domain.export import Exported, ExportedHold, comparable, identity, shifted
 from millrace.store.protocol import Store
+from millrace.store.transfer_pages import records_of
 
 SHOWN = 200  # characters of a value in an error
 
 
-async def records(store: Store, batch: int) -> AsyncIterator[Exported]:
-    """Iterate over all records of a store, read in pages of at most `batch`."""
-    cursor: str | None = None
-    while True:
-        page = await store.export(cursor, batch)
-        for record in page.records:
-            yield record
-        if page.cursor is None:
-            return
-        cursor = page.cursor
-
-
-async def compare(source: Store, target: Store, shift: int, batch: int, progress: Callable[[int], None]) -> None:
+async def compare(source: Store, target: Store, shift: int, progress: Callable[[int], None]) -> None:
     """Raise StoreError if the target does not have exactly what the source has, with instants `shift` ms later.
 
     `progress` is called with the number of records compared so far.
     """
     done = 0
     keys: list[dict[tuple[str, ...], Exported]] = [{}, {}]  # their order is not defined
-    async for one, other in _pairs(records(source, batch), records(target, batch)):
+    async for one, other in _pairs(records_of(source), records_of(target)):
         wanted = None if one is None else comparable(shifted(one, shift))
         found = None if other is None else comparable(other)
         done += 1
