@@ -31,6 +31,7 @@ from millrace.domain.request import QueueCounts, Reclaim
 from millrace.domain.rules.decide import decide
 from millrace.domain.settings import Closing, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Sweeping
+from millrace.store.read_access import split_access
 from millrace.store.transfer_comparison import compare
 from millrace.store.transfer_pages import page_after, records_of
 
@@ -85,7 +86,10 @@ class StoreTransfer:
         self._imported = 0
 
     async def plan(self) -> TransferReport:
-        """Return what a move would copy. Raise InvalidInput if it would be refused. Nothing is written."""
+        """Return what a move would copy. Raise InvalidInput if it would be refused.
+
+        Nothing is written, so read access to both stores is enough.
+        """
         mine, theirs = await self._stages()
         if theirs is None and (mine is None or mine.stage != "moved"):
             await self._refuse_records()
@@ -117,7 +121,7 @@ class StoreTransfer:
 
     def _check(self, mine: Closing | None, theirs: Closing | None) -> None:
         """Raise InvalidInput if the stores are the same, or belong to another move."""
-        source, target = self._source.url, self._target.url
+        source, target = plain_url(self._source), plain_url(self._target)
         if source == target:
             raise InvalidInput(f"both URLs are {source}: a store cannot be moved to itself")
         if mine is not None and mine.role == "target":
@@ -169,7 +173,7 @@ class StoreTransfer:
 
     async def _refuse_records(self) -> None:
         """Raise InvalidInput if the target has anything that a move copies: then the copy would differ."""
-        url, found = self._target.url, [counts for counts in await self._target.count() if total(counts)]
+        url, found = plain_url(self._target), [counts for counts in await self._target.count() if total(counts)]
         if found:
             jobs = sum(map(total, found))
             raise InvalidInput(f"{url} has {jobs} jobs already (queue {found[0].queue!r}). Move into an empty store.")
@@ -368,6 +372,11 @@ async def _resume(source: Store, queues: Sequence[str]) -> None:
 
 async def _queue_settings(store: Store, queue: str) -> QueueSettings:
     return cast("QueueSettings", await store.control("queue", queue, {}))
+
+
+def plain_url(store: Store) -> str:
+    """Return the URL without `access=read`, by which the stores of a plan differ from those of the move."""
+    return split_access(store.url)[0]
 
 
 def total(counts: QueueCounts) -> int:
