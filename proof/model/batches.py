@@ -113,7 +113,7 @@ class Batches(Operators):
         self.control_queue("pool", {"lanes": lanes, "paused_lanes": []})
         ended = [job for job in self.records() if job.queue == "pool" and job.state in FINISHED][-most:]
         before = {job.id: job.lane for job in ended}
-        ids = [job_id for job_id in before if self.pair.is_shared(job_id)]
+        ids = list(before)
         self.on_jobs("replay", ids, lambda store, mine: store.replay(mine))
         now = {job.id: job.lane for job in self.records() if job.state is State.WAITING}
         if any(now.get(job_id, lane) != lane for job_id, lane in before.items()):

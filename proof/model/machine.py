@@ -114,10 +114,10 @@ class Machine(RuleBasedStateMachine):
             return "missing"
         if choice == -1:
             return f"n{number + 1}" if batch else f"n{number}"
-        live = [job.id for job in self.records() if job.state in LIVE and self.pair.is_shared(job.id)]
+        live = [job.id for job in self.records() if job.state in LIVE]
         if choice < min(4, len(live)):
             return live[-1 - choice]
-        known = [job_id for job_id in self.pair.known if self.pair.is_shared(job_id)]
+        known = list(self.pair.known)
         return known[-1 - choice] if choice < min(6, len(known)) else draw.POOL[choice % len(draw.POOL)]
 
     def enqueue_all(self, what: str, specs: Sequence[Spec]) -> None:
@@ -290,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         pair = self.pair
         await pair.both(lambda store, _: store.reclaim(Reclaim("last", 1_000)))
         running = [job.id for job in self.records() if job.state is State.RUNNING]
-        jobs = await pair.both(lambda store, side: store.get(pair.ids(running, side)))
+        jobs = await pair.both(lambda store, _: store.get(running))
         done = Change.completed()
         await pair.ask("settle", lambda store, side: store.settle([(job.lease, done) for job in jobs[side]]))
         claimed = await pair.both(lambda store, _: store.claim(Claim(draw.QUEUES, "last", 100)))

@@ -79,7 +79,7 @@ class Operators(Machine):
         check_children(before, self.records(), self.events, children)
 
     def on_jobs(self, what: str, ids: list[str], question: Callable[[Store, list[str]], Awaitable[Any]]) -> None:
-        _, answers = self.step(what, lambda store, side: question(store, self.pair.ids(ids, side)), *ids)
+        _, answers = self.step(what, lambda store, _: question(store, ids), *ids)
         for answer in answers:
             self.coverage.note(f"{what}: {answer.value}")
 

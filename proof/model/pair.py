@@ -7,7 +7,6 @@ reference's; everything else must be equal.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -23,7 +22,6 @@ from millrace.store.protocol import Store
 from millrace.testing.clock import VirtualClock
 
 PAGE = 1_000
-_HOOK_ID = re.compile(r"(dead-letter|empty)-(.+)-(\d+)-(\d+)")
 _replace = msgspec.structs.replace
 
 
@@ -48,13 +46,6 @@ class Names:
         ours = [self._seqs[theirs] for theirs in sorted(self._seqs)]
         return ours == sorted(ours)
 
-    def id(self, text: str) -> str:
-        match = None if self._same_numbers else _HOOK_ID.fullmatch(text)
-        if match is None:
-            return text
-        kind, queue, seq, n = match.groups()
-        return f"{kind}-{queue}-{self.seq(int(seq))}-{n}"
-
     def seq(self, theirs: int) -> int:
         return self._seqs.get(theirs, -theirs)
 
@@ -65,9 +56,9 @@ class Names:
                 return self._job(answer)
             case Event():
                 lease = self._leases.get(answer.lease, answer.lease)
-                return _replace(answer, job=self.id(answer.job), seq=self.seq(answer.seq), lease=lease)
+                return _replace(answer, seq=self.seq(answer.seq), lease=lease)
             case Enqueued():
-                return _replace(answer, id=self.id(answer.id), seq=self.seq(answer.seq))
+                return _replace(answer, seq=self.seq(answer.seq))
             case LaneStatus(holder=int(holder)):
                 return _replace(answer, holder=self.seq(holder))
             case list() | tuple():
@@ -78,7 +69,7 @@ class Names:
     def _job(self, job: Job) -> Job:
         spec = job.spec
         if spec.hook and not self._same_numbers:
-            spec = _replace(spec, id=self.id(spec.id), token=self.id(spec.token), payload=self._letter(spec.payload))
+            spec = _replace(spec, payload=self._letter(spec.payload))
         lease = self._leases.get(job.lease_id, job.lease_id)
         return _replace(job, spec=spec, seq=self.seq(job.seq), lease_id=lease)
 
@@ -118,7 +109,6 @@ class Pair:
         self.stores: list[Store] = [store, self.reference]
         self.names = Names()
         self.known: dict[str, None] = {}
-        self._their_ids: dict[str, str] = {}
         self._cursors: list[str | None] = [None, None]
         self._changed: set[str] = set()  # jobs with events since the last comparison of everything
 
@@ -138,8 +128,7 @@ class Pair:
     def _meet(self, theirs: list[Any], ours: list[Any]) -> None:
         """Learn the names of a job whose events were trimmed unread."""
         for their_job, job in zip(theirs, ours, strict=False):
-            if isinstance(their_job, Job) and isinstance(job, Job) and self.names.id(their_job.id) == job.id:
-                self._their_ids[job.id] = their_job.id
+            if isinstance(their_job, Job) and isinstance(job, Job) and their_job.id == job.id:
                 self.known[job.id] = None
                 self.names.learn_seq(their_job.seq, job.seq)
                 self.names.learn_lease(their_job.lease_id, job.lease_id)
@@ -178,25 +167,16 @@ class Pair:
     def _learn(self, theirs: Iterable[Event], ours: Iterable[Event]) -> None:
         mine = {(event.job, event.generation, event.n): event for event in ours}
         for event in theirs:
-            job_id = self.names.id(event.job)
-            self._their_ids[job_id] = event.job
-            twin = mine.get((job_id, event.generation, event.n))
+            twin = mine.get((event.job, event.generation, event.n))
             if twin is not None:
                 self.names.learn_seq(event.seq, twin.seq)
                 self.names.learn_lease(event.lease, twin.lease)
 
     # ── comparing what is kept ────────────────────────────────────────────────────────────────
 
-    def ids(self, wanted: Iterable[str], side: int) -> list[str]:
-        return [self._their_ids.get(job_id, job_id) if side == 0 else job_id for job_id in wanted]
-
-    def is_shared(self, job_id: str) -> bool:
-        """Whether a job has the same id on both sides. A hook's id contains a seq, which may differ."""
-        return self._their_ids.get(job_id, job_id) == job_id
-
     async def jobs(self, wanted: Sequence[str]) -> list[Job | None]:
         """The records of these ids, equal on both sides."""
-        answers = await self.both(lambda store, side: store.get(self.ids(wanted, side)))
+        answers = await self.both(lambda store, _: store.get(wanted))
         found: list[Job | None] = self.same(answers, f"get {list(wanted)}")
         return found
 
@@ -222,7 +202,7 @@ class Pair:
     async def _each(self, what: str, names: Iterable[str], question: Callable[[Store, str], Awaitable[Any]]) -> None:
         """Ask about each of these ids or queues, the store under test concurrently: nothing changes meanwhile."""
         names = list(names)
-        theirs = await asyncio.gather(*(_answer(question, self.stores[0], name) for name in self.ids(names, 0)))
+        theirs = await asyncio.gather(*(_answer(question, self.stores[0], name) for name in names))
         for name, their_answer in zip(names, theirs, strict=True):
             self.same([their_answer, await _answer(question, self.reference, name)], f"{what} of {name}")
 

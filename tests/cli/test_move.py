@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
+import asyncpg
 import pytest
 
+from millrace.store.object.store import ObjectStore
 from tests.cli.stage import Stage
+from tests.servers.postgres import drop_schema, shared_url
 
 SHOP = ("--app", "tests.cli.shop:app")
 TO = ("--to", "sqlite:///new.db")
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process writes, so a directory need not wait until such writes have ended."""
+    monkeypatch.setattr(ObjectStore, "closes_after", 0.0)
 
 
 @pytest.fixture
@@ -30,6 +42,61 @@ def test_a_dry_run_counts_by_queue_and_state_and_changes_nothing(filled: Stage) 
     assert (queue["waiting"], queue["dead"], queue["running"]) == (1, 1, 0)
     assert "would be moved" in filled("move", *TO, "--dry-run").err
     filled("submit", "pack", "--id", "still-open")
+
+
+def test_a_dry_run_creates_no_store(filled: Stage, tmp_path: Path) -> None:
+    for target in ("sqlite:///new.db", f"file://{tmp_path}/new"):
+        ran = filled("move", "--to", target, "--dry-run")
+        assert (
+            f"2 jobs and 0 schedules would be moved to {target}, which would be created. Nothing was changed" in ran.err
+        )
+        assert not list(tmp_path.glob("new*"))
+    assert (
+        "there is no database nowhere.db"
+        in filled.refused("move", "--from", "sqlite:///nowhere.db", *TO, "--dry-run").err
+    )
+
+
+def test_a_dry_run_creates_and_upgrades_nothing_in_postgres(bare: Stage) -> None:
+    schema = f"planned_{token_hex(4)}"
+    to = f"{shared_url()}?schema={schema}"
+
+    def versions() -> list[int]:
+        return asyncio.run(_versions(schema))
+
+    try:
+        bare("init", "--url", "sqlite:///old.db")
+        ran = bare("move", "--from", "sqlite:///old.db", "--to", to, "--dry-run")
+        assert "which would be created" in ran.err
+        assert versions() == []
+
+        bare("init", "--url", to)
+        asyncio.run(_execute(f'UPDATE "{schema}".store SET version = 1'))
+        for source, target in ((to, "sqlite:///new.db"), ("sqlite:///old.db", to)):
+            assert "has version 1" in bare.refused("move", "--from", source, "--to", target, "--dry-run").err
+        assert versions() == [1]
+    finally:
+        drop_schema(schema)
+
+
+async def _versions(schema: str) -> list[int]:
+    found = await _execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1", schema)
+    return [row["version"] for row in await _execute(f'SELECT version FROM "{schema}".store')] if found else []
+
+
+async def _execute(sql: str, *arguments: str) -> list[Any]:
+    connection = await asyncpg.connect(shared_url())
+    try:
+        rows: list[Any] = await connection.fetch(sql, *arguments)
+        return rows
+    finally:
+        await connection.close()
+
+
+def test_a_dry_run_of_a_finished_move_knows_the_stores(filled: Stage) -> None:
+    filled("move", *TO)
+    assert "2 jobs and 0 schedules would be moved" in filled("move", *TO, "--dry-run").err
+    assert "were moved to sqlite:///new.db" in filled.refused("move", "--to", "sqlite:///x.db", "--dry-run").err
 
 
 def test_moved_jobs_are_in_the_new_store_and_the_old_one_names_it(filled: Stage) -> None:
@@ -57,7 +124,6 @@ def test_a_store_with_jobs_is_refused_as_a_target(filled: Stage) -> None:
 def test_wrong_use_of_move_says_what_to_do(filled: Stage) -> None:
     assert "to itself" in filled.refused("move", "--to", filled.url).err
     assert "exclude each other" in filled.refused("move", *TO, "--abort", "--dry-run").err
-    assert "there is no database" in filled.refused("move", *TO, "--dry-run").err
     assert filled.refused("move", "--from", "sqlite:///nowhere.db", *TO).code == 3
     assert "--to is missing" in filled.refused("move").err
     assert "only for --abort" in filled.refused("move", *TO, "--force").err

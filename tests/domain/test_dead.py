@@ -9,7 +9,7 @@ import pytest
 
 from millrace.domain.job import Job, State
 from millrace.domain.rules.check import check_spec
-from millrace.domain.rules.dead import dead_letter_hook, empty_hook, expires_at, next_retry
+from millrace.domain.rules.dead import dead_letter_hook, empty_hook, expected_hooks, expires_at, next_retry
 from millrace.domain.settings import QueueSettings
 from millrace.testing import a_failure, a_spec
 
@@ -34,7 +34,8 @@ def test_a_death_is_told_with_all_its_facts() -> None:
 
     assert hook is not None
     check_spec(hook)
-    assert (hook.id, hook.token) == ("dead-letter-mail-7-5", "dead-letter-mail-7-5")
+    assert hook.id.startswith("dead-letter-mail-")
+    assert hook.token == hook.id
     assert (hook.task, hook.queue, hook.hook) == ("mourn", "mail", True)
     letter = msgspec.json.decode(hook.payload)["letter"]
     assert base64.b64decode(letter.pop("payload")) == b"\xff"
@@ -69,14 +70,45 @@ def test_the_longest_queue_name_still_gives_a_valid_hook() -> None:
     hook = dead_letter_hook(dead(on_dead_letter="mourn", queue="q" * 128))
     assert hook is not None
     check_spec(hook)
-    check_spec(empty_hook("q" * 128, "notify", 3, 10**9, 2**53, 10**6))
+    check_spec(empty_hook(dead(queue="q" * 128), "notify", 10**9))
+    late = Job(a_spec(queue="q" * 128), 2**53, 10**6, State.DEAD, 10**14, 10**14, events=10**9)
+    check_spec(empty_hook(late, "notify", 10**9))
 
 
 def test_an_empty_queue_is_told_with_what_it_has_done() -> None:
-    hook = empty_hook("mail", "notify", None, 12, 7, 5)
+    hook = empty_hook(dead(queue="mail"), "notify", 12)
 
-    assert (hook.id, hook.task, hook.queue, hook.hook) == ("empty-mail-7-5", "notify", "mail", True)
-    assert msgspec.json.decode(hook.payload) == {"queue": "mail", "lane": None, "finished": 12}
+    assert hook.id.startswith("empty-mail-")
+    assert (hook.task, hook.queue, hook.hook) == ("notify", "mail", True)
+    assert msgspec.json.decode(hook.payload) == {"queue": "mail", "lane": 4, "finished": 12}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("events", 6), ("generation", 2), ("enqueued_at", NOW - 49), ("spec", a_spec(id="another", queue="mail"))],
+)
+def test_two_events_have_hooks_with_different_ids(field: str, value: object) -> None:
+    """A job can die again, its id can be used again, and the store can have forgotten that it was used."""
+    job = dead(id="job", queue="mail", on_dead_letter="mourn")
+    other = msgspec.structs.replace(job, **{field: value})
+
+    assert empty_hook(job, "notify", 12).id != empty_hook(other, "notify", 12).id
+    assert expected_hooks([job])[0].id != expected_hooks([msgspec.structs.replace(job, events=6)])[0].id
+
+
+def test_the_id_of_a_hook_does_not_depend_on_the_seq_which_a_move_changes() -> None:
+    job = dead(id="job", queue="mail")
+
+    assert empty_hook(job, "notify", 12).id == empty_hook(msgspec.structs.replace(job, seq=99), "notify", 12).id
+
+
+def test_an_expected_hook_has_the_id_of_the_hook_of_the_next_event() -> None:
+    job = dead(on_dead_letter="mourn")
+    [expected] = expected_hooks([msgspec.structs.replace(job, state=State.RUNNING, events=job.events - 1)])
+    hook = dead_letter_hook(job)
+
+    assert hook is not None
+    assert expected.id == hook.id
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millrace.store import transfer
+from millrace.domain.settings import QueueSettings
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from millrace.store.transfer import closed
@@ -43,10 +43,18 @@ def killed_after(store: Any, calls: int) -> Any:
     return store
 
 
-async def claimable_in(store: Store) -> int:
-    """Return whether the store is open and has jobs."""
+async def claimable_in(store: Store) -> bool:
+    """Return whether a job of the store can be claimed, now or when it is due: it is in a queue that is not paused."""
     why = await closed(store)
-    return why is None and sum(map(transfer.total, await store.count())) > 0
+    if why is not None and why.refuses:
+        return False
+    return any([counts.waiting and not await is_paused(store, counts.queue) for counts in await store.count()])
+
+
+async def is_paused(store: Store, queue: str) -> bool:
+    settings = await store.control("queue", queue, {})
+    assert isinstance(settings, QueueSettings)
+    return settings.paused
 
 
 def interposed(store: Any, method: str, nth: int, command: Callable[[], Awaitable[object]]) -> None:

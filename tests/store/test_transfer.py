@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millrace.domain.errors import InvalidInput, StoreClosed, StoreError
-from millrace.domain.job import State
-from millrace.store import transfer
+from millrace.domain.export import Exported, ExportedHold, ExportedJob, ExportPage
+from millrace.domain.job import Job, State
+from millrace.store import transfer, transfer_pages
 from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from millrace.store.transfer import StillRunning, StoreTransfer, abort, closed
+from millrace.store.transfer_pages import AT_ONCE
 from millrace.testing.builders import a_claim, a_spec, seconds
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import complete, put, put_completed, show, take, take_ids
@@ -195,10 +198,100 @@ async def test_a_copy_that_differs_is_not_opened(
         return new
 
     monkeypatch.setattr(type(target), "import_records", spoil)
-    with pytest.raises(StoreError, match=rf"job {spec.id} 1: job.attempt is 7, not 0"):
+    with pytest.raises(StoreError, match=rf"differs from the source: job {spec.id} 1: job.attempt is 7, not 0"):
         await StoreTransfer(source, target).run()
     with pytest.raises(StoreClosed):
         await target.claim(a_claim())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda job: replace(job, result=b"secret"), r"job.result is 6 bytes \(SHA-256 [0-9a-f]+…\), not None\."),
+        (lambda job: replace(job, spec=replace(job.spec, payload=b"{}")), r"job.spec.payload is 2 bytes .*, not 13 "),
+        (
+            lambda job: replace(job, spec=replace(job.spec, headers={"h": "s" * 999})),
+            r"headers is \{'h': 's{193}…, not",
+        ),
+        (lambda job: replace(job, progress=None, log=b""), r"job.log is 0 bytes .*, not None\."),
+        (lambda job: None, r"job pay 1 is missing, and job next 1 is in its place\."),
+    ],
+)
+async def test_a_difference_names_the_field_and_shows_no_payload(
+    source: MemoryStore, target: MemoryStore, spoil: Callable[[Job], Job | None], says: str
+) -> None:
+    await put(source, id="pay", payload=b'{"card":"41"}')
+    await put(source, id="next")
+    original = target.import_records
+
+    async def spoiled(records: Sequence[Exported], move: str) -> int:
+        kept: list[Exported] = []
+        for record in records:
+            if isinstance(record, ExportedJob) and record.job.id == "pay":
+                job = spoil(record.job)
+                kept += [] if job is None else [replace(record, job=job)]
+            else:
+                kept.append(record)
+        return await original(kept, move)
+
+    target.import_records = spoiled  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match=says) as raised:
+        await StoreTransfer(source, target).run()
+    assert not any(word in str(raised.value) for word in ("secret", "card", "Spec("))
+    assert len(str(raised.value)) < 500
+
+
+async def test_a_key_or_an_event_that_is_missing_is_named(
+    source: MemoryStore, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = await put_completed(source, queue="q", key="k", scope="window", window=3600)
+    original = target.import_records
+
+    async def without_events(records: Sequence[Exported], move: str) -> int:
+        kept = [replace(each, events=each.events[:1]) if isinstance(each, ExportedJob) else each for each in records]
+        return await original(kept, move)
+
+    monkeypatch.setattr(target, "import_records", without_events)
+    with pytest.raises(StoreError, match=f"job {spec.id} 1: events has 1 entries, not 3"):
+        await StoreTransfer(source, target).run()
+
+    async def without_keys(records: Sequence[Exported], move: str) -> int:
+        return await original([each for each in records if not isinstance(each, ExportedHold)], move)
+
+    await abort(source)
+    await source.delete([spec.id])
+    empty = MemoryStore("memory://empty")
+    original = empty.import_records
+    monkeypatch.setattr(empty, "import_records", without_keys)
+    with pytest.raises(StoreError, match="key q k is missing"):
+        await StoreTransfer(source, empty).run()
+
+
+async def test_large_jobs_are_copied_in_pages_of_limited_size(
+    source: MemoryStore, target: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the memory of a move grows with the size of payloads times the number of records per page."""
+    small, large = [a_spec() for _ in range(70)], [a_spec(payload=b"x" * 1000) for _ in range(150)]
+    await source.enqueue([*small, *large])
+    monkeypatch.setattr(transfer_pages, "PAGE_BYTES", 10_000)
+    copied: list[int] = []
+    original, exported = target.import_records, source.export
+
+    async def import_records(records: Sequence[Exported], move: str) -> int:
+        copied.append(sum(len(each.job.payload) for each in records if isinstance(each, ExportedJob)))
+        return await original(records, move)
+
+    async def export(cursor: str | None, limit: int) -> ExportPage:
+        assert limit <= AT_ONCE
+        return await exported(cursor, limit)
+
+    monkeypatch.setattr(target, "import_records", import_records)
+    monkeypatch.setattr(source, "export", export)
+    await StoreTransfer(source, target).run()
+
+    assert sum(copied) == 150_000 + 70 * len(small[0].payload)
+    assert max(copied) < 10_000 + AT_ONCE * 1000
+    assert len(copied) >= 5
 
 
 async def test_a_move_that_is_killed_before_the_source_stands_still_waits_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,7 @@ from millrace.store.transfer import StoreTransfer, abort, closed
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.scenes import complete, put, take, take_ids
 from millrace.testing.conformance.transfer_scenes import compared, fill
-from tests.store.interrupted import Killed, claimable_in, interposed, killed_after
+from tests.store.interrupted import Killed, claimable_in, interposed, is_paused, killed_after
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +92,14 @@ async def test_an_abort_that_is_killed_at_any_call_is_continued_by_the_next(cloc
 
 @pytest.mark.parametrize("method", ["control", "import_records", "export"])
 async def test_an_abort_at_any_call_of_a_mover_stops_the_mover(clock: VirtualClock, method: str) -> None:
-    """Whatever the mover was about to do, jobs can be claimed in the source alone, or in the target alone."""
+    """Whatever the mover was about to do, jobs can be claimed in the source alone, or in the target alone. An aborted
+    source is as it was: no queue is paused that was not paused before.
+    """
     stopped: list[StoreError] = []
-    for number in range(1, 30):
+    for number in range(1, 60):
         source, target = two_stores(clock)
         await fill(source, VirtualClock(clock()))
+        wanted = await compared(source)
         aborted: list[bool] = []
 
         async def end(source: Any = source, aborted: list[bool] = aborted) -> None:
@@ -109,8 +113,28 @@ async def test_an_abort_at_any_call_of_a_mover_stops_the_mover(clock: VirtualClo
             stopped.append(error)
         assert await claimable_in(source) + await claimable_in(target) == 1
         assert await claimable_in(source) == (aborted == [True])
+        assert aborted != [True] or await compared(source) == wanted
     assert len(stopped) > 3
     assert all(isinstance(each, StoreClosed) or "another `millrace move`" in str(each) for each in stopped)
+
+
+async def test_a_mover_that_waits_for_running_jobs_stops_after_an_abort_and_pauses_nothing(
+    clock: VirtualClock,
+) -> None:
+    source, target = two_stores(clock)
+    await put(source)
+    job = await take(source)
+    await put(source)
+    moving = asyncio.create_task(StoreTransfer(source, target).run())
+    while not await is_paused(source, "default"):
+        await asyncio.sleep(0.01)
+    await abort(source)
+    with pytest.raises(StoreError, match="another `millrace move`"):
+        await asyncio.wait_for(moving, 30)
+
+    assert not await is_paused(source, "default")
+    assert len(await take_ids(source)) == 1
+    await complete(source, job)
 
 
 @pytest.mark.parametrize("method", ["control", "import_records"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +14,12 @@ from millrace.cli.output import Output
 from millrace.cli.session import NO_STORE, CommandSession
 from millrace.cli.store_url import require_store
 from millrace.cli.text import duration
-from millrace.domain.errors import InvalidInput
+from millrace.domain.errors import InvalidInput, StoreNotFound
 from millrace.domain.request import QueueCounts
 from millrace.store.connect import connect
+from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
-from millrace.store.transfer import BATCH, Progress, StoreTransfer, TransferReport, total
+from millrace.store.transfer import BATCH, Progress, StoreTransfer, TransferReport, plain_url, total
 from millrace.store.transfer import abort as end_move
 
 STATES = ("waiting", "running", "completed", "dead", "cancelled")
@@ -44,7 +45,7 @@ async def move(
         typer.Option("--from", help="The old store. Default: the configured one.", metavar="URL", show_default=False),
     ] = None,
     wait: Annotated[str, typer.Option("--wait", help="How long running jobs may take to end.")] = "5m",
-    batch: Annotated[int, typer.Option("--batch", help="Records per step.", min=1, max=10_000)] = BATCH,
+    batch: Annotated[int, typer.Option("--batch", help="Records per step, at most.", min=1, max=10_000)] = BATCH,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
     abort: Annotated[
         bool, typer.Option("--abort", help="End an unfinished move and open the old store again.")
@@ -74,19 +75,34 @@ async def move(
             return await _abort(session.output, mine, force)
     if target is None:
         raise InvalidInput("--to is missing: pass the URL of the new store")
-    if dry_run:  # which must not create it
-        require_store(target)
+    if dry_run:
+        await _plan(session, old, target)
+        return exits.OK
     async with _opened(session, old) as mine, _opened(session, target) as theirs:
         with _shown(session.output) as progress:
-            work = StoreTransfer(mine, theirs, wait=patience, batch=batch, progress=progress)
-            report = await (work.plan() if dry_run else work.run())
-        _write(session.output, report, mine.url, theirs.url, dry_run)
+            report = await StoreTransfer(mine, theirs, wait=patience, batch=batch, progress=progress).run()
+        _write(session.output, report, mine.url, theirs.url)
     return exits.OK
 
 
+async def _plan(session: CommandSession, old: str, target: str) -> None:
+    """Show what would be moved. Both stores are opened with read access, so that nothing is created or upgraded."""
+    async with AsyncExitStack() as stack:
+        mine = await stack.enter_async_context(_opened(session, old, reads=True))
+        created = False
+        try:
+            theirs = await stack.enter_async_context(_opened(session, target, reads=True))
+        except StoreNotFound:
+            theirs, created = MemoryStore(connect(target, env=session.environment()).url), True
+        report = await StoreTransfer(mine, theirs).plan()
+        _write(session.output, report, plain_url(mine), plain_url(theirs), plan=True, created=created)
+
+
 @asynccontextmanager
-async def _opened(session: CommandSession, url: str) -> AsyncIterator[Store]:
+async def _opened(session: CommandSession, url: str, *, reads: bool = False) -> AsyncIterator[Store]:
     store = connect(url, env=session.environment())
+    if reads:
+        store = store.for_reading()
     await store.connect()
     try:
         yield store
@@ -117,13 +133,15 @@ async def _abort(output: Output, store: Store, force: bool) -> int:
     return exits.OK if aborted else exits.NO
 
 
-def _write(output: Output, report: TransferReport, source: str, target: str, dry_run: bool) -> None:
+def _write(
+    output: Output, report: TransferReport, source: str, target: str, *, plan: bool = False, created: bool = False
+) -> None:
     if output.json:
         output.document(
             {
                 "from": source,
                 "to": target,
-                "dry_run": dry_run,
+                "dry_run": plan,
                 "jobs": report.jobs,
                 "schedules": report.schedules,
                 "imported": report.imported,
@@ -134,11 +152,11 @@ def _write(output: Output, report: TransferReport, source: str, target: str, dry
     rows = [[counts.queue, *(getattr(counts, state) for state in STATES), total(counts)] for counts in report.queues]
     output.table(["queue", *STATES, "jobs"], rows)
     what = f"{plural(report.jobs, 'job')} and {plural(report.schedules, 'schedule')}"
-    output.say(
-        f"{what} would be moved to {target}. Nothing was changed."
-        if dry_run
-        else f"{what} moved to {target}. Start workers, producers and schedulers with this URL."
-    )
+    if not plan:
+        output.say(f"{what} moved to {target}. Start workers, producers and schedulers with this URL.")
+        return
+    place = f"{target}, which would be created" if created else target
+    output.say(f"{what} would be moved to {place}. Nothing was changed.")
 
 
 def _queue(counts: QueueCounts) -> dict[str, Any]:

@@ -214,6 +214,10 @@ class ReadOnlyStore(StoreError):
         )
 
 
+class StoreNotFound(StoreError):
+    """There is no store at this URL yet, and `access=read` creates none."""
+
+
 class StoreClosed(StoreError):
     """The store is closed, because `millrace move` moves its jobs to another store, or moves jobs into it."""
 

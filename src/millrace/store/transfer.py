@@ -19,30 +19,23 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
 
 from millrace.domain.errors import InvalidInput, StoreError
-from millrace.domain.export import (
-    Exported,
-    ExportedHold,
-    ExportedPast,
-    ExportedStore,
-    ExportPage,
-    comparable,
-    identity,
-    shifted,
-)
+from millrace.domain.export import Exported, ExportedPast, ExportedStore, ExportPage, comparable, identity, shifted
 from millrace.domain.outcome import Failure, Lost
 from millrace.domain.request import QueueCounts, Reclaim
 from millrace.domain.rules.decide import decide
 from millrace.domain.settings import Closing, QueueSettings, StoreSettings
 from millrace.store.protocol import Store, Sweeping
+from millrace.store.read_access import split_access
+from millrace.store.transfer_comparison import compare
+from millrace.store.transfer_pages import page_after, records_of
 
-BATCH = 500  # records per page
+BATCH = 500  # records per import, at most
 SAME_CLOCK = 1_000  # milliseconds; clocks that differ by less count as equal
 LOOK = 0.5  # seconds between two checks for running jobs
 COPIED = "end"  # the cursor of a target that has everything
@@ -93,7 +86,10 @@ class StoreTransfer:
         self._imported = 0
 
     async def plan(self) -> TransferReport:
-        """Return what a move would copy. Raise InvalidInput if it would be refused. Nothing is written."""
+        """Return what a move would copy. Raise InvalidInput if it would be refused.
+
+        Nothing is written, so read access to both stores is enough.
+        """
         mine, theirs = await self._stages()
         if theirs is None and (mine is None or mine.stage != "moved"):
             await self._refuse_records()
@@ -106,8 +102,8 @@ class StoreTransfer:
             mine, theirs = await self._begin(mine, theirs)
             if mine.stage == "draining" or (theirs.stage == "empty" and not await self._stands_still(mine)):
                 mine = await self._freeze(mine, theirs)
-            theirs, records = await self._copy(theirs)
-            await self._compare(theirs, records)
+            theirs, copied = await self._copy(theirs)
+            await self._compare(theirs, copied)
             await _change(self._source, mine, msgspec.structs.replace(mine, stage="moved"))
         if theirs is not None and theirs.stage != "opened":
             await _change(self._target, theirs, msgspec.structs.replace(theirs, stage="opened", cursor=None))
@@ -125,7 +121,7 @@ class StoreTransfer:
 
     def _check(self, mine: Closing | None, theirs: Closing | None) -> None:
         """Raise InvalidInput if the stores are the same, or belong to another move."""
-        source, target = self._source.url, self._target.url
+        source, target = plain_url(self._source), plain_url(self._target)
         if source == target:
             raise InvalidInput(f"both URLs are {source}: a store cannot be moved to itself")
         if mine is not None and mine.role == "target":
@@ -177,11 +173,11 @@ class StoreTransfer:
 
     async def _refuse_records(self) -> None:
         """Raise InvalidInput if the target has anything that a move copies: then the copy would differ."""
-        url, found = self._target.url, [counts for counts in await self._target.count() if total(counts)]
+        url, found = plain_url(self._target), [counts for counts in await self._target.count() if total(counts)]
         if found:
             jobs = sum(map(total, found))
             raise InvalidInput(f"{url} has {jobs} jobs already (queue {found[0].queue!r}). Move into an empty store.")
-        async for record in _records(self._target, 1):
+        async for record in records_of(self._target, 1):
             if comparable(record) != ExportedStore(StoreSettings()):
                 raise InvalidInput(
                     f"{url} is not empty: it has {_described(record)}. Move into a new store. All settings are moved."
@@ -205,9 +201,7 @@ class StoreTransfer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait
         while True:
-            for name in await self._queues():
-                if not (await self._settings(name)).paused:
-                    await self._source.control("queue", name, {"paused": True})
+            await self._pause(mine)
             running = await self._running()
             self._progress("waiting for running jobs", 0, running)
             if running == 0:
@@ -218,6 +212,24 @@ class StoreTransfer:
                 raise StillRunning(running, self._wait)
             await self._reap()
             await asyncio.sleep(LOOK)
+
+    async def _pause(self, mine: Closing) -> None:
+        """Pause the queues that are not paused. Raise StoreError if another command has changed the stage.
+
+        An abort may resume a queue just before it is paused here. So check the stage again afterwards, and undo.
+        """
+        await _change(self._source, mine, mine)
+        names = [name for name in await self._queues() if not (await self._settings(name)).paused]
+        for name in names:
+            await self._source.control("queue", name, {"paused": True})
+        if names:
+            try:
+                await _change(self._source, mine, mine)
+            except StoreError:
+                now = await closed(self._source)
+                if now is None or now.stage == "aborting":
+                    await _resume(self._source, names)
+                raise
 
     async def _repair(self) -> None:
         """Have a store without a server complete what crashes have left, such as children of a job that has ended."""
@@ -271,36 +283,15 @@ class StoreTransfer:
         return noted
 
     def _read(self, cursor: str | None) -> asyncio.Task[ExportPage]:
-        return asyncio.create_task(self._source.export(cursor, self._batch))
+        return asyncio.create_task(page_after(self._source, cursor, self._batch))
 
     async def _compare(self, theirs: Closing, expected: int) -> None:
         """Raise StoreError if the target does not have exactly what the source has."""
-        done = 0
-        keys: list[dict[tuple[str, ...], Exported]] = [{}, {}]  # their order is not defined
-        ours, copies = _records(self._source, self._batch), _records(self._target, self._batch)
-        async for one, other in _pairs(ours, copies):
-            wanted = None if one is None else comparable(shifted(one, theirs.shift))
-            found = None if other is None else comparable(other)
-            done += 1
-            self._progress("comparing", done, max(done, expected))
-            if wanted == found and not isinstance(wanted, ExportedHold):
-                continue
-            if isinstance(wanted, ExportedHold | None) and isinstance(found, ExportedHold | None):
-                for side, record in zip(keys, (wanted, found), strict=True):
-                    if record is not None:
-                        side[identity(record)] = record
-                continue
-            raise self._difference(wanted, found)
-        if keys[0] != keys[1]:
-            raise self._difference(*(next(iter(side.values()), None) for side in keys))
 
-    def _difference(self, wanted: Exported | None, found: Exported | None) -> StoreError:
-        record = wanted or found
-        what = "" if record is None else " ".join(identity(record))
-        return StoreError(
-            f"the copy differs from the source at {what or 'its end'}: {_differing(wanted, found)}. The target stays "
-            "closed, and no job is lost: run the command again, or end the move with --abort."
-        )
+        def compared(done: int) -> None:
+            self._progress("comparing", done, max(done, expected))
+
+        await compare(self._source, self._target, theirs.shift, compared)
 
     # ── the source ────────────────────────────────────────────────────────────────────────────
 
@@ -369,30 +360,28 @@ async def _change(store: Store, was: Closing | None, value: Closing | None) -> N
 async def _reopen(source: Store, mine: Closing) -> None:
     aborting = msgspec.structs.replace(mine, stage="aborting")
     await _change(source, mine, aborting)
-    for counts in await source.count():
-        if counts.queue not in mine.paused and (await _queue_settings(source, counts.queue)).paused:
-            await source.control("queue", counts.queue, {"paused": False})
+    await _resume(source, [counts.queue for counts in await source.count() if counts.queue not in mine.paused])
     await _change(source, aborting, None)
+
+
+async def _resume(source: Store, queues: Sequence[str]) -> None:
+    for name in queues:
+        if (await _queue_settings(source, name)).paused:
+            await source.control("queue", name, {"paused": False})
 
 
 async def _queue_settings(store: Store, queue: str) -> QueueSettings:
     return cast("QueueSettings", await store.control("queue", queue, {}))
 
 
+def plain_url(store: Store) -> str:
+    """Return the URL without `access=read`, by which the stores of a plan differ from those of the move."""
+    return split_access(store.url)[0]
+
+
 def total(counts: QueueCounts) -> int:
     """Return the number of jobs of a queue."""
     return counts.waiting + counts.running + counts.completed + counts.dead + counts.cancelled
-
-
-async def _records(store: Store, batch: int) -> AsyncIterator[Exported]:
-    cursor: str | None = None
-    while True:
-        page = await store.export(cursor, batch)
-        for record in page.records:
-            yield record
-        if page.cursor is None:
-            return
-        cursor = page.cursor
 
 
 def _described(record: Exported) -> str:
@@ -407,27 +396,3 @@ def _described(record: Exported) -> str:
             return f"a deleted job {past.id!r}"
         case _:
             return " ".join(identity(record))
-
-
-async def _pairs(
-    ours: AsyncIterator[Exported], copies: AsyncIterator[Exported]
-) -> AsyncIterator[tuple[Exported | None, Exported | None]]:
-    while True:
-        pair = await anext(ours, None), await anext(copies, None)
-        if pair == (None, None):
-            return
-        yield pair
-
-
-def _differing(wanted: object, found: object, path: str = "") -> str:
-    """Return the first field that differs, with both values."""
-    if isinstance(wanted, msgspec.Struct) and type(wanted) is type(found):
-        for name in wanted.__struct_fields__:
-            one, other = getattr(wanted, name), getattr(found, name)
-            if one != other:
-                return _differing(one, other, f"{path}.{name}".lstrip("."))
-    if isinstance(wanted, tuple) and isinstance(found, tuple):
-        for number, (one, other) in enumerate(zip_longest(wanted, found)):
-            if one != other:
-                return _differing(one, other, f"{path}[{number}]")
-    return f"{path or 'the record'} is {found!r}, not {wanted!r}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from hashlib import sha1
 
 import msgspec
 
@@ -70,7 +71,7 @@ def dead_letter_hook(job: Job) -> Spec | None:
         job.lane,
         job.spec.group,
     )
-    return _hook(_dead_letter_id(job, job.events), task, job.queue, {"letter": letter})
+    return _hook(_hook_id("dead-letter", job, job.events), task, job.queue, {"letter": letter})
 
 
 def expected_hooks(jobs: Iterable[Job]) -> list[Spec]:
@@ -80,20 +81,27 @@ def expected_hooks(jobs: Iterable[Job]) -> list[Spec]:
     with the same id.
     """
     return [
-        Spec(id=_dead_letter_id(job, job.events + 1), task=job.spec.on_dead_letter, queue=job.queue, hook=True)
+        Spec(id=_hook_id("dead-letter", job, job.events + 1), task=job.spec.on_dead_letter, queue=job.queue, hook=True)
         for job in jobs
         if job.spec.on_dead_letter is not None and not job.spec.hook
     ]
 
 
-def _dead_letter_id(job: Job, events: int) -> str:
-    return f"dead-letter-{job.queue}-{job.seq}-{events}"
+def empty_hook(job: Job, task: str, finished: int) -> Spec:
+    """Return the `on_empty` job of a queue or lane whose last live job, `job`, has finished."""
+    facts = {"queue": job.queue, "lane": job.lane, "finished": finished}
+    return _hook(_hook_id("empty", job, job.events), task, job.queue, facts)
 
 
-def empty_hook(queue: str, task: str, lane: int | None, finished: int, seq: int, n: int) -> Spec:
-    """Return the `on_empty` job of a queue or lane whose last live job has finished."""
-    facts = {"queue": queue, "lane": lane, "finished": finished}
-    return _hook(f"empty-{queue}-{seq}-{n}", task, queue, facts)
+def _hook_id(kind: str, job: Job, events: int) -> str:
+    """Return the id of the hook that event number `events` of a job enqueues.
+
+    No other event may have the same id, because a store ignores the enqueue of an id that it knows. The seq cannot
+    identify the job: a move to another store changes it. The time of the enqueue can, together with the generation,
+    which starts again at 1 when the store has forgotten the id of a deleted job.
+    """
+    identity = f"{job.id}\n{job.generation}\n{job.enqueued_at}"
+    return f"{kind}-{job.queue}-{sha1(identity.encode(), usedforsecurity=False).hexdigest()}-{events}"
 
 
 def _hook(name: str, task: str, queue: str, payload: Mapping[str, object]) -> Spec:

@@ -319,7 +319,7 @@ class Step:
         line = None if job.lane is None else self.line_of(job)
         finished = row.processed if line is None else line.processed
         task = None if row.name == self._wiped else row.settings.on_empty
-        return None if task is None else empty_hook(job.spec.queue, task, job.lane, finished, job.seq, job.events)
+        return None if task is None else empty_hook(job, task, finished)
 
     def parent_ended(self, child_seq: int, parent: str, state: State) -> None:
         """Apply the end of a parent to one child.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreNotFound
 from millrace.store.object.engine.values import LayoutValue, value_of
 from millrace.store.object.keys import LAYOUT
 from millrace.store.object.store import ObjectStore, check_shard_digits
@@ -16,7 +16,7 @@ class ReadOnlyObjectStore(ReadAccess, ObjectStore):
             [seen] = await self.engine.objects.read([LAYOUT])
             made = value_of(seen, LayoutValue)
             if made is None:
-                raise StoreError(
+                raise StoreNotFound(
                     f"{self.blobs.url} is not a store of Millrace. Check the URL; access=read creates none."
                 )
             check_shard_digits(self.blobs.url, made, self.options.shard_digits)

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreError, StoreNotFound
 from millrace.store.postgres.address import transaction
 from millrace.store.postgres.sql import in_schema
 
@@ -83,7 +83,8 @@ async def require_version(connection: Any, schema: str) -> None:
     _refuse_newer(found, schema)
     if found < VERSION:
         state = f"has version {found}" if found else "has no tables of Millrace"
-        raise StoreError(
+        kind = StoreError if found else StoreNotFound
+        raise kind(
             f"schema {schema!r} {state}, and access=read cannot upgrade it to version {VERSION}. Connect once without "
             "access=read, or run the output of: millrace init --sql"
         )

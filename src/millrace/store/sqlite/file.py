@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from importlib import resources
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreError, StoreNotFound
 from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mounts_here
 from millrace.store.sqlite.connection import Io, Rows, retry_while_busy
 from millrace.store.sqlite.errors import store_error
@@ -85,7 +85,7 @@ def require_version(read: Callable[[str], Rows], path: str) -> None:
     """Raise StoreError unless the database has the current schema. Nothing is written."""
     version = schema_version(read)
     if not version:
-        raise StoreError(f"{path} has no tables of Millrace. Check the path; access=read creates none.")
+        raise StoreNotFound(f"{path} has no tables of Millrace. Check the path; access=read creates none.")
     _refuse_other(version, path)
 
 

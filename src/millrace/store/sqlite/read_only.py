@@ -14,7 +14,7 @@ import os
 import sqlite3
 from typing import Any, NamedTuple
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreError, StoreNotFound
 from millrace.domain.ledger import Ledger
 from millrace.store.read_access import ReadAccess
 from millrace.store.sqlite.connection import OpenedFile
@@ -113,7 +113,7 @@ def _state_of(path: str) -> _FileState:
         found = os.stat(path)
         has_log = os.path.exists(path + "-wal") and os.path.getsize(path + "-wal") > 0
     except FileNotFoundError:
-        raise StoreError(f"there is no database {path}. Check the path; access=read creates none.") from None
+        raise StoreNotFound(f"there is no database {path}. Check the path; access=read creates none.") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror or error}). {_ADVICE}") from None
     return _FileState(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, has_log)

@@ -15,6 +15,7 @@ from millrace.domain.event import Event
 from millrace.domain.request import Extension, Query
 from millrace.domain.schedule import Move
 from millrace.store.protocol import Consumer, Operator, Producer, Scheduling, Store
+from millrace.store.transfer_pages import records_of
 from millrace.testing.builders import a_claim, a_reclaim, a_spec, a_worker, seconds
 from millrace.testing.clock import VirtualClock
 from millrace.testing.conformance.reading import one_of_each
@@ -87,6 +88,7 @@ async def everything(store: Store, ids: list[str]) -> dict[str, Any]:
             await store.control("task", "work", {}),
             await store.control("store", "", {}),
         ],
+        "export": [record async for record in records_of(store)],
         "now": await store.now(),
     }
 

@@ -17,12 +17,14 @@ from millrace.store.memory import MemoryStore
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_burial, a_claim, a_spec, a_worker
 from millrace.testing.clock import VirtualClock
+from millrace.testing.conformance.hooks import hook_payloads
 from millrace.testing.conformance.scenes import (
     bury,
     complete,
     control,
     count,
     put,
+    put_cancelled,
     put_completed,
     put_dead,
     retry,
@@ -152,6 +154,49 @@ async def test_an_imported_child_is_buried_with_its_parent(store: Store, clock: 
     assert (job.state, job.reason, job.failed_parent) == (State.DEAD, "dependency_failed", parent.id)
     await store.replay([parent.id])
     assert (await show(store, child)).state is State.WAITING
+
+
+async def test_an_imported_job_that_dies_is_told_even_if_its_new_seq_was_that_of_another_dead_job(
+    store: Store, clock: VirtualClock
+) -> None:
+    """The id of a hook must not depend on seqs, because a move changes them: the ids of two hooks would be equal."""
+    source = another(clock)
+    waiting = [await put(source, on_dead_letter="mourn", delay=60) for _ in range(4)]
+    for _ in range(4):
+        await put_dead(source, on_dead_letter="mourn")
+        await complete(source, await take(source, tasks=["mourn"]))
+    await _put_deleted(source, 4)  # comes first in an import
+    await move(source, store)
+    clock.advance(60)
+    for _ in waiting:
+        await bury(store, await take(store))
+
+    letters = [payload["letter"]["id"] for payload in await hook_payloads(store, "mourn")]
+    assert letters == [spec.id for spec in waiting]
+
+
+async def test_an_imported_queue_tells_that_it_is_empty_even_if_the_last_job_has_the_seq_of_an_earlier_last_job(
+    store: Store, clock: VirtualClock
+) -> None:
+    source = another(clock)
+    await control(source, on_empty="notify")
+    spec = await put_cancelled(source)
+    assert len(await hook_payloads(source, "notify")) == 1
+    await put(source)
+    await retry(source, await take(source))
+    await complete(source, await take(source))
+    assert len(await hook_payloads(source, "notify")) == 1
+    await _put_deleted(source, 2)
+    await move(source, store)
+    await store.replay([spec.id])
+    await complete(store, await take(store))
+
+    assert len(await hook_payloads(store, "notify")) == 1
+
+
+async def _put_deleted(store: Store, count: int) -> None:
+    for _ in range(count):
+        await store.delete([(await put_completed(store, queue="deleted")).id])
 
 
 async def test_imported_groups_run_one_job_at_a_time_in_order(store: Store, clock: VirtualClock) -> None:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from millrace.domain.errors import StoreError
+from millrace.domain.errors import StoreError, StoreNotFound
 from millrace.store.file_system import NETWORK_FILE_SYSTEMS, file_system_of, mounts_here
 
 log = logging.getLogger("millrace.store")
@@ -64,7 +64,7 @@ class StoreFolder:
                 refuse_network_file_system(self.root)
             self._check_format()
         except FileNotFoundError:
-            raise StoreError(
+            raise StoreNotFound(
                 f"{self.root} is not a store of Millrace. Check the path; access=read creates none."
             ) from None
         except OSError as error:

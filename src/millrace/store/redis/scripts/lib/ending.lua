@@ -1,11 +1,16 @@
 -- ending: the consequences of a job's end: hooks, dependents, pruning.
--- Repeats Step.carry_out, Step.parent_ended and Step.remove of domain/rules/step.py; dead_letter_hook and empty_hook of
--- domain/rules/dead.py.
+-- Repeats Step.carry_out, Step.parent_ended and Step.remove of domain/rules/step.py; dead_letter_hook, empty_hook and
+-- _hook_id of domain/rules/dead.py.
 
 local function a_hook(name, task, queue, body)
   return { id = name, token = name, task = task, queue = queue, priority = 0, delay = 0, lease = SPEC.lease,
     keep_result = SPEC.keep_result, retry_blocks = true, scope = 'live', on_dependency = 'bury', on_hit = 'keep',
     reuse = true, hook = true, body = body }
+end
+
+local function hook_id(kind, job)
+  local identity = job.id .. format('\n%.0f\n%.0f', job.generation, job.enqueued_at)
+  return kind .. '-' .. job.queue .. '-' .. redis.sha1hex(identity) .. '-' .. job.events
 end
 
 -- The values of a dead job and its spec. Python makes the payload of the hook from them (decode.py).
@@ -14,7 +19,7 @@ local function dead_letter_hook(job)
   if job.state ~= 'dead' or not task or job.hook then
     return nil
   end
-  local name = 'dead-letter-' .. job.queue .. '-' .. format('%.0f', job.seq) .. '-' .. job.events
+  local name = hook_id('dead-letter', job)
   local failure = job.error and T.hget(KEY.error, job.seq) or nil
   local facts = char(0x9b) .. pack(name, task, job.queue, job.seq, job.reason or 'unknown', failure, job.attempt,
     job.failures, job.enqueued_at, job.finished_at, job.lane)
@@ -35,7 +40,7 @@ local function empty_hook(job)
   if not task then
     return nil
   end
-  local name = 'empty-' .. job.queue .. '-' .. format('%.0f', job.seq) .. '-' .. job.events
+  local name = hook_id('empty', job)
   local facts = char(0x95) .. pack(name, task, job.queue, job.lane, line and line.processed or row.processed)
   return a_hook(name, task, job.queue, '\2' .. facts .. char(job.seq % 256))
 end
