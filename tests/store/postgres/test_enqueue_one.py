@@ -69,7 +69,10 @@ async def outcome(store: PostgresStore, connection: Any, name: str, arguments: l
             await connection.execute(f"SELECT setval('\"{schema}\".{sequence}', 1000000)")
         answer = await connection.fetchval(store.session().sql[name], NOW, *arguments)
         rows = {
-            table: [tuple(row) for row in await connection.fetch(f'SELECT t.* FROM "{schema}".{table} AS t')]
+            # Sorted: a vacuum between the two calls changes where a row is put, and so the order of a scan.
+            table: sorted(
+                (tuple(row) for row in await connection.fetch(f'SELECT t.* FROM "{schema}".{table} AS t')), key=repr
+            )
             for table in TABLES
         }
         return answer, rows
