@@ -409,6 +409,12 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
         app.chain([])
     with pytest.raises(InvalidInput, match=r"flow\.enqueue\(id=…\)"):
         app.gather([note.options(id="mine").spec("a")]).specs()
+    for flow in (
+        app.chain(note.options(key="daily").spec("a"), note),
+        app.chain(note.spec("a"), note.options(key="daily")),
+    ):
+        with pytest.raises(InvalidInput, match=r"key='daily'.*flow\.enqueue\(id=…\)"):
+            flow.specs()
     with pytest.raises(InvalidInput, match=r"Begin with task\.spec"):
         app.chain(note, note).enqueue()  # type: ignore[attr-defined]
     one = note.spec("a")
@@ -417,6 +423,14 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
 
 
 # ── results as arguments ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_connection_is_refused_for_a_part_which_cannot_join_a_transaction_alone(mill: Harness):
+    with closing(sqlite3.connect(":memory:")) as connection:
+        joined = note.options(within=connection)
+        for make in (lambda: joined.spec("a"), lambda: app.chain(note.spec("a"), joined).specs()):
+            with pytest.raises(InvalidInput, match=r"flow\.enqueue\(within=…\)"):
+                make()
 
 
 async def test_the_output_of_a_spec_is_replaced_by_the_result_of_its_job(mill: Harness):

@@ -53,6 +53,11 @@ class _Plan:
                 f"job {spec.id!r} of task {spec.task!r} has an id of its own, but a flow gives its jobs their ids. "
                 "Remove id=…, and pass the id of the flow: flow.enqueue(id=…)"
             )
+        if spec.key is not None:
+            raise InvalidInput(
+                f"a part of a flow, of task {spec.task!r}, has key={spec.key!r}, but another job with this key could "
+                "take its place. Remove key=…. To enqueue a flow once, pass an id to the flow: flow.enqueue(id=…)"
+            )
         if spec.id in self.specs:
             raise InvalidInput(
                 f"the same spec of task {spec.task!r} is twice in one flow. Make a spec for each part: "
