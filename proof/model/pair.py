@@ -208,6 +208,7 @@ class Pair:
         assert self.names.seqs_keep_their_order(), "seqs of the store do not keep the order of the ledger's"
         self.same([_shown(counts) for counts in await self.both(lambda store, _: store.count())], "count")
         await self.ask("workers", lambda store, _: store.workers())
+        await self.ask("schedules", lambda store, _: store.schedules())
         await self._each("lanes", queues, lambda store, queue: store.lanes(queue))
         changed = [job_id for job_id in known if histories or job_id in self._changed]
         waiting_or_changed = [job_id for job_id in known if job_id in waiting or job_id in self._changed or histories]
