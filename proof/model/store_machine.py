@@ -49,6 +49,7 @@ class StoreMachine(Batches, Schedules):
         self, drawn: str, lanes: int | None, deaths: dict[str, Any], changes: list[tuple[str, dict[str, Any]]]
     ) -> None:
         self.mood = mood = self.only or drawn
+        self.moves_at_the_end = mood == "schedules" or lanes == 3
         self.step("begin", lambda store, _: store.control("queue", "pool", {"lanes": lanes}))
         self.set_the_scene(deaths)
         for queue, change in changes if mood != "fast paths" else ():

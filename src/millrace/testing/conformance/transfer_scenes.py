@@ -6,6 +6,7 @@ import msgspec
 
 from millrace.domain.change import Change
 from millrace.domain.export import Exported, ExportedHold, comparable, identity
+from millrace.domain.request import Extension
 from millrace.domain.schedule import Move, Schedule
 from millrace.domain.settings import Closing
 from millrace.store.protocol import Store
@@ -123,12 +124,13 @@ async def _ended(store: Store, clock: VirtualClock, name: str) -> None:
 
 
 async def _retried(store: Store, clock: VirtualClock, name: str) -> None:
-    """Jobs in backoff, snoozed, released and replayed."""
+    """Jobs in backoff, snoozed, released and replayed, which have reported progress."""
     await store.enqueue(
         [a_spec(id=name + each, queue=f"{name}tried") for each in ("retried", "snoozed", "released", "replayed")]
     )
     for job in await store.claim(a_claim(10, queue=f"{name}tried")):
         clock.advance(1)
+        await store.extend([Extension(job.lease, progress=b"50%")])
         await store.settle([(job.lease, a_retry_change(600, f"broken {job.id}"))])
     clock.advance(601)
     changes = {
