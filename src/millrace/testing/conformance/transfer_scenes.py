@@ -130,7 +130,6 @@ async def _retried(store: Store, clock: VirtualClock, name: str) -> None:
     )
     for job in await store.claim(a_claim(10, queue=f"{name}tried")):
         clock.advance(1)
-        await store.extend([Extension(job.lease, progress=b"50%")])
         await store.settle([(job.lease, a_retry_change(600, f"broken {job.id}"))])
     clock.advance(601)
     changes = {
@@ -141,6 +140,7 @@ async def _retried(store: Store, clock: VirtualClock, name: str) -> None:
     }
     for job in await store.claim(a_claim(10, queue=f"{name}tried")):
         clock.advance(1)
+        await store.extend([Extension(job.lease, progress=b"50%")])
         await store.settle([(job.lease, changes[job.id.removeprefix(name)])])
     await store.replay([f"{name}replayed"])
 
