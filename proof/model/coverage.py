@@ -43,6 +43,7 @@ ANSWERS = frozenset(
         *(f"batch: {call} and {answers}" for call in ("settle", "extend") for answers in ("ok", "lost", "lost and ok")),
         "batch: replayed into another lane",
         *(f"control: {a}" for a in ("done", "InvalidInput")),
+        *(f"schedule: {a}" for a in ("ok", "stale", "early", "refused")),
     }
 )
 

@@ -20,6 +20,7 @@ from millrace.domain.outcome import Outcome
 from millrace.domain.request import Claim, Enqueued, Receipt, Reclaim
 from millrace.domain.rules.decide import decide
 from millrace.store.protocol import Store, Target
+from millrace.store.transfer import StoreTransfer
 from millrace.testing.clock import VirtualClock
 from millrace.testing.invariants import check, gather
 from proof.model import draw
@@ -42,6 +43,7 @@ class Machine(RuleBasedStateMachine):
     """The machine. Use `store_machine`, which sets the store to drive."""
 
     subject: ClassVar[Subject]
+    moves_at_the_end = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,10 +257,15 @@ class Machine(RuleBasedStateMachine):
                 self.subject.discard(store)
 
     async def _finish(self) -> None:
-        """Compare everything once more; then remove all limits, and check that every job that can run does."""
+        """Compare everything once more; then remove all limits, and check that every job that can run does. Or move
+        everything into a new store, and compare that.
+        """
         pair = self.pair
         await pair.everything(draw.QUEUES, histories=True)
         await self._check_invariants()
+        if self.moves_at_the_end:
+            await self._move()
+            return
         for name in draw.QUEUES:
             await self._free("queue", name)
         for name in draw.TASKS:
@@ -270,6 +277,27 @@ class Machine(RuleBasedStateMachine):
         left = [job.id for job in self.records() if job.state is State.RUNNING or _may_run(job)]
         assert left == [], f"nothing stands in their way, and yet these never ran: {left}"
         await pair.everything(draw.QUEUES)
+
+    async def _move(self) -> None:
+        """Move the reference into a new store of the kind under test, and compare all that both show."""
+        self.coverage.note("rule: move to a new store")
+        source = self.pair.reference
+        source.url = "memory://reference"  # a move refuses two stores with one URL
+        running = await source.get([job.id for job in self.records() if job.state is State.RUNNING])
+        await source.settle([(job.lease, Change.completed()) for job in running if job is not None])
+        for worker in await source.workers():  # they are not moved
+            await source.beat(worker.info, 0)
+        target = self.subject.make(self.clock)
+        await target.connect()
+        try:
+            await StoreTransfer(source, target).run()
+            moved = Pair(target, self.clock, source)
+            moved.known = dict.fromkeys(job.id for job in self.records())
+            await moved.everything(draw.QUEUES, histories=True, is_import=True)
+        finally:
+            await target.close()
+            if self.subject.discard is not None:
+                self.subject.discard(target)
 
     async def _check_invariants(self) -> None:
         """Run the shared invariant checker over whole histories, if the clock only moved forward.

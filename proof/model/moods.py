@@ -81,6 +81,7 @@ _MORE: dict[str, dict[str, int]] = {
         "change_lanes": 4,
         "reclaim": 2,
     },
+    "schedules": {"put_schedules": 6, "tick": 12, "change_schedule": 6, "move_the_clock": 8},
     "operators": {"operate": 8, "operate_on_finished": 6, "configure": 6, "now_and_then": 8, "find": 3},
 }
 

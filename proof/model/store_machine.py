@@ -27,12 +27,13 @@ from proof.model.batches import Batches
 from proof.model.coverage import COVERAGE
 from proof.model.moods import MOODS, MOVES, move
 from proof.model.pair import collect
+from proof.model.schedules import Schedules
 from proof.model.subject import Subject
 
 __all__ = ["COVERAGE", "StoreMachine", "by_mood", "rules_of", "store_machine"]
 
 
-class StoreMachine(Batches):
+class StoreMachine(Batches, Schedules):
     """The moves. `begin` sets the mood of an example: what it is mostly about."""
 
     only: ClassVar[str | None] = None  # the only mood of this machine, see `by_mood`
@@ -48,6 +49,7 @@ class StoreMachine(Batches):
         self, drawn: str, lanes: int | None, deaths: dict[str, Any], changes: list[tuple[str, dict[str, Any]]]
     ) -> None:
         self.mood = mood = self.only or drawn
+        self.moves_at_the_end = mood == "schedules" or lanes == 3
         self.step("begin", lambda store, _: store.control("queue", "pool", {"lanes": lanes}))
         self.set_the_scene(deaths)
         for queue, change in changes if mood != "fast paths" else ():
@@ -71,6 +73,8 @@ class StoreMachine(Batches):
         elif self.mood in ("leases", "batches"):
             for worker in draw.WORKERS:
                 self.beat(worker, DAY)
+        elif self.mood == "schedules":
+            self.control_queue("r", {"max_depth": 2})
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:
@@ -253,6 +257,6 @@ _SHARED = {"operate", "operate_on_finished", "configure", "now_and_then"}  # cou
 def rules_of(machine: type[StoreMachine]) -> frozenset[str]:
     """The moves that a run of this machine is expected to make."""
     done = {*("cancel", "replay", "archive", "delete", "control_queue", "control_task", "control_store")}
-    done |= {"begin", "drain", "obliterate", "beat", "leave", "read_events"}
+    done |= {"begin", "drain", "obliterate", "beat", "leave", "read_events", "due_schedules"}
     left_out = _SHARED if machine.subject.reopen is not None else _SHARED | {"restart"}
     return frozenset((set(MOVES) | done) - left_out)

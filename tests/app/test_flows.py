@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,44 @@ async def test_a_flow_with_more_parts_than_the_flow_that_has_its_id_is_refused(m
     assert len(mill.all_enqueued()) == 4
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(
+    ("first", "then", "says", "cancelled"),
+    [
+        (["a", "b"], ["a"], "exists with 3 jobs, but this flow has 2. Nothing was enqueued", []),
+        (["a"], ["a", "b", "c"], "has 4. Of this flow, 2 jobs were stored and then cancelled", ["f/2", "f/3"]),
+        ([], ["a", "b"], "is no part of flow 'f'.*2 jobs were stored and then cancelled", ["f/1", "f/2"]),
+    ],
+)
+async def test_a_flow_that_another_one_has_just_forestalled_leaves_no_jobs(
+    mill: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    first: list[str],
+    then: list[str],
+    says: str,
+    cancelled: list[str],
+    blocking: bool,
+):
+    """Both have found no flow with this id before they enqueue."""
+
+    async def found_none(*_: object) -> None: ...
+
+    monkeypatch.setattr("millrace.app.flows.compose.repeated", found_none)
+    if first:
+        await app.gather([load.spec(name) for name in first]).then(album).enqueue(id="f")
+    else:
+        await load.options(id="f").enqueue("alone")
+    second = app.gather([load.spec(name) for name in then]).then(album)
+
+    enqueue = partial(asyncio.to_thread, second.sync.enqueue) if blocking else second.enqueue
+    with pytest.raises(InvalidInput, match=says):
+        await enqueue(id="f")
+
+    assert sorted([job.id async for job in app.jobs.find(state="cancelled")]) == cancelled
+    await mill.drain()
+    assert (await app.jobs.handle("f").status()).state == "completed"
+
+
 async def test_a_flow_id_that_looks_like_the_id_of_a_part_is_refused(mill: Harness):
     with pytest.raises(InvalidInput, match=r"'day/2' ends in a slash and a number.*'day-2'"):
         await app.chain(note.spec("a"), note).enqueue(id="day/2")
@@ -409,6 +448,12 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
         app.chain([])
     with pytest.raises(InvalidInput, match=r"flow\.enqueue\(id=…\)"):
         app.gather([note.options(id="mine").spec("a")]).specs()
+    for flow in (
+        app.chain(note.options(key="daily").spec("a"), note),
+        app.chain(note.spec("a"), note.options(key="daily")),
+    ):
+        with pytest.raises(InvalidInput, match=r"key='daily'.*flow\.enqueue\(id=…\)"):
+            flow.specs()
     with pytest.raises(InvalidInput, match=r"Begin with task\.spec"):
         app.chain(note, note).enqueue()  # type: ignore[attr-defined]
     one = note.spec("a")
@@ -417,6 +462,14 @@ def test_what_is_no_part_of_a_flow_is_refused_with_the_way_out():
 
 
 # ── results as arguments ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_connection_is_refused_for_a_part_which_cannot_join_a_transaction_alone(mill: Harness):
+    with closing(sqlite3.connect(":memory:")) as connection:
+        joined = note.options(within=connection)
+        for make in (lambda: joined.spec("a"), lambda: app.chain(note.spec("a"), joined).specs()):
+            with pytest.raises(InvalidInput, match=r"flow\.enqueue\(within=…\)"):
+                make()
 
 
 async def test_the_output_of_a_spec_is_replaced_by_the_result_of_its_job(mill: Harness):

@@ -12,17 +12,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from millrace import InvalidInput
 from millrace.cli.pipeline.shadow import ShadowChoice
+from millrace.domain.change import Change
+from millrace.domain.job import Spec
+from millrace.domain.request import Claim
 from millrace.spark.lake import Lake, LakePlace, StoreFeed, TakeRequest, take
+from millrace.spark.lake.errors import OtherStore
+from millrace.spark.open import opened
 from millrace.spark.shadow import PastJobs, ShadowRequest, ShadowResult, candidates, shadow
 from millrace.spark.shadow.comparing import ShadowOutcome
 from millrace.spark.shadow.payloads import keep_payloads
 from millrace.spark.shadow.sandbox import COMPARED
+from millrace.store.protocol import Store
 from tests.cli.stage import Stage
 from tests.project.page import Session, assert_printed, blocks_of
 from tests.servers.read_only import KINDS, Limited, filled
@@ -117,6 +124,47 @@ def test_what_the_lake_lacks_is_read_from_the_store(spark: SparkSession, full: P
     lake = lake_of(spark, full, tmp_path / "lake", None)
 
     assert counts(shadow(spark, app, ShadowRequest(past("send", url=full.url)), lake)) == expected()
+
+
+def test_a_lake_of_another_store_is_refused(spark: SparkSession, full: Place, tmp_path: Path):
+    lake = lake_of(spark, full, tmp_path / "lake", None)
+    other = f"sqlite:///{tmp_path}/other.db"
+    with opened(other):
+        pass
+
+    with pytest.raises(OtherStore, match="moved"):
+        shadow(spark, app, ShadowRequest(past("send", url=other)), lake)
+    with pytest.raises(OtherStore, match="moved"):
+        candidates(spark, past("send", url=other), lake)
+
+
+def test_after_a_move_jobs_of_the_lake_get_their_own_payloads(spark: SparkSession, full: Place, tmp_path: Path):
+    """The new store gives its jobs other sequence numbers."""
+    lake = lake_of(spark, full, tmp_path / "lake", None)
+    moved = f"sqlite:///{tmp_path}/moved.db"
+    with opened(moved) as found:
+        jobs = [Spec(f"job-{n}", "send", "mail", b'{"n":%d,"to":"x"}' % n) for n in reversed(range(20))]
+        found.run(found.store.enqueue(jobs))
+        found.run(_finish_all(found.store))
+    request = msgspec.structs.replace(past("send", url=moved), moved=True)
+
+    assert counts(shadow(spark, app, ShadowRequest(request), lake)) == expected()
+
+
+def test_a_job_that_was_replayed_runs_once(spark: SparkSession, full: Place, tmp_path: Path):
+    lake = lake_of(spark, full, tmp_path / "lake", frozenset({"send"}))
+    with full.open() as found:
+        found.run(found.store.replay(["job-5"]))
+        found.run(_finish_all(found.store))
+    lake = lake_of(spark, full, tmp_path / "lake", frozenset({"send"}))
+
+    assert lake.payloads().where("job = 'job-5'").count() == 2
+    assert sum(counts(shadow(spark, app, ShadowRequest(past("send")), lake)).values()) == found_of(lake, "send")
+
+
+async def _finish_all(store: Store) -> None:
+    while jobs := await store.claim(Claim(("mail", "parcels"), "w-1", limit=50)):
+        await store.settle([(job.lease, Change.completed(b'{"ok": true}')) for job in jobs])
 
 
 def test_the_payloads_of_each_finished_job_are_copied_once(spark: SparkSession, full: Place, tmp_path: Path):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace import App
 from millrace.app.shadow_mode import VARIABLE, is_shadow, shadow_mode
+from millrace.contrib.celery import Celery
 from millrace.spark.drain.app import AppAddress
 from millrace.spark.open import opened
 from millrace.spark.shadow.comparing import speed_of
 from millrace.spark.shadow.sandbox import Row, SandboxPlan, run_again
+from tests.narrowing import the
 from tests.spark.programs import shadow_shop
 from tests.spark.programs.shadow_shop import app, rows
 
@@ -42,10 +46,43 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     shadow_shop.other_app.use(before[1])
 
 
-async def again(task: str, given: list[Row]) -> list[dict[str, Any]]:
-    plan = SandboxPlan(AppAddress("tests.spark.programs.shadow_shop", "app"), task, slots=4)
+async def again(task: str, given: list[Row], url: str | None = None, of: App = app) -> list[dict[str, Any]]:
+    store = None if url is None else {"url": url}
+    plan = SandboxPlan(AppAddress("tests.spark.programs.shadow_shop", "app"), task, slots=4, store=store)
     with shadow_mode():
-        return await run_again(app, plan, given)
+        return await run_again(of, plan, given)
+
+
+def old_app(url: str) -> App:
+    """An old version of the app: `charge` has no default yet."""
+    old = App(url)
+
+    @old.task
+    def amount(n: int) -> int:
+        return 10 * n
+
+    @old.task
+    def charge(amount: int) -> int:
+        return amount
+
+    return old
+
+
+async def finished(old: App, *ids: str) -> list[Row]:
+    """Run all jobs of the store with an old version of the app. Return those with these ids as rows."""
+    await old.worker(burst=True).run(handle_signals=False)
+    jobs = [the(job) for job in await (await old.connected()).get(ids)]
+    return [
+        {
+            **rows(None)[0],
+            "job": job.id,
+            "generation": job.generation,
+            "headers": job.spec.headers,
+            "payload": job.spec.payload,
+            "result": job.result,
+        }
+        for job in jobs
+    ]
 
 
 def jobs_in_store(url: str) -> int:
@@ -99,6 +136,66 @@ async def test_a_payload_that_does_not_fit_the_new_handler_now_fails():
 async def test_a_job_without_a_payload_is_counted_and_one_that_snoozes_has_not_finished():
     assert [row["outcome"] for row in await again("die", rows(None))] == ["no_payload"]
     assert [row["outcome"] for row in await again("snooze", rows({}, result=b"null"))] == ["unfinished"]
+
+
+async def test_a_job_that_gets_results_of_other_jobs_runs_with_these_results(real: str, ledger: Path):
+    async with old_app(real) as old:
+        await old.chain(old.find_task("amount").spec(3), old.find_task("charge")).enqueue(id="flow")
+        given = await finished(old, "flow")
+
+    [row] = await again("charge", given, real)
+
+    assert (row["outcome"], ledger.read_text()) == ("same_result", "charge 30\n")
+
+
+@pytest.mark.parametrize("missing", ["store", "job", "generation", "parent", "result", "later result", "running"])
+async def test_a_job_whose_parents_results_are_not_known_does_not_run(missing: str, real: str, ledger: Path):
+    async with old_app(real) as old:
+        amount = old.find_task("amount").options(keep_result="1ms" if missing == "result" else "1h")
+        await old.chain(amount.spec(3), old.find_task("charge")).enqueue(id="flow")
+        given = await finished(old, "flow")
+        store = await old.connected()
+        match missing:
+            case "job":
+                await old.jobs.delete("flow")
+            case "generation":
+                given[0]["generation"] = 2
+            case "parent":
+                await old.jobs.delete("flow/1")
+            case "result":
+                await asyncio.sleep(0.01)
+                await store.maintain(10)
+            case "later result":
+                await asyncio.sleep(0.01)
+                await store.replay(["flow/1"], False)
+                await old.worker(burst=True).run(handle_signals=False)
+            case "running":
+                await store.replay(["flow/1"], False)
+
+    [row] = await again("charge", given, None if missing == "store" else real)
+
+    assert (row["outcome"], ledger.read_text()) == ("no_inputs", "")
+
+
+async def test_a_chain_of_celery_runs_with_the_result_of_its_first_task(real: str):
+    celery = Celery("shop", broker=real)
+
+    @celery.task(name="add")
+    def add(*numbers: int) -> int:
+        return sum(numbers)
+
+    link = (add.s(1, 2) | add.s(10)).apply_async()
+    given = await finished(celery.millrace, link.id)
+
+    for url, outcome in (None, "no_inputs"), (real, "same_result"):
+        [row] = await again("add", given, url, of=celery.millrace)
+        assert row["outcome"] == outcome
+
+
+async def test_a_handler_that_reads_its_parents_fails():
+    [row] = await again("read_parents", rows({}, result=b"2"))
+
+    assert row["outcome"] == "now_fails" and "ctx.parents()" in row["error_after"]
 
 
 async def test_a_slower_run_is_called_slower():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
@@ -227,6 +228,117 @@ async def test_a_provider_of_a_worker_that_awaits_something_cancelled_fails_the_
         job = await work.enqueue()
         assert await job.result(wait=30) == "pool"
     assert [the(one.error).type for one in the(await job.status()).attempts] == ["CancelledError"]
+
+
+class Client:
+    async def __call__(self) -> int:
+        return 5
+
+
+class Pages:
+    def __call__(self) -> Iterator[int]:
+        yield 5
+
+
+class Events:
+    async def __call__(self) -> AsyncIterator[int]:
+        yield 5
+
+
+@pytest.mark.parametrize("scope", ["job", "worker"])
+@pytest.mark.parametrize("kind", [Client, Pages, Events])
+async def test_a_class_makes_its_instance_whatever_calling_the_instance_does(kind: type, scope: Any) -> None:
+    app = App("memory://")
+    partial, instance = functools.partial(kind), kind()
+
+    @app.task
+    async def work(
+        one: Any = Depends(kind, scope=scope),
+        same: Any = Depends(partial, scope=scope),
+        called: Any = Depends(instance, scope=scope),
+    ) -> list[str]:
+        return [type(one).__name__, type(same).__name__, str(called)]
+
+    async with app.worker():
+        assert await work.call() == [kind.__name__, kind.__name__, "5"]
+
+
+class Stopped(BaseException):
+    """Like the timeout of gevent, this is no Exception."""
+
+
+def _next_of_nothing() -> str:
+    return next(iter(list[str]()))
+
+
+async def _awaits_nothing() -> str:
+    return _next_of_nothing()
+
+
+def _yields_nothing() -> Iterator[str]:
+    yield _next_of_nothing()
+
+
+async def _awaits_and_yields_nothing() -> AsyncIterator[str]:
+    yield _next_of_nothing()
+
+
+def _is_stopped() -> str:
+    raise Stopped("Stopped")
+
+
+async def _awaits_and_is_stopped() -> str:
+    raise Stopped("Stopped")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("scope", ["job", "worker"])
+@pytest.mark.parametrize(
+    "provider",
+    [
+        _next_of_nothing,
+        _awaits_nothing,
+        _yields_nothing,
+        _awaits_and_yields_nothing,
+        _is_stopped,
+        _awaits_and_is_stopped,
+    ],
+)
+async def test_what_no_future_or_coroutine_can_raise_fails_the_attempt_only(
+    provider: Callable[[], Any], scope: Any, is_async: bool
+) -> None:
+    app = App("memory://")
+
+    def healthy() -> str:
+        return "healthy"
+
+    async def on_loop(value: str = Depends(provider, scope=scope)) -> None: ...
+
+    def in_thread(value: str = Depends(provider, scope=scope)) -> None: ...
+
+    @app.task
+    async def after(value: str = Depends(healthy, scope="worker")) -> str:
+        return value
+
+    task = app.task(max_attempts=1, timeout=20)(on_loop if is_async else in_thread)
+    async with app.worker():
+        for _ in range(2):  # the next job tries again
+            with pytest.raises(JobFailed, match="StopIteration|Stopped"):
+                await (await task.enqueue()).result(wait=30)
+        assert await (await after.enqueue()).result(wait=30) == "healthy"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_provider_or_handler_that_raises_stop_iteration_ends_a_rehearsal(is_async: bool) -> None:
+    app = App("memory://")
+
+    async def on_loop(value: str = Depends(_next_of_nothing, scope="worker")) -> None: ...
+
+    def in_thread(one: int = Depends(lambda: 1)) -> None:
+        _next_of_nothing()
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        testing.run_sync(app.task(on_loop if is_async else in_thread))
 
 
 @pytest.mark.parametrize("limit", ["timeout", "middleware"])

@@ -10,6 +10,7 @@ import msgspec
 from millrace.app.flows.members import ENQUEUED_BY, flow_of
 from millrace.app.job_handle import existing
 from millrace.app.payloads.inputs import has_inputs
+from millrace.app.shadow_mode import is_shadow
 from millrace.domain.errors import InvalidInput
 from millrace.domain.instant import as_datetime
 from millrace.domain.job import Attempt, Job, State, Word, word
@@ -243,6 +244,11 @@ def read_result(app: App, record: Job, data: bytes | None) -> Any:
 
 async def parents_of(app: App, job: Job) -> list[JobStatus]:
     """Return the status of each job that this one ran after. Raises JobNotFound if the record of one was removed."""
+    if is_shadow():
+        raise InvalidInput(
+            "a shadow replay does not know the jobs that a job ran after, so ctx.parents() fails. Check ctx.is_shadow "
+            "before the call, or pass their results as arguments (task.spec(parent.output))"
+        )
     store = await app.connected()
     ids, found = job.spec.after, []
     for start in range(0, len(ids), PARENTS_AT_ONCE):

@@ -240,7 +240,7 @@ class Task(Generic[P, R]):
         """
         if self.at is not None:
             return await (await self.due()).call(*args, **kwargs)
-        spec = self.spec(*args, **kwargs)
+        spec = self._spec(*args, **kwargs)
         if self._named and self._reruns is None:
             spec = msgspec.structs.replace(spec, rerun_expired=True)
         self.refuse_within()
@@ -273,6 +273,14 @@ class Task(Generic[P, R]):
         An argument can be the output of another job: `album.spec(photo.output)` runs after `photo`, and gets its
         result. Raises PayloadInvalid if the arguments do not fit the handler.
         """
+        if self.connection is not None:
+            raise InvalidInput(
+                f"task {self.name!r}: a spec cannot have `within`: it would be enqueued outside of your transaction. "
+                "Pass within=… to the enqueue: app.enqueue([…], within=…) or flow.enqueue(within=…)"
+            )
+        return self._spec(*args, **kwargs)
+
+    def _spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec[R]:
         if self.at is not None:
             raise InvalidInput(
                 f"task {self.name!r}: a spec cannot have `at`: the store's clock measures the delay at the enqueue. "
@@ -318,7 +326,7 @@ class Task(Generic[P, R]):
         validated as a whole, and of the following specs only the payload. A pool derives the group from the arguments:
         such a spec is validated as a whole.
         """
-        spec = self.spec(*args, **kwargs)
+        spec = self._spec(*args, **kwargs)
         if self._is_valid and spec.group == self._template.group and spec.after is self._template.after:
             check_payload(spec)
         else:
@@ -396,7 +404,7 @@ class Task(Generic[P, R]):
             if item.task != self.name:
                 raise InvalidInput(f"item {number} is a spec of task {item.task!r}, not of {self.name!r}")
             return item
-        make: Callable[..., Spec] = self.spec
+        make: Callable[..., Spec] = self._spec
         try:
             return make(**self._by_name(item))
         except PayloadInvalid as error:

@@ -6,7 +6,6 @@ encoded, or that change when they are encoded and decoded.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ import msgspec
 from millrace.app.batch_task import BatchTask
 from millrace.app.handler.batch_results import answers
 from millrace.app.handler.context import Context
+from millrace.app.handler.in_thread import in_thread
 from millrace.app.handler.verdict import Verdict
 from millrace.app.task import Task
 from millrace.domain.errors import InvalidInput
@@ -117,7 +117,7 @@ class Rehearsal(Generic[P, R]):
             return await self._awaited(self._call(run, values.injected_into(self._task.handler)))
 
     async def _awaited(self, call: Callable[[], Any]) -> Any:
-        return await (call() if self._task.is_async else asyncio.to_thread(call))
+        return await (call() if self._task.is_async else in_thread(call))
 
     def _call(self, run: Run, handler: Callable[..., Any] | None = None) -> Callable[[], Any]:
         arguments = run.arguments()

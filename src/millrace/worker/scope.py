@@ -156,8 +156,8 @@ class WorkerScope:
         assert host is not None
         try:
             value = await make(stack)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if host.cancelling():
+        except BaseException as error:
+            if host.cancelling() or isinstance(error, KeyboardInterrupt | GeneratorExit):
                 raise
             # A CancelledError too: the provider has awaited something that was cancelled.
             self._shared = {name: future for name, future in self._shared.items() if future is not made}

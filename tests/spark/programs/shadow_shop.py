@@ -57,6 +57,22 @@ def sleep(seconds: float) -> float:
 
 
 @app.task
+def amount(n: int) -> int:
+    return 10 * n
+
+
+@app.task
+def charge(amount: int = 0) -> int:
+    note(f"charge {amount}")
+    return amount
+
+
+@app.task
+async def read_parents(ctx: Context) -> int:
+    return len(await ctx.parents())
+
+
+@app.task
 async def snooze() -> None:
     raise Snooze("1h")
 

@@ -14,7 +14,7 @@ import msgspec
 from millrace.app.duration import Duration, milliseconds
 from millrace.app.flows.handle import FlowHandle, SyncFlowHandle
 from millrace.app.flows.members import as_members
-from millrace.app.flows.repeat import check_flow_id, repeated
+from millrace.app.flows.repeat import check_flow_id, refuse_other_flow, repeated
 from millrace.app.ids import new_ids
 from millrace.app.payloads.inputs import keeping_inputs, parents_in
 from millrace.domain.errors import InvalidInput
@@ -52,6 +52,11 @@ class _Plan:
             raise InvalidInput(
                 f"job {spec.id!r} of task {spec.task!r} has an id of its own, but a flow gives its jobs their ids. "
                 "Remove id=…, and pass the id of the flow: flow.enqueue(id=…)"
+            )
+        if spec.key is not None:
+            raise InvalidInput(
+                f"a part of a flow, of task {spec.task!r}, has key={spec.key!r}, but another job with this key could "
+                "take its place. Remove key=…. To enqueue a flow once, pass an id to the flow: flow.enqueue(id=…)"
             )
         if spec.id in self.specs:
             raise InvalidInput(
@@ -193,8 +198,10 @@ class Flow(Generic[R_co]):
         specs = self.specs(id)
         if id is not None and within is None and (answer := await repeated(self._app, id, specs)) is not None:
             return FlowHandle(self._app, id, answer)
-        *_, last = await self._app.enqueue(specs, within=within)
-        return FlowHandle(self._app, last.id, last.enqueued)
+        handles = await self._app.enqueue(specs, within=within)
+        if id is not None and within is None:
+            await refuse_other_flow(self._app, id, [handle.enqueued for handle in handles])
+        return FlowHandle(self._app, handles[-1].id, handles[-1].enqueued)
 
     async def call(self, *, wait: Duration | None = WAIT) -> R_co:
         """Enqueue the flow, wait until its last job has finished, and return its result.
@@ -233,7 +240,10 @@ class SyncFlow(Generic[R_co]):
         app, specs = self._flow._app, self._flow.specs(id)
         answer = None if id is None or within is not None else app.sync.run(repeated(app, id, specs))
         if answer is None:
-            *_, answer = app.sync.store_specs(specs, within)
+            answers = app.sync.store_specs(specs, within)
+            if id is not None and within is None:
+                app.sync.run(refuse_other_flow(app, id, answers))
+            answer = answers[-1]
         return SyncFlowHandle(app, answer.id, answer)
 
     def call(self, *, wait: Duration | None = WAIT) -> R_co:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millrace.app.flows.handle import FlowHandle, short_records
 from millrace.app.flows.members import flow_of, size_of
+from millrace.app.format import plural
 from millrace.domain.errors import InvalidInput
 from millrace.domain.job import Job, Spec
 from millrace.domain.request import Enqueued
@@ -16,6 +17,7 @@ from millrace.domain.rules.check import check_id
 if TYPE_CHECKING:
     from millrace.app.app import App
 
+NOTHING = "Nothing was enqueued"
 _LIKE_A_PART = re.compile(r".*/[0-9]+", re.DOTALL)
 
 
@@ -38,14 +40,12 @@ async def repeated(app: App, flow: str, specs: Sequence[Spec]) -> Enqueued | Non
     records = await short_records(await app.connected(), [spec.id for spec in specs])
     for job in records:
         if job is not None and flow_of(job.spec) != flow:
-            raise InvalidInput(
-                f"job {job.id!r} exists and is no part of flow {flow!r}, whose jobs have such ids. Nothing was "
-                "enqueued. Enqueue the flow with another id"
-            )
+            raise _no_part(job, flow)
     last = records[-1]
     if last is None:
         return None
-    _check_size(last, specs)
+    if size_of(last.spec) != len(specs):
+        raise _other_size(last, len(specs))
     replayed = await FlowHandle(app, flow).replay()
     if replayed:
         [again] = await short_records(await app.connected(), [flow])
@@ -53,10 +53,34 @@ async def repeated(app: App, flow: str, specs: Sequence[Spec]) -> Enqueued | Non
     return Enqueued("duplicate", flow, last.seq, last.generation, last.state, by="id")
 
 
-def _check_size(last: Job, specs: Sequence[Spec]) -> None:
-    size = size_of(last.spec)
-    if size != len(specs):
-        raise InvalidInput(
-            f"flow {last.id!r} exists with {size} jobs, but this flow has {len(specs)}. Nothing was enqueued. "
-            "Enqueue a changed flow with another id"
-        )
+async def refuse_other_flow(app: App, flow: str, answers: Sequence[Enqueued]) -> None:
+    """Raise InvalidInput if other jobs with these ids were enqueued after `repeated` had found none.
+
+    Each enqueue is one step, so either all jobs of this flow were stored, or its last job is a duplicate. Then the
+    other jobs are duplicates too, except those that the other flow does not have. They are cancelled.
+    """
+    if answers[-1].status == "queued":
+        return
+    store = await app.connected()
+    [last] = await short_records(store, [flow])
+    if last is None or size_of(last.spec) == len(answers):
+        return
+    extra = [answer.id for answer in answers if answer.status == "queued"]
+    if extra:
+        await store.cancel(extra[::-1], "request")  # children first, as in `FlowHandle.cancel`
+    effect = f"Of this flow, {plural(len(extra), 'job')} were stored and then cancelled" if extra else NOTHING
+    raise _no_part(last, flow, effect) if flow_of(last.spec) != flow else _other_size(last, len(answers), effect)
+
+
+def _no_part(job: Job, flow: str, effect: str = NOTHING) -> InvalidInput:
+    return InvalidInput(
+        f"job {job.id!r} exists and is no part of flow {flow!r}, whose jobs have such ids. {effect}. Enqueue the flow "
+        "with another id"
+    )
+
+
+def _other_size(last: Job, size: int, effect: str = NOTHING) -> InvalidInput:
+    return InvalidInput(
+        f"flow {last.id!r} exists with {size_of(last.spec)} jobs, but this flow has {size}. {effect}. Enqueue a "
+        "changed flow with another id"
+    )

@@ -8,7 +8,6 @@ provider takes the value of a `def` provider, that one runs on the event loop to
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +20,7 @@ import msgspec
 
 from millrace.app.handler.context import Context
 from millrace.app.handler.depends import Dependency, dependency_in
+from millrace.app.handler.in_thread import in_thread
 from millrace.app.handler.surroundings import Surroundings
 from millrace.app.payloads.signature import Hints
 from millrace.domain.errors import InvalidInput
@@ -205,11 +205,11 @@ async def _open_for_worker(step: ProviderCall, arguments: dict[str, Any], stack:
         return await stack.enter_async_context(step.call(**arguments))
     if step.kind == "coroutine":
         return await step.call(**arguments)
-    made = await asyncio.to_thread(step.call, **arguments)
+    made = await in_thread(step.call, **arguments)
     if step.kind == "function":
         return made
-    value = await asyncio.to_thread(made.__enter__)
-    stack.push_async_callback(asyncio.to_thread, made.__exit__, None, None, None)
+    value = await in_thread(made.__enter__)
+    stack.push_async_callback(in_thread, made.__exit__, None, None, None)
     return value
 
 
@@ -285,6 +285,8 @@ def _kind(provider: Provider) -> Kind:
     function = provider
     while isinstance(function, partial):
         function = function.func
+    if isinstance(function, type):  # it makes an instance, whatever calling the instance would do
+        return "function"
     for one in (function, getattr(function, "__call__", None)):  # noqa: B004  # an object with an async __call__
         if inspect.isasyncgenfunction(one):
             return "async generator"

@@ -135,7 +135,7 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         if self.at is not None:
             return await (await self.due()).enqueue(*args, **kwargs)
         if not self.pool.is_declared:
-            self.spec(*args, **kwargs)  # raises for invalid arguments before any I/O
+            self._spec(*args, **kwargs)  # raises for invalid arguments before any I/O
         await self.pool.declare(self.connection)
         plain = super().enqueue
         return await self._with_room(lambda: plain(*args, **kwargs))
@@ -175,10 +175,10 @@ class PoolTask(FunctionTask[P, R, Q, D], Generic[P, R, Q, D]):
         plain = super().call
         return await self._with_room(lambda: plain(*args, **kwargs))
 
-    def spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec:
+    def _spec(self, *args: P.args, **kwargs: P.kwargs) -> Spec[R]:
         """Return the spec that `enqueue` would store, with its partition."""
         with self._saying_which():
-            return self._routed(super().spec(*args, **kwargs))
+            return self._routed(super()._spec(*args, **kwargs))
 
     def _specs(self, items: list[Item], first: int) -> list[Spec]:
         with self._saying_which():

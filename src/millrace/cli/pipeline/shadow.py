@@ -67,6 +67,9 @@ class ShadowChoice(Confirmation):
         str | None,
         typer.Option("--lake", metavar="DIR", help="Take the jobs from this lake; what it lacks, from the store."),
     ] = None
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The store of the lake has another URL now, for example after a move.")
+    ] = False
     slots: Annotated[
         int, typer.Option("--slots", "-s", min=1, metavar="N", help="Jobs at the same time in each partition.")
     ] = 10
@@ -126,7 +129,7 @@ def _requested(session: CommandSession, choice: ShadowChoice, store: Mapping[str
     assert choice.task is not None
     name = session.settings["app"]
     address = name if ":" in name else None
-    past = PastJobs(choice.task, since, until, store, choice.max_jobs)
+    past = PastJobs(choice.task, since, until, store, choice.max_jobs, choice.moved)
     return ShadowRequest(past, choice.slots, choice.partitions, address)
 
 

@@ -117,5 +117,5 @@ class OtherStore(InvalidInput):
     def __init__(self, lake: str, known: str, given: str) -> None:
         super().__init__(
             f"the lake at {lake} holds the history of {known}, and {given} is another store. Use one lake per store; "
-            "if the store has only moved, say so: --moved"
+            "if the store has only moved, say so: --moved, or moved=True in a program"
         )

@@ -110,14 +110,24 @@ def _reader(options: Mapping[str, str]) -> TableReader:
     return TableReader(read_options(options, "batch"), EVENTS)
 
 
+def store_url(where: Mapping[str, str]) -> str:
+    """Return the URL of the store. One of the options url, urlEnv and urlFile names it."""
+    return url_from({"url": None, "urlEnv": None, "urlFile": None, **where})
+
+
+def store_name(where: Mapping[str, str]) -> str:
+    """Return the name under which a lake knows the store: its URL without password and options."""
+    return masked(store_url(where)).partition("?")[0]
+
+
 class StoreFeed:
     """The feed of a store, as Spark reads it. One of the options url, urlEnv and urlFile names the store."""
 
     def __init__(self, spark: SparkSession, **where: str) -> None:
         self._spark = spark
         self._where = where
-        self._url = url_from({"url": None, "urlEnv": None, "urlFile": None, **where})
-        self.name = masked(self._url).partition("?")[0]
+        self._url = store_url(where)
+        self.name = store_name(where)
 
     def ahead(self, after: str | None, limit: int | None, since: int | None = None) -> Stretch:
         with opened(self._url, reads=True) as found:

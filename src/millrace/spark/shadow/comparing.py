@@ -20,6 +20,7 @@ ShadowOutcome = Literal[
     "now_fails",
     "unfinished",
     "no_payload",
+    "no_inputs",
 ]
 Speed = Literal["faster", "slower", "similar"]
 DIFFERENT = frozenset({"other_result", "other_error", "now_fails"})  # what a new version should not do unnoticed

@@ -2,11 +2,13 @@
 
 With a lake, the lake says which jobs finished, how, and how long they ran. Payloads and results are those that the lake
 keeps (`pipeline run --payloads`); those it does not have are read from the store. Without a lake, everything is read
-from the store. The store is only read.
+from the store. The store is only read. Jobs of the lake and of the store are matched by id and generation: their `seq`
+differs if the store was moved.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ from pyspark.sql import functions as F
 from millrace.domain.event import Kind
 from millrace.domain.job import State
 from millrace.spark import FORMAT
+from millrace.spark.lake.errors import OtherStore
+from millrace.spark.lake.feed import store_name
 from millrace.spark.shadow.sandbox import TO_RUN
 
 if TYPE_CHECKING:
@@ -25,12 +29,13 @@ if TYPE_CHECKING:
 
 _OF_THE_STORE = "id,seq,generation,task,state,attempt,finished_at,error_type,error_message"
 _BULKY = "serde,payload,result,headers"
-_BULKY_TYPES = "seq bigint, serde string, payload binary, result binary, headers map<string, string>"
+_KEYS = ["id", "generation"]
 
 
 class PastJobs(msgspec.Struct, frozen=True):
     """The jobs of `task` that finished from `since` until `until` (exclusive). `store` has the Spark options that name
-    the store; it is None if only the lake is read.
+    the store; it is None if only the lake is read. With `moved`, it is the store of the lake, although the lake knows
+    it under another URL.
     """
 
     task: str
@@ -38,6 +43,7 @@ class PastJobs(msgspec.Struct, frozen=True):
     until: datetime
     store: Mapping[str, str] | None
     max_jobs: int | None = None
+    moved: bool = False
 
 
 def jobs_to_run(spark: SparkSession, past: PastJobs, lake: Lake | None) -> DataFrame:
@@ -50,7 +56,7 @@ def jobs_to_run(spark: SparkSession, past: PastJobs, lake: Lake | None) -> DataF
         ended = _limited(_of_lake(past, lake), past)
     found = ended.join(runs.select("seq", "attempt", "duration_ms"), ["seq", "attempt"], "left")
     if bulky is not None:
-        found = found.join(bulky, "seq", "left")
+        found = found.join(bulky, _KEYS, "left")
     completed = F.col("state") == State.COMPLETED.value
     columns = {"job": F.col("id"), "completed": completed, "result": F.when(completed, F.col("result"))}
     return found.select(*(columns.get(name, F.col(name)).alias(name) for name in TO_RUN.names))
@@ -100,13 +106,30 @@ def _runs_of_store(spark: SparkSession, past: PastJobs) -> DataFrame:
 
 
 def _bulky(spark: SparkSession, past: PastJobs, lake: Lake) -> DataFrame:
-    """Return serde, payload, result and headers by `seq`, from the lake if it keeps them, else from the store."""
-    kept = lake.payloads(past.since, past.until)
-    kept = kept.where(F.col("task") == past.task).select("seq", *_BULKY.split(","))
+    """Return serde, payload, result and headers by id and generation, from the lake if it keeps them, else from the
+    store.
+    """
+    columns = _BULKY.split(",")
+    rows = lake.payloads(past.since, past.until).where(F.col("task") == past.task)
+    newest = F.max_by(F.struct(*columns), "finished_at").alias("newest")  # a replayed job is there more than once
+    kept = rows.groupBy(F.col("job").alias("id"), "generation").agg(newest).select(*_KEYS, "newest.*")
     if past.store is None:
         return kept
-    stored = _of_store(spark, past, f"{_OF_THE_STORE},{_BULKY}").select("seq", *_BULKY.split(","))
-    return kept.unionByName(stored.join(kept.select("seq"), "seq", "left_anti"))
+    stored = _of_store(spark, past, f"{_OF_THE_STORE},{_BULKY}").select(*_KEYS, *columns)
+    return kept.unionByName(stored.join(kept.select(*_KEYS), _KEYS, "left_anti"))
+
+
+def refuse_other_store(past: PastJobs, lake: Lake) -> None:
+    """Raise OtherStore if the lake has the history of another store. The user of the store may be another one."""
+    if past.store is None or past.moved:
+        return
+    given = store_name(past.store)
+    if _without_user(given) != _without_user(lake.state.store):
+        raise OtherStore(str(lake.place.location), lake.state.store, given)
+
+
+def _without_user(name: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", name)
 
 
 def _table(spark: SparkSession, past: PastJobs, table: str, **options: str) -> DataFrame:

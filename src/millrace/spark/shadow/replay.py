@@ -15,7 +15,7 @@ from millrace.spark.drain.app import address_of
 from millrace.spark.drain.driver import parallelism, reason
 from millrace.spark.lake.reading import settings
 from millrace.spark.shadow.comparing import DIFFERENT
-from millrace.spark.shadow.history import PastJobs, counted, jobs_to_run
+from millrace.spark.shadow.history import PastJobs, counted, jobs_to_run, refuse_other_store
 from millrace.spark.shadow.sandbox import COMPARED, RunAgain, SandboxPlan
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 3  # of each outcome
 _SHOWN = ("same_result", "other_result", "unknown_result", "same_error", "other_error", "now_succeeds", "now_fails")
-_IN_ORDER = (*_SHOWN, "unfinished", "no_payload")
+_IN_ORDER = (*_SHOWN, "unfinished", "no_payload", "no_inputs")
 
 
 class ShadowFailed(QueueError):
@@ -75,6 +75,8 @@ class ShadowResult(msgspec.Struct, frozen=True):
 
 def candidates(spark: SparkSession, past: PastJobs, lake: Lake | None = None) -> dict[str, int]:
     """Return how many jobs a shadow replay would run, by the state in which they finished."""
+    if lake is not None:
+        refuse_other_store(past, lake)
     try:
         with settings(spark):
             return counted(spark, past, lake)
@@ -93,7 +95,9 @@ def shadow(
     app.find_task(request.past.task)
     if request.past.store is None and lake is None:
         raise InvalidInput("a shadow replay needs jobs: name a store, a lake, or both")
-    plan = SandboxPlan(address_of(app, request.address), request.past.task, request.slots)
+    if lake is not None:
+        refuse_other_store(request.past, lake)
+    plan = SandboxPlan(address_of(app, request.address), request.past.task, request.slots, store=request.past.store)
     partitions = request.partitions or parallelism(spark)
     try:
         with settings(spark):
@@ -142,7 +146,9 @@ def _examples(compared: DataFrame) -> list[dict[str, Any]]:
     """Return the jobs with the smallest `seq` of each outcome that differs."""
     from pyspark.sql import Window
 
-    differing = compared.where(F.col("outcome").isin(*DIFFERENT, "now_succeeds", "unfinished", "no_payload"))
+    differing = compared.where(
+        F.col("outcome").isin(*DIFFERENT, "now_succeeds", "unfinished", "no_payload", "no_inputs")
+    )
     number = F.row_number().over(Window.partitionBy("outcome").orderBy("seq"))
     rows = differing.withColumn("number", number).where(F.col("number") <= EXAMPLES).drop("number", "finished_at")
     found = [row.asDict() for row in rows.collect()]

@@ -8,7 +8,7 @@ it can leave them out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from millrace.app.shadow_mode import sandboxed, shadow_mode
 from millrace.domain.job import Job, Spec
 from millrace.spark.drain.app import AppAddress, load
 from millrace.spark.shadow.comparing import Comparison, PastRun, compare
+from millrace.spark.shadow.inputs import needs_inputs, payloads_with_inputs
 from millrace.spark.table import Column, Table
 from millrace.store.memory import MemoryStore
 
@@ -65,12 +66,15 @@ COMPARED = Table(
 
 
 class SandboxPlan(msgspec.Struct, frozen=True):
-    """What Spark sends to executors: where the app is, and the task whose jobs run."""
+    """What Spark sends to executors: where the app is, the task whose jobs run, and the Spark options that name their
+    store, from which results of other jobs are read.
+    """
 
     address: AppAddress
     task: str
     slots: int
     processes: int = 1
+    store: Mapping[str, str] | None = None
 
 
 class RunAgain:
@@ -91,7 +95,11 @@ class RunAgain:
 async def run_again(app: App, plan: SandboxPlan, rows: Sequence[Row]) -> list[Row]:
     """Run the jobs once each, and return how the runs compare. Must be called in shadow mode."""
     there = [row for row in rows if row["payload"] is not None]
-    ends = await _ends(app, plan, there) if there else {}
+    incomplete = [row for row in there if needs_inputs(row)]
+    completed = await asyncio.to_thread(payloads_with_inputs, incomplete, plan.store, app.serdes)
+    to_run = [row for row in there if not needs_inputs(row)]
+    to_run += [{**row, "payload": completed[row["job"]]} for row in incomplete if row["job"] in completed]
+    ends = await _ends(app, plan, to_run) if to_run else {}
     return [_compared(app, plan, row, ends) for row in rows]
 
 
@@ -138,6 +146,8 @@ def _spec(app: App, task: str, row: Row) -> Spec:
 def _compared(app: App, plan: SandboxPlan, row: Row, ends: dict[str, tuple[Job, int | None]]) -> Row:
     if row["payload"] is None:
         found = Comparison("no_payload")
+    elif needs_inputs(row) and row["job"] not in ends:
+        found = Comparison("no_inputs")
     else:
         before = PastRun(row["completed"], row["result"], row["error_type"], row["error_message"], row["duration_ms"])
         job, duration = ends[row["job"]]

@@ -209,12 +209,13 @@ def _packed_past(past: Past) -> list[Any]:
 def _packed_job(record: ExportedJob, bodies: list[bytes]) -> list[Any]:
     job, hold = record.job, record.hold
     [spec] = packed_specs([job.spec], bodies)
-    result, log = place_of(job.result, bodies), place_of(job.log, bodies)
+    result, log, progress = [place_of(body, bodies) for body in (job.result, job.log, job.progress)]
     attempts = [[one.attempt, one.at, error_text(one.error), one.duration, one.worker] for one in job.attempts]
     rare = {name: value for name, default in RARE_FIELDS.items() if (value := getattr(job, name)) != default}
     facts = [
         *(job.generation, job.state, job.enqueued_at, job.available_at, job.events, job.open, job.attempt),
         *(job.started_at, job.finished_at, job.result_until, result, error_text(job.error), attempts, rare, log),
+        progress,
     ]
     held = None if hold is None else [hold.scope, hold.until]
     return ["job", spec, facts, record.waits_for, held, record.ended_in_line]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from millrace.domain.change import Change
-from millrace.domain.job import State, word
+from millrace.domain.job import Spec, State, word
 from millrace.store.protocol import Store
 from millrace.testing.builders import a_claim, a_spec, specs
 from millrace.testing.clock import VirtualClock
@@ -107,6 +107,23 @@ async def test_enqueue_and_completion_at_the_same_time_leave_nobody_waiting(stor
     )
 
     assert sorted(await take_ids(store, queue="b")) == sorted(child.id for child in children)
+
+
+async def test_of_concurrent_enqueues_of_the_same_ids_one_stores_all_jobs(store: Store, clock: VirtualClock) -> None:
+    """Each call is one step: the others find all of its jobs, and add only those that it does not have."""
+
+    def family(parts: int) -> list[Spec]:
+        parents = [a_spec(id=f"f/{number}") for number in range(parts)]
+        return [*parents, a_spec(id="f", after=tuple(spec.id for spec in parents))]
+
+    answers = await asyncio.gather(*(store.enqueue(family(2 + number % 2)) for number in range(8)))
+
+    queued = [[answer.id for answer in each if answer.status == "queued"] for each in answers]
+    [first] = [ids for ids in queued if "f" in ids]
+    assert first in (["f/0", "f/1", "f"], ["f/0", "f/1", "f/2", "f"])
+    assert sorted(ids for ids in queued if ids and ids != first) == ([] if "f/2" in first else [["f/2"]])
+    child = await show(store, "f")
+    assert child.blocked == len(child.spec.after) == len(first) - 1
 
 
 async def test_a_retry_of_the_parent_unblocks_nothing(store: Store, clock: VirtualClock) -> None:

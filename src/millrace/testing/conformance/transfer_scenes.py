@@ -6,6 +6,7 @@ import msgspec
 
 from millrace.domain.change import Change
 from millrace.domain.export import Exported, ExportedHold, comparable, identity
+from millrace.domain.request import Extension
 from millrace.domain.schedule import Move, Schedule
 from millrace.domain.settings import Closing
 from millrace.store.protocol import Store
@@ -123,7 +124,7 @@ async def _ended(store: Store, clock: VirtualClock, name: str) -> None:
 
 
 async def _retried(store: Store, clock: VirtualClock, name: str) -> None:
-    """Jobs in backoff, snoozed, released and replayed."""
+    """Jobs in backoff, snoozed, released and replayed, which have reported progress."""
     await store.enqueue(
         [a_spec(id=name + each, queue=f"{name}tried") for each in ("retried", "snoozed", "released", "replayed")]
     )
@@ -139,6 +140,7 @@ async def _retried(store: Store, clock: VirtualClock, name: str) -> None:
     }
     for job in await store.claim(a_claim(10, queue=f"{name}tried")):
         clock.advance(1)
+        await store.extend([Extension(job.lease, progress=b"50%")])
         await store.settle([(job.lease, changes[job.id.removeprefix(name)])])
     await store.replay([f"{name}replayed"])
 

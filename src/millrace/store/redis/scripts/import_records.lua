@@ -20,7 +20,7 @@ end
 
 local function insert(spec, facts)
   local generation, state, enqueued_at, available_at, count, open, attempt, started_at, finished_at, result_until,
-    result, failure, attempts, rare, log = unpack(facts, 1, 15)
+    result, failure, attempts, rare, log, progress = unpack(facts, 1, 16)
   local job = T.insert(spec, T.next_seq(), generation)
   job.state, job.enqueued_at, job.available_at, job.events, job.open = state, enqueued_at, available_at, count, open
   job.attempt, job.started_at, job.finished_at, job.result_until = attempt, started_at, finished_at, result_until
@@ -34,6 +34,10 @@ local function insert(spec, facts)
   end
   if log then
     X.put_log(job, ARGV[log])
+  end
+  if progress then
+    job.progress = true
+    T.hput(KEY.progress, job.seq, ARGV[progress])
   end
   if failure then
     job.error = true
