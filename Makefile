@@ -17,9 +17,10 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Millrace needs Python 3.11 or later, but $(PYTHON) is {v.major}.{v.minor}. Name another one: make setup PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# Two stamps, so that an edit of pyproject.toml does not install the lock file again.
+# Two stamps, so that an edit of pyproject.toml does not install the lock file again. Python compiles the modules when they
+# are first imported: most of them never are, and to compile them all takes half of the time.
 $(VENV)/.locked: requirements.lock | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps -r requirements.lock
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.locked

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
 EDITABLE = "editables"  # needed by the build backend for an editable install
 
 
