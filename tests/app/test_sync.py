@@ -307,7 +307,6 @@ def test_a_thread_that_would_wait_for_its_own_transaction_gets_an_error(tmp_path
 
 def test_who_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, monkeypatch):
     """A transaction that was rolled back cannot be seen; but a write that went through proves that it is over."""
-    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task
@@ -319,6 +318,7 @@ def test_who_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, mon
         work.options(within=mine).sync.enqueue()
         mine.rollback()
         work.sync.enqueue()
+        monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
         with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", check_same_thread=False)) as other:
             other.execute("BEGIN IMMEDIATE")
             threading.Timer(0.5, other.rollback).start()
@@ -328,7 +328,6 @@ def test_who_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, mon
 
 
 async def test_a_task_that_has_written_since_is_not_taken_for_waiting_for_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task
@@ -341,6 +340,7 @@ async def test_a_task_that_has_written_since_is_not_taken_for_waiting_for_itself
             await work.options(within=mine).enqueue()
             mine.rollback()
             await work.enqueue()
+            monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
             mine.execute("BEGIN IMMEDIATE")
             asyncio.get_running_loop().call_later(0.5, mine.rollback)
             await work.enqueue()

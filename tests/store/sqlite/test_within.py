@@ -374,11 +374,12 @@ async def test_a_transaction_that_read_before_others_wrote_is_told_to_start_agai
 async def test_who_would_wait_for_their_own_lock_gets_an_error_and_nothing_happens_later(
     store: SqliteStore, mine, monkeypatch
 ):
-    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
     await store.within(mine).enqueue([a_spec(id="mine")])
 
-    with pytest.raises(StoreError, match="this is a deadlock"):
-        await store.enqueue([a_spec(id="outside")])
+    with monkeypatch.context() as soon:
+        soon.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
+        with pytest.raises(StoreError, match="this is a deadlock"):
+            await store.enqueue([a_spec(id="outside")])
     others = asyncio.create_task(ask_elsewhere(store))
     await asyncio.sleep(0.3)
     assert not others.done()  # somebody else simply waits for the commit
@@ -395,13 +396,13 @@ async def ask_elsewhere(store):
 
 
 async def test_a_thread_that_would_wait_for_its_own_lock_gets_the_error_too(store: SqliteStore, monkeypatch):
-    monkeypatch.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
-
     def story():
         with contextlib.closing(sqlite3.connect(store.path)) as mine:
             store.within(mine).enqueue_now([a_spec(id="mine")])
-            with pytest.raises(StoreError, match="this is a deadlock"):
-                store.enqueue_now([a_spec(id="outside")])
+            with monkeypatch.context() as soon:
+                soon.setattr(self_deadlock, "JOINED_LIMIT", 0.1)
+                with pytest.raises(StoreError, match="this is a deadlock"):
+                    store.enqueue_now([a_spec(id="outside")])
             mine.commit()
             store.enqueue_now([a_spec(id="after")])
 
