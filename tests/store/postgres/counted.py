@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millrace.store.clock import Clock
 from millrace.store.postgres import PostgresStore
 from millrace.store.postgres.step_connection import StepConnection
 
@@ -26,8 +27,10 @@ class Counted:
 
 
 @asynccontextmanager
-async def counted_store(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counted]:
-    found = Counted(PostgresStore(url))
+async def counted_store(
+    url: str, monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None
+) -> AsyncIterator[Counted]:
+    found = Counted(PostgresStore(url, clock=clock))
     await found.store.connect()
     connections = found.store.session().connections.step_connections
     mine: set[StepConnection] = set()

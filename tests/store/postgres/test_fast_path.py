@@ -15,6 +15,7 @@ from millrace.domain.change import Change
 from millrace.domain.request import Receipt
 from millrace.store.postgres.step_connection import StepConnection
 from millrace.testing.builders import a_claim, a_spec
+from millrace.testing.clock import VirtualClock
 from tests.servers.postgres import url_for
 from tests.store.postgres.counted import Counted, counted_store
 
@@ -41,11 +42,17 @@ async def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield found
 
 
+async def create_combinations(steps: Counted, queue: str = "default", task: str = "work") -> None:
+    """Enqueue and cancel jobs of three priorities. The first job with a queue, task and priority needs a step."""
+    specs = [a_spec(id=f"known-{queue}-{task}-{n}", queue=queue, task=task, priority=n) for n in range(3)]
+    await steps.store.enqueue(specs)
+    await steps.store.cancel([spec.id for spec in specs])
+
+
 async def sent_by_a_life(steps: Counted, options: Any) -> int:
     """Enqueue twelve jobs, process all of them, and return how many statements steps have sent for that."""
     store = steps.store
-    await store.enqueue([a_spec(id=f"known-{n}", priority=n) for n in range(3)])  # creates the combinations
-    await store.cancel([f"known-{n}" for n in range(3)])
+    await create_combinations(steps)
     before, done = steps.sent, 0
     await store.enqueue([a_spec(**{"id": f"job-{n}"} | options(n)) for n in range(12)])
     while held := await store.claim(a_claim(5)):
@@ -83,6 +90,26 @@ async def test_a_fair_share_needs_a_step_only_if_jobs_differ_in_task_or_priority
     assert await sent_by_a_life(steps, OPTIONS["priorities"]) > 0
 
 
+async def test_a_fair_share_needs_no_step_if_only_jobs_of_other_tasks_differ_in_priority(steps: Counted) -> None:
+    store = steps.store
+    await store.control("queue", "default", {"fair_share": 0.2})
+    await create_combinations(steps, task="other")
+    await store.enqueue([a_spec(id="alone")])
+    [job], sent = await steps.of(store.claim(a_claim(5, tasks=("work",))))
+
+    assert (job.id, sent) == ("alone", 0)
+
+
+async def test_a_key_that_is_free_needs_no_step_whatever_other_keys_are_held(steps: Counted) -> None:
+    await create_combinations(steps)
+    await create_combinations(steps, queue="other")
+    await steps.store.enqueue([a_spec(key="held")])
+    await steps.store.enqueue([a_spec(key="wanted", queue="other")])
+    [enqueued], sent = await steps.of(steps.store.enqueue([a_spec(key="wanted")]))
+
+    assert (enqueued.status, sent) == ("queued", 0)
+
+
 async def test_parents_and_children_need_no_step(steps: Counted) -> None:
     store = steps.store
     await store.enqueue([a_spec(id="known"), a_spec(id="known-2", queue="other")])
@@ -101,6 +128,14 @@ async def test_parents_and_children_need_no_step(steps: Counted) -> None:
     assert steps.sent - before == counting
 
 
+async def test_jobs_that_a_child_already_waits_for_need_no_step(steps: Counted) -> None:
+    await create_combinations(steps)
+    await steps.store.enqueue([a_spec(id="child", after=("parent",), allow_missing=True)])
+    _, sent = await steps.of(steps.store.enqueue([a_spec(id="parent"), a_spec(id="other")]))
+
+    assert sent == 0
+
+
 async def test_a_child_in_a_group_needs_a_step_and_runs_after_its_parent(steps: Counted) -> None:
     store = steps.store
     await store.enqueue([a_spec(id="parent"), a_spec(id="member", group="g"), a_spec(id="free")])
@@ -113,10 +148,37 @@ async def test_a_child_in_a_group_needs_a_step_and_runs_after_its_parent(steps: 
     assert order == [["free", "member", "parent"], ["child", "other"]]
 
 
+async def test_a_claim_writes_no_job_that_neither_expires_nor_waits_after_a_failure(steps: Counted) -> None:
+    await steps.store.enqueue([a_spec(group=f"group-{n}") for n in range(3)])
+    connection = await asyncpg.connect(steps.store.address.dsn)
+    try:
+        places = f'SELECT array_agg(ctid::text ORDER BY seq) FROM "{steps.store.address.schema}".job'
+        before = await connection.fetchval(places)
+        claimed = await steps.store.claim(a_claim(5))
+        after = await connection.fetchval(places)
+    finally:
+        await connection.close()
+
+    assert (len(claimed), after) == (3, before)
+
+
+async def test_a_claim_needs_no_step_after_the_expiry_of_a_job_that_was_claimed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    async with counted_store(url_for(tmp_path), monkeypatch, clock) as steps:
+        await steps.store.enqueue([a_spec(id="expires", expires=60), a_spec(id="other")])
+        [first] = await steps.store.claim(a_claim(1))
+        clock.advance(60)
+        [second], sent = await steps.of(steps.store.claim(a_claim(1)))
+
+    assert (first.id, second.id, sent) == ("expires", "other", 0)
+
+
 async def test_a_job_that_overtakes_the_open_job_of_its_group_is_claimed_first(steps: Counted) -> None:
+    await create_combinations(steps)
     await steps.store.enqueue([a_spec(id="first", group="g")])
     await steps.store.enqueue([a_spec(id="second", group="g")])
-    await steps.store.enqueue([a_spec(id="urgent", group="g", priority=5)])
+    await steps.store.enqueue([a_spec(id="urgent", group="g", priority=2)])
 
     order = []
     while held := await steps.store.claim(a_claim(5)):
@@ -141,8 +203,11 @@ async def test_a_claim_leaves_out_the_group_that_a_transaction_of_a_caller_has_l
     assert ([job.id for job in during], [job.id for job in after]) == (["b"], ["a"])
 
 
+@pytest.mark.parametrize("tasks", [None, ("work",)], ids=["all tasks", "one task"])
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_locked_groups_at_the_head_do_not_keep_other_jobs_from_a_claim(steps: Counted, limit: int) -> None:
+async def test_locked_groups_at_the_head_do_not_keep_other_jobs_from_a_claim(
+    steps: Counted, limit: int, tasks: Sequence[str] | None
+) -> None:
     store = steps.store
     heads = [a_spec(id=f"head-{n}", group=f"locked-{n}") for n in range(3)]
     await store.enqueue([*heads, *(a_spec(id=f"job-{n}", group=f"free-{n}") for n in range(2)), a_spec(id="job-2")])
@@ -150,7 +215,7 @@ async def test_locked_groups_at_the_head_do_not_keep_other_jobs_from_a_claim(ste
     try:
         async with connection.transaction():
             await store.within(connection).enqueue([a_spec(group=f"locked-{n}") for n in range(3)])
-            claimed = await store.claim(a_claim(limit))
+            claimed = await store.claim(a_claim(limit, tasks=tasks))
     finally:
         await connection.close()
 

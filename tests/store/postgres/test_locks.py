@@ -98,6 +98,20 @@ async def test_a_claim_passes_over_a_job_that_another_transaction_is_claiming(
     assert [job.id for job in await store.claim(a_claim(1))] == ["a"]
 
 
+async def test_a_claim_locks_only_the_jobs_that_it_takes(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(task="one", id="a"), a_spec(task="two", id="b")])
+    with Holder(store) as holder:
+        holder.run(CLAIM, await store.now())
+        assert [job.id for job in await store.claim(a_claim(1))] == ["b"]
+
+
+async def test_an_enqueue_waits_for_the_lock_of_its_key(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec()])  # the first job of its task needs a step
+    with Holder(store) as holder:
+        holder.run(LOCK, "key default k")
+        assert await waits_for(holder, store.enqueue([a_spec(key="k")]))
+
+
 async def test_a_cancel_waits_for_the_claim_of_its_job(store: PostgresForTests) -> None:
     await store.enqueue([a_spec(id="a"), a_spec(id="b")])
     with Holder(store) as holder:

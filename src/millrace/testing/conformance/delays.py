@@ -39,6 +39,14 @@ async def test_a_delayed_job_lets_others_pass(store: Store, clock: VirtualClock)
     assert await take_ids(store) == [ready.id]
 
 
+async def test_a_claim_over_tasks_takes_none_that_is_not_due(store: Store, clock: VirtualClock) -> None:
+    await store.enqueue([a_spec(task=task, delay=10) for task in ("one", "two")])
+    assert await take_ids(store, 2) == []
+
+    clock.advance(10)
+    assert len(await take_ids(store, 2)) == 2
+
+
 async def test_the_store_clock_says_what_time_it_is(store: Store, clock: VirtualClock) -> None:
     """`Store.now` returns the time of the injected clock."""
     assert await store.now() == clock()

@@ -189,6 +189,7 @@ async def test_a_delay_holds_after_the_parents_are_done(store: Store, clock: Vir
     child = await put(store, after=(parent.id,), delay=60)
     await complete(store, await take(store))
     assert word(await show(store, child), clock()) == "scheduled"
+    assert (await count(store)).retrying == 0
 
     clock.advance(60)
     assert await take_ids(store) == [child.id]

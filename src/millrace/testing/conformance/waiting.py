@@ -199,6 +199,20 @@ async def test_a_worker_sleeps_while_the_queue_is_full_up(store: Store, clock: V
     assert time.monotonic() - begun >= SHORT * 0.8
 
 
+@pytest.mark.parametrize("tasks", [None, {"work"}], ids=["every task", "its task"])
+async def test_a_worker_sleeps_while_the_task_is_full_up(
+    store: Store, clock: VirtualClock, tasks: set[str] | None
+) -> None:
+    known = None if tasks is None else frozenset(tasks)
+    await store.control("task", "work", {"max_running": 1})
+    await store.enqueue(specs(2))
+    await take(store)
+    begun = time.monotonic()
+    await store.wait(["default"], known, SHORT)
+
+    assert time.monotonic() - begun >= SHORT * 0.8
+
+
 async def test_a_sleeper_that_gives_up_takes_nobodys_wake_up(store: Store, clock: VirtualClock) -> None:
     """A cancelled wait does not use up the wake-up of another worker."""
     given_up = asyncio.ensure_future(store.wait(["default"], None, PATIENCE))
