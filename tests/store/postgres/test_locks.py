@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from millrace.domain.change import Change
 from millrace.domain.job import State
 from millrace.domain.request import Cancelled
 from millrace.store.postgres.sql import in_schema
@@ -110,6 +111,19 @@ async def test_an_enqueue_waits_for_the_lock_of_its_key(store: PostgresForTests)
     with Holder(store) as holder:
         holder.run(LOCK, "key default k")
         assert await waits_for(holder, store.enqueue([a_spec(key="k")]))
+
+
+@pytest.mark.parametrize(
+    ("options", "lock"), [({"group": "g"}, "line default g:g"), ({"key": "k"}, "key default k")], ids=["group", "key"]
+)
+async def test_a_completion_waits_for_the_lock_of_its_group_or_key(
+    store: PostgresForTests, options: dict[str, Any], lock: str
+) -> None:
+    await store.enqueue([a_spec(**options)])
+    [job] = await store.claim(a_claim(1))
+    with Holder(store) as holder:
+        holder.run(LOCK, lock)
+        assert await waits_for(holder, store.settle([(job.lease, Change.completed())]))
 
 
 async def test_a_cancel_waits_for_the_claim_of_its_job(store: PostgresForTests) -> None:

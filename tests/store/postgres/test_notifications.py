@@ -112,8 +112,9 @@ async def test_word_of_another_generation_is_not_taken_for_an_answer(
         assert await double.call(21) == 42
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "k"}], ids=["plain", "key"])
 async def test_an_enqueue_takes_its_word_along(
-    pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     monkeypatch.setattr(stores, "_SLICE", 600.0)
     here, there = pair
@@ -129,7 +130,7 @@ async def test_an_enqueue_takes_its_word_along(
     asleep = asyncio.ensure_future(there.wait(["default"], None, 600.0))
     await asyncio.sleep(0.5)
     assert not asleep.done()
-    await here.enqueue([a_spec(id="now")])
+    await here.enqueue([a_spec(id="now", **options)])
     await asyncio.wait_for(asleep, 60)
 
 
