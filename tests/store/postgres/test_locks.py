@@ -23,6 +23,7 @@ from tests.store.postgres.stores import PostgresForTests
 LIMIT = 60.0
 LOCK = "SELECT pg_advisory_xact_lock(millrace.lock_number(%s))"
 CLAIM = "SELECT * FROM millrace.claim_plain(%s, '{default}', NULL, 1, NULL, 'other', 'call', NULL, NULL, NULL)"
+LOCK_JOB = "SELECT FROM millrace.job WHERE id = %s FOR UPDATE"
 LOCK_READY = "SELECT FROM millrace.ready WHERE seq = (SELECT seq FROM millrace.job WHERE id = %s) FOR UPDATE"
 
 
@@ -99,6 +100,18 @@ async def test_a_claim_passes_over_a_job_that_another_transaction_is_claiming(
     assert [job.id for job in await store.claim(a_claim(1))] == ["a"]
 
 
+@pytest.mark.parametrize("lock", [LOCK_READY, LOCK_JOB], ids=["claimed", "changed"])
+async def test_a_claim_by_a_step_passes_over_a_job_that_another_transaction_has_locked(
+    store: PostgresForTests, lock: str
+) -> None:
+    await store.control("queue", "default", {"fair_share": 0.5})  # with jobs of two priorities, this needs a step
+    await store.enqueue([a_spec(id="a"), a_spec(id="b"), a_spec(id="c", priority=1)])
+    with Holder(store) as holder:
+        holder.run(lock, "a")
+        assert sorted(job.id for job in await store.claim(a_claim(3))) == ["b", "c"]
+    assert [job.id for job in await store.claim(a_claim(3))] == ["a"]
+
+
 async def test_a_claim_locks_only_the_jobs_that_it_takes(store: PostgresForTests) -> None:
     await store.enqueue([a_spec(task="one", id="a"), a_spec(task="two", id="b")])
     with Holder(store) as holder:
@@ -123,6 +136,14 @@ async def test_a_completion_waits_for_the_lock_of_its_group_or_key(
     [job] = await store.claim(a_claim(1))
     with Holder(store) as holder:
         holder.run(LOCK, lock)
+        assert await waits_for(holder, store.settle([(job.lease, Change.completed())]))
+
+
+async def test_a_completion_waits_for_the_lock_of_the_next_member_of_its_group(store: PostgresForTests) -> None:
+    await store.enqueue([a_spec(id="first", group="g"), a_spec(id="next", group="g"), a_spec(id="other")])
+    [job] = await store.claim(a_claim(1))
+    with Holder(store) as holder:
+        holder.run(LOCK_JOB, "next")
         assert await waits_for(holder, store.settle([(job.lease, Change.completed())]))
 
 

@@ -32,6 +32,17 @@ async def test_one_job_of_a_group_runs_at_a_time(store: Store, clock: VirtualClo
     assert await take_ids(store) == [second.id]
 
 
+async def test_the_end_of_the_last_job_of_a_group_opens_no_other_group(store: Store, clock: VirtualClock) -> None:
+    one, other = [await put(store, group=group) for group in ("one", "other")]
+    await store.claim(a_claim(2))
+    await complete(store, await show(store, one))
+    after, second = [await put(store, group=group) for group in ("one", "other")]
+
+    assert await take_ids(store) == [after.id]
+    await complete(store, await show(store, other))
+    assert await take_ids(store) == [second.id]
+
+
 async def test_groups_do_not_hold_up_each_other_or_the_rest(store: Store, clock: VirtualClock) -> None:
     a1, a2, b1, free = [await put(store, group=group) for group in ("a", "a", "b", None)]
 

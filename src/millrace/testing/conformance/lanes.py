@@ -124,6 +124,22 @@ async def test_a_delayed_job_keeps_its_place_in_its_lane(store: Store, clock: Vi
     assert await take_ids(store) == [delayed.id]
 
 
+async def test_each_delayed_job_of_a_lane_is_counted_once(store: Store, clock: VirtualClock) -> None:
+    """Also the first of the lane, which is open, if the jobs differ in task and delay."""
+    await control(store, lanes=1)
+    await control(store, "other", lanes=1)
+    for task, delay in (("a", 10), ("b", 20), ("a", 30)):
+        await put(store, task=task, delay=delay)
+    await put(store, queue="other", delay=20)
+    counted = []
+    for _ in range(4):
+        counts = {each.queue: each for each in await store.count()}
+        counted.append((counts["default"].scheduled, counts["other"].scheduled))
+        clock.advance(10)
+
+    assert counted == [(3, 1), (2, 1), (1, 0), (0, 0)]
+
+
 async def test_with_retry_blocks_off_a_lane_goes_on(store: Store, clock: VirtualClock) -> None:
     await control(store, lanes=1)
     first = await put(store, retry_blocks=False)

@@ -103,6 +103,31 @@ async def test_pruning_works_in_bounded_rounds(store: Store, clock: VirtualClock
     assert [(each.pruned, each.more) for each in done] == [(2, True), (2, True), (1, False)]
 
 
+async def test_jobs_that_ended_at_different_times_are_pruned_together(store: Store, clock: VirtualClock) -> None:
+    await control(store, keep_completed=10)
+    for _ in range(3):
+        await put_completed(store)
+        clock.advance(1)
+    clock.advance(10)
+
+    done = await store.maintain()
+
+    assert (done.pruned, done.more) == (3, False)
+
+
+async def test_of_jobs_that_ended_at_the_same_time_the_first_to_be_enqueued_is_pruned_first(
+    store: Store, clock: VirtualClock
+) -> None:
+    await control(store, keep_completed=10)
+    first, second = await put(store), await put(store)
+    for job in reversed(await store.claim(a_claim(2))):
+        await store.settle([(job.lease, Change.completed())])
+    clock.advance(10)
+    await store.maintain(limit=1)
+
+    assert [await gone(store, spec) for spec in (first, second)] == [True, False]
+
+
 async def test_upkeep_drops_results_past_their_time(store: Store, clock: VirtualClock) -> None:
     short = await put_completed(store, result=b"1", keep_result=10)
     long = await put_completed(store, result=b"2", keep_result=100)
