@@ -260,3 +260,18 @@ async def test_jobs_of_a_group_have_their_seqs_in_the_order_of_their_commits(
 
     events = [event for event in (await store.events(None, 100)).events if event.job in ("first", "second")]
     assert [event.job for event in sorted(events, key=lambda event: event.seq)] == [event.job for event in events]
+
+
+async def test_the_end_of_a_job_makes_room_for_one_in_a_limited_queue(
+    steps: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = steps.store
+    await store.control("queue", "default", {"max_running": 2})
+    await store.enqueue([a_spec(id=name) for name in "abc"])
+    [job] = await store.claim(a_claim(1))
+    announced: list[dict[Any, int]] = []
+    monkeypatch.setattr(store, "announce", lambda opened, ended, replies: announced.append(dict(opened)))
+
+    await store.settle([(job.lease, Change.completed())])
+
+    assert announced == [{("default", None): 1}]

@@ -157,3 +157,65 @@ async def test_a_cancel_waits_for_the_claim_of_its_job(store: PostgresForTests) 
         assert cancelled.result() == [Cancelled.RUNNING]
     [job] = await store.get(["a"])
     assert the(job).state is State.RUNNING
+
+
+TAKE_LOCKS = "SELECT * FROM millrace.take_locks(%s, %s, %s)"
+TAKE_JOB = "SELECT id FROM millrace.take_jobs('{}', ARRAY[%s]::text[], %s)"
+
+
+class Taker:
+    """A transaction that takes locks by a function of the store."""
+
+    def __init__(self, store: PostgresForTests) -> None:
+        self._schema = store.address.schema
+        self._connection = psycopg.connect(store.address.dsn)
+
+    def found(self, sql: str, *args: object) -> list[Any]:
+        return [row[0] for row in self._connection.execute(in_schema(sql, self._schema).encode(), args).fetchall()]
+
+    def __enter__(self) -> Taker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+async def test_locks_are_tried_by_name_and_those_of_others_are_returned(store: PostgresForTests) -> None:
+    with Taker(store) as first, Taker(store) as second:
+        assert first.found(TAKE_LOCKS, ["exclusive", "shared"], [False, True], False) == []
+        assert second.found(TAKE_LOCKS, ["shared", "exclusive", "free"], [True, True, False], False) == ["exclusive"]
+        assert second.found(TAKE_LOCKS, ["shared", "exclusive"], [False, False], False) == ["exclusive", "shared"]
+        assert first.found(TAKE_LOCKS, ["free"], [True], False) == ["free"]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["held", "held shared"])
+@pytest.mark.parametrize("wanted", [False, True], ids=["wanted", "wanted shared"])
+async def test_locks_are_waited_for_with_patience(store: PostgresForTests, held: bool, wanted: bool) -> None:
+    with Holder(store) as holder, Taker(store) as taker, Taker(store) as third:
+        holder.run(TAKE_LOCKS, ["a"], [held], True)
+        waited = await waits_for(holder, asyncio.to_thread(taker.found, TAKE_LOCKS, ["a"], [wanted], True))
+        assert waited == (not (held and wanted))
+        assert third.found(TAKE_LOCKS, ["a"], [False], False) == ["a"]  # the lock is held
+        assert third.found(TAKE_LOCKS, ["a"], [True], False) == ([] if wanted else ["a"])
+
+
+@pytest.mark.parametrize("lock", [LOCK_READY, LOCK_JOB], ids=["claimed", "changed"])
+async def test_jobs_that_others_have_locked_fail_are_waited_for_or_are_skipped(
+    store: PostgresForTests, lock: str
+) -> None:
+    await store.enqueue([a_spec(id="a"), a_spec(id="b", priority=1), a_spec(id="c", delay=1_000)])
+    with Holder(store) as holder, Taker(store) as taker, Taker(store) as third:
+        holder.run(lock, "a")
+        assert taker.found(TAKE_JOB, "b", 0) == ["b"]
+        assert third.found(TAKE_JOB, "b", 2) == []
+        assert third.found(TAKE_JOB, "c", 2) == ["c"]
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            third.found(TAKE_JOB, "a", 0)
+    for mode in (0, 1):
+        with Holder(store) as holder, Taker(store) as taker:
+            assert taker.found(TAKE_JOB, "c", mode) == ["c"]
+            with pytest.raises(psycopg.errors.LockNotAvailable), Taker(store) as third:
+                third.found(LOCK_READY.replace("SELECT FROM", "SELECT seq FROM") + " NOWAIT", "c")  # locked as well
+            holder.run(lock, "a")
+            if mode == 1:
+                assert await waits_for(holder, asyncio.to_thread(taker.found, TAKE_JOB, "a", mode))
