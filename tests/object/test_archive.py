@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -348,8 +347,7 @@ def test_a_run_that_somebody_interrupts_does_not_keep_the_next_one_waiting(tmp_p
         raise KeyboardInterrupt
 
     async def each(works):
-        # To the main thread, which waits for this one. A signal to this thread would be handled when that wait is over.
-        signal.pthread_kill(checked_cast(int, threading.main_thread().ident), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)  # in this thread, so that it is handled here and now
         await asyncio.sleep(60)
 
     async def enqueued(store):
