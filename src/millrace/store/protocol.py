@@ -280,8 +280,9 @@ class Scheduling(Protocol):
         """Apply each move: write its schedule and enqueue its jobs in one step, if the schedule's revision has not
         changed.
 
-        Each move is applied completely or not at all. The mark of a schedule never moves back, and never past the
-        store's clock. A call that is repeated after a lost reply gets the answer `stale`.
+        Each move is applied completely or not at all. Moves of different schedules are independent of each other, so a
+        store may apply them in any order. The mark of a schedule never moves back, and never past the store's clock. A
+        call that is repeated after a lost reply gets the answer `stale`.
         """
         ...
 
